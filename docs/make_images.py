@@ -21,10 +21,10 @@ from sailor_cloud import catalog, plan, simulate
 from sailor_cloud.clock import DatedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.report.difference import difference
-from sailor_cloud.report.difference_text import difference_report
+from sailor_cloud.report.decision.difference import difference
+from sailor_cloud.report.decision.difference_text import difference_report
 from sailor_cloud.report.html.page import plan_as_html
-from sailor_cloud.report.plan_text import plan_report
+from sailor_cloud.report.plan.plan_text import plan_report
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "gcp-a100-v100.yaml"

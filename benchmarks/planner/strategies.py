@@ -28,7 +28,7 @@ from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.planner.strategies import Comparison, Contender
-from sailor_cloud.report.comparison import as_markdown
+from sailor_cloud.report.decision.comparison import as_markdown
 
 ONE, TWO = ["us-central1-a"], ["us-central1-a", "us-central1-b"]
 FIVE = [*TWO, "us-central1-c", "us-central1-f", "us-west1-b"]

@@ -12,8 +12,8 @@ from factories.cloud_prices import google_world
 from sailor_cloud.catalog import account_quotas, load
 from sailor_cloud.catalog.account_quotas import HeldQuota, limits
 from sailor_cloud.catalog.quotas import Counted, QuotaNeed, QuotaStatus, load_rules
-from sailor_cloud.cli.options import cloud_of
-from sailor_cloud.cli.quota import quota
+from sailor_cloud.cli.inputs.quota import quota
+from sailor_cloud.cli.terminal.options import cloud_of
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Market, Provider

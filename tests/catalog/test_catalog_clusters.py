@@ -12,7 +12,7 @@ from sailor_cloud import api, catalog
 from sailor_cloud.catalog import clusters
 from sailor_cloud.catalog.clusters import as_yaml, read_inventory, with_inventory
 from sailor_cloud.cli.main import cli
-from sailor_cloud.cli.options import read_job
+from sailor_cloud.cli.terminal.options import read_job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job

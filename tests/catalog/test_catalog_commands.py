@@ -14,9 +14,9 @@ from rich.console import Console
 
 from factories.cloud_prices import aws_market, google_world
 from sailor_cloud.catalog.providers.gcp import account as gcp_account
-from sailor_cloud.cli.bandwidth import bandwidth
-from sailor_cloud.cli.prices import prices
-from sailor_cloud.cli.quota import quota
+from sailor_cloud.cli.inputs.bandwidth import bandwidth
+from sailor_cloud.cli.inputs.prices import prices
+from sailor_cloud.cli.inputs.quota import quota
 from sailor_cloud.errors import MissingPriceError, RequestError
 from sailor_cloud.testing.aws_prices import AwsWorld, aws_world
 from sailor_cloud.testing.google_prices import FakeGoogle, Fault
@@ -263,7 +263,7 @@ def test_help_names_an_example(command: click.Command) -> None:
 
 
 def test_progress_is_a_line_per_listing_in_a_pipe_and_a_bar_on_a_terminal() -> None:
-    from sailor_cloud.cli.refreshing import refresh_progress
+    from sailor_cloud.cli.terminal.refreshing import refresh_progress
 
     shown = {}
     for terminal in (False, True):

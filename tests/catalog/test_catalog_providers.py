@@ -14,7 +14,7 @@ from sailor_cloud import plan
 from sailor_cloud.catalog import load, load_services, providers
 from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.catalog.services import Service
-from sailor_cloud.cli.prices import prices
+from sailor_cloud.cli.inputs.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job_file import parse_job
@@ -23,7 +23,7 @@ from sailor_cloud.model.provider import CLUSTERS, Provider, names, registered
 PACKAGE = Path(__file__).parents[2] / "sailor_cloud"
 # Words that are no provider.
 WORDS = {
-    "cli/interchange.py": {"slurm"},  # a format
+    "cli/inputs/interchange.py": {"slurm"},  # a format
     "model/offer.py": {"local"},  # the vendor of processors that stand in for GPUs
     "interchange/sailor_tree.py": {"gcp"},  # a folder of the artifact
     "workload/forms.py": {"local"},  # a kind of attention

@@ -25,7 +25,7 @@ from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Refusal
 from sailor_cloud.catalog.refresh import Refreshed, public, refresh, write_known
 from sailor_cloud.catalog.refresh.plausible import sift
-from sailor_cloud.cli.prices import prices
+from sailor_cloud.cli.inputs.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Market, Provider

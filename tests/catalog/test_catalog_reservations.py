@@ -10,7 +10,7 @@ from moto import mock_aws
 
 from factories.cloud_prices import google_world
 from sailor_cloud.catalog.reservations import Reservation, ReservationKind, Reservations, read_reservations
-from sailor_cloud.cli.quota import _print_reserved
+from sailor_cloud.cli.inputs.quota import _print_reserved
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.report.console import result_console
 from sailor_cloud.testing.google_prices import FakeGoogle, Fault

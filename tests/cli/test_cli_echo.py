@@ -13,10 +13,10 @@ from rich.text import Text
 
 from factories.commands import ROOT
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.logs import _as_shown
+from sailor_cloud.cli.runs.logs import _as_shown
 from sailor_cloud.errors import is_control
 from sailor_cloud.report.console import PlainConsole
-from sailor_cloud.report.live import PlainLines
+from sailor_cloud.report.run.live import PlainLines
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202eb"
 SHOWN = "a\\x1b[2J\\x1b]0;owned\\x07\\r\\u009b31m\\u202eb"

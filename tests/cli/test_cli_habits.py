@@ -19,7 +19,7 @@ GROUPS = {"prices": ("list", "refresh", "diff", "history")}
 
 WAIT = """
 import sys
-from sailor_cloud.cli.waiting import waiting
+from sailor_cloud.cli.terminal.waiting import waiting
 with waiting("searching", patience_s=float(sys.argv[1])) as show:
     sys.stdin.readline()
     show(3, 12, "judging")

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from sailor_cloud import api
-from sailor_cloud.cli.teardown_display import TeardownDisplay
+from sailor_cloud.cli.terminal.teardown_display import TeardownDisplay
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision.progress import Progress, Step
-from sailor_cloud.report.live import LivePanel
+from sailor_cloud.report.run.live import LivePanel
 from sailor_cloud.run.progress import ResourceNews, RunProgress
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

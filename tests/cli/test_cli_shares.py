@@ -18,7 +18,7 @@ from sailor_cloud.catalog.providers.fetched import PriceRequest
 from sailor_cloud.catalog.providers.gcp import prices as gcp
 from sailor_cloud.catalog.quota_needs import read_quotas
 from sailor_cloud.catalog.quotas import Counted, QuotaNeed
-from sailor_cloud.cli.waiting import waiting
+from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.interchange import import_artifact
 from sailor_cloud.launch.doctor import examine

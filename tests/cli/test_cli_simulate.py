@@ -13,7 +13,7 @@ import pytest
 from factories.called import Answer, called
 from sailor_cloud import simulator
 from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.report.plan_markdown import plan_as_markdown
+from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 
 JOB = """
 name: llama
@@ -223,7 +223,7 @@ def test_a_job_needs_a_layout_and_nodes(folder: Path, options: tuple[str, ...], 
 
 
 def test_the_names_of_the_command_are_those_of_the_engines() -> None:
-    from sailor_cloud.cli.options import ENGINES
+    from sailor_cloud.cli.terminal.options import ENGINES
     from sailor_cloud.simulator.engines.named import NAMES
 
     assert NAMES == ENGINES

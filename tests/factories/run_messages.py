@@ -28,7 +28,7 @@ from sailor_cloud.provision.errors.causes import classify, error_of
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.terraform.binary import Kind, TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformDriver
-from sailor_cloud.report.plan_text import plan_as_text
+from sailor_cloud.report.plan.plan_text import plan_as_text
 from sailor_cloud.workload import decoder, profiles
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAbcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ"

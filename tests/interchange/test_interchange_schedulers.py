@@ -19,8 +19,8 @@ from factories.clusters import INVENTORY, JOB
 from factories.plans import node, pipeline, plan, stage
 from sailor_cloud import api
 from sailor_cloud.catalog.clusters import with_inventory
-from sailor_cloud.cli.interchange import export
-from sailor_cloud.cli.up import up
+from sailor_cloud.cli.inputs.interchange import export
+from sailor_cloud.cli.runs.up import up
 from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
 from sailor_cloud.launch.fleet.code import pack

@@ -25,7 +25,7 @@ from sailor_cloud.launch.watch.log_reader import Selection, show_logs
 from sailor_cloud.launch.watch.status import WatchedRuns
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
-from sailor_cloud.report.dashboard import Dashboard
+from sailor_cloud.report.run.dashboard import Dashboard
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.history import past_runs
 

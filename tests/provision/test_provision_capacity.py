@@ -15,7 +15,7 @@ from moto import mock_aws
 from factories.cloud_plans import cloud_document
 from factories.reserved import entry, reservation, reserved_offer
 from sailor_cloud.catalog.capacity import read_capacity
-from sailor_cloud.cli.interchange import import_data
+from sailor_cloud.cli.inputs.interchange import import_data
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.provision.before_buying import check_before_buying

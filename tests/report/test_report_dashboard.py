@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from factories.browser import CHROMIUM, WHY_NOT, Browser
-from sailor_cloud.report.dashboard import Dashboard
+from sailor_cloud.report.run.dashboard import Dashboard
 
 STEPS_AT_ONCE = 40
 

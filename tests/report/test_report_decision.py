@@ -10,8 +10,8 @@ import pytest
 from factories.documents import document
 from sailor_cloud.model.document import Choice, Decision, LeftOut, Pick, PlanDocument, Subject
 from sailor_cloud.report.html.page import plan_as_html
-from sailor_cloud.report.plan_markdown import plan_as_markdown
-from sailor_cloud.report.plan_text import plan_as_text
+from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
+from sailor_cloud.report.plan.plan_text import plan_as_text
 from sailor_cloud.units import pace_text, signed_usd_text
 
 

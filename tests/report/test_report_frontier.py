@@ -13,8 +13,8 @@ from factories.documents import document
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report.html.page import plan_as_html
-from sailor_cloud.report.plan_markdown import plan_as_markdown
-from sailor_cloud.report.plan_text import plan_as_text
+from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
+from sailor_cloud.report.plan.plan_text import plan_as_text
 
 
 def with_points(base: PlanDocument) -> PlanDocument:

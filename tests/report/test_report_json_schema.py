@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from factories.documents import document
 from factories.priced_documents import gcp_document
-from sailor_cloud.cli.schema import schema_text
+from sailor_cloud.cli.setup.schema import schema_text
 
 ROOT = Path(__file__).resolve().parents[2]
 

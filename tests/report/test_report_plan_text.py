@@ -11,9 +11,9 @@ from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
-from sailor_cloud.report.facts import outcome_facts
-from sailor_cloud.report.money import unlimited_usd
-from sailor_cloud.report.plan_text import plan_as_text
+from sailor_cloud.report.plan.facts import outcome_facts
+from sailor_cloud.report.plan.money import unlimited_usd
+from sailor_cloud.report.plan.plan_text import plan_as_text
 
 
 @pytest.mark.parametrize(("width", "details"), [(60, False), (80, False), (120, False), (120, True)])

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from factories.documents import NOW, PRICED
 from sailor_cloud.model.document import CostKind
-from sailor_cloud.report.receipt_text import print_receipt
+from sailor_cloud.report.run.receipt_text import print_receipt
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.receipt import AskedPlace, Comparison, KeptResource, Receipt, ReceiptResource
 

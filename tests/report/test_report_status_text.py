@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sailor_cloud.report.status_text import run_report
+from sailor_cloud.report.run.status_text import run_report
 from sailor_cloud.run.progress import RunStatus
 from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
 

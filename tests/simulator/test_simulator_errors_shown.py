@@ -11,8 +11,8 @@ import pytest
 from factories.priced_documents import gcp_document, gcp_timeline
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
 from sailor_cloud.report.html.page import plan_as_html
-from sailor_cloud.report.plan_markdown import plan_as_markdown
-from sailor_cloud.report.plan_text import plan_as_text
+from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
+from sailor_cloud.report.plan.plan_text import plan_as_text
 from sailor_cloud.simulator import evaluate
 
 

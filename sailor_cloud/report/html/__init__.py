@@ -1,1 +1,1 @@
-"""The HTML report: one file, no network, charts as inline SVG."""
+"""The HTML report: one file, no network, charts by the bundled ECharts."""

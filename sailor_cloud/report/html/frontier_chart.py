@@ -8,7 +8,7 @@ from typing import Any
 
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import Choice, choices, usd_unit
+from sailor_cloud.report.decision.choices import Choice, choices, usd_unit
 from sailor_cloud.report.html.echart import echart, points_option
 from sailor_cloud.report.html.markup import Markup
 from sailor_cloud.units import SECONDS_PER_HOUR, pace_text, signed_usd_text

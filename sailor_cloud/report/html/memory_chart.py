@@ -6,7 +6,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.html.echart import echart
 from sailor_cloud.report.html.markup import Markup
-from sailor_cloud.report.memory_rows import memory_rows
+from sailor_cloud.report.plan.memory_rows import memory_rows
 from sailor_cloud.units import GIB, MIB
 
 TITLE = "Memory of each stage against its limit"

@@ -6,7 +6,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.html.echart import echart
 from sailor_cloud.report.html.markup import Markup
-from sailor_cloud.report.money import CostBranch, cost_tree, expected_usd
+from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd
 
 TITLE = "Cost by kind, expected and worst case"
 

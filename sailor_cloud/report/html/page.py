@@ -7,8 +7,7 @@ from importlib.resources import files
 
 from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.report.decision_rows import decision_as_html
-from sailor_cloud.report.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
+from sailor_cloud.report.decision.decision_rows import decision_as_html
 from sailor_cloud.report.html import sections
 from sailor_cloud.report.html.echart import script
 from sailor_cloud.report.html.frontier_chart import frontier_chart
@@ -18,7 +17,8 @@ from sailor_cloud.report.html.money_chart import money_chart
 from sailor_cloud.report.html.region_map import region_map
 from sailor_cloud.report.html.schedule_chart import schedule_chart
 from sailor_cloud.report.html.zone_map import zone_map
-from sailor_cloud.report.ruled_out import ruled_out
+from sailor_cloud.report.plan.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
+from sailor_cloud.report.plan.ruled_out import ruled_out
 from sailor_cloud.simulator import TimelineSpan
 
 

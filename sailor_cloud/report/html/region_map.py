@@ -11,10 +11,10 @@ from typing import Any
 from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import nodes_usd_per_hour, plan_hardware
 from sailor_cloud.report.html.echart import arcs, echart
 from sailor_cloud.report.html.markup import Markup, element, joined
 from sailor_cloud.report.html.traffic import told, volume_text
+from sailor_cloud.report.plan.groups import nodes_usd_per_hour, plan_hardware
 
 TITLE = "Map of the regions and the traffic between them"
 HEIGHT = 420

@@ -7,9 +7,9 @@ from typing import Any
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import pipeline_groups
 from sailor_cloud.report.html.echart import echart
 from sailor_cloud.report.html.markup import Markup
+from sailor_cloud.report.plan.groups import pipeline_groups
 from sailor_cloud.simulator import TimelineSpan
 
 TITLE = "Schedule of one iteration"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from sailor_cloud.catalog.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, usd_unit, without_plan
-from sailor_cloud.report.group_lines import NUMBERS, group_columns
+from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.tables import html_table
-from sailor_cloud.report.memory_rows import memory_rows
-from sailor_cloud.report.money import expected_usd, price_rows, worst_usd
-from sailor_cloud.report.ruled_out import ruled_out
+from sailor_cloud.report.plan.group_lines import NUMBERS, group_columns
+from sailor_cloud.report.plan.memory_rows import memory_rows
+from sailor_cloud.report.plan.money import expected_usd, price_rows, worst_usd
+from sailor_cloud.report.plan.ruled_out import ruled_out
 from sailor_cloud.units import pace_text
 
 

@@ -7,10 +7,10 @@ from collections import Counter
 
 from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.groups import hardware_name, nodes_usd_per_hour, plan_hardware
 from sailor_cloud.report.html.echart import arcs, echart
 from sailor_cloud.report.html.markup import Markup
 from sailor_cloud.report.html.traffic import told, volume_text
+from sailor_cloud.report.plan.groups import hardware_name, nodes_usd_per_hour, plan_hardware
 
 TITLE = "Zones of the plan and the traffic between them"
 

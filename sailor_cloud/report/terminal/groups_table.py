@@ -6,8 +6,8 @@ from rich.table import Table
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.report.group_lines import RECOMPUTED_SHORT, GroupLine, group_lines
-from sailor_cloud.report.groups import pipeline_groups
+from sailor_cloud.report.plan.group_lines import RECOMPUTED_SHORT, GroupLine, group_lines
+from sailor_cloud.report.plan.groups import pipeline_groups
 from sailor_cloud.report.tables import plain_table
 
 # Below this many columns, zone, nodes and market share one column on two lines.

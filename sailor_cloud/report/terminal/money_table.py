@@ -7,7 +7,7 @@ from rich.table import Table
 
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.money import CostBranch, age_days, cost_tree, expected_usd, worst_usd
+from sailor_cloud.report.plan.money import CostBranch, age_days, cost_tree, expected_usd, worst_usd
 from sailor_cloud.report.tables import plain_table
 
 # Kinds whose lines are always shown; of the others only the sum, unless details are asked for.

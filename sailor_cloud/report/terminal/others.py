@@ -6,9 +6,9 @@ from rich.table import Table
 
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.choices import choices, usd_unit, without_plan
-from sailor_cloud.report.frontier_rows import BEST, TITLE, frontier_numbers, frontier_rows
-from sailor_cloud.report.ruled_out import ruled_out
+from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.decision.frontier_rows import BEST, TITLE, frontier_numbers, frontier_rows
+from sailor_cloud.report.plan.ruled_out import ruled_out
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.report.terminal.groups_table import NARROW
 from sailor_cloud.units import pace_text

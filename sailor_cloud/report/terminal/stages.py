@@ -7,7 +7,7 @@ from rich.text import Text
 
 from sailor_cloud.model.document import PlanDocument, StageMemory
 from sailor_cloud.report import text
-from sailor_cloud.report.memory_rows import memory_rows
+from sailor_cloud.report.plan.memory_rows import memory_rows
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.report.terminal.bars import bar, bar_width
 

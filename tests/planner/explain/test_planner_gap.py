@@ -9,7 +9,7 @@ from sailor_cloud.planner.bound.bounds import goal_bound, work_bound_s
 from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.explain.gap import gap_parts
 from sailor_cloud.planner.space.goals import target_of
-from sailor_cloud.report.facts import outcome_facts
+from sailor_cloud.report.plan.facts import outcome_facts
 
 
 @pytest.mark.parametrize("goal", ["maximize-throughput", "minimize-time", "minimize-cost"])

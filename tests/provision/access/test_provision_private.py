@@ -18,7 +18,7 @@ from factories.cloud_runs import waited
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run
 from sailor_cloud import catalog
 from sailor_cloud.catalog import Service
-from sailor_cloud.cli.ssh import ssh
+from sailor_cloud.cli.runs.ssh import ssh
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.ssh import NodeConnection, connect

@@ -1,0 +1,1 @@
+"""Commands on the data behind a plan: prices, quotas, links, profiles, other tools' formats."""

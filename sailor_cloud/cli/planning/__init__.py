@@ -1,0 +1,1 @@
+"""Commands that buy nothing: plan, explain, compare, simulate."""

@@ -1,0 +1,91 @@
+"""`sailor-cloud compare`: published planners beside ours, on one job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from sailor_cloud.cli.terminal.options import (
+    ENGINES,
+    as_of_option,
+    check_output,
+    clock_for,
+    cluster_options,
+    data_options,
+    job_argument,
+    json_option,
+    read_job,
+    write_output,
+)
+from sailor_cloud.cli.terminal.waiting import waiting
+
+
+@click.command(short_help="Plan a job as published planners would, beside our plan.")
+@job_argument
+@cluster_options
+@data_options
+@as_of_option
+@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Whose simulator judges all plans.")
+@click.option("--strategies", metavar="NAMES", help="Only these, with commas between them, for example metis,amp.")
+@click.option("--no-oracle", is_flag=True, help="Leave out the rows in which our simulator ranks their plans.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End each search after so long.",
+)
+@click.option("--format", "form", type=click.Choice(["table", "json", "markdown", "html"]), help="Form of the result.")
+@json_option
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
+def compare(
+    job_file: Path,
+    on: str | None,
+    cluster: Path | None,
+    profiles: Path | None,
+    network: Path | None,
+    pricing: Path | None,
+    as_of: datetime | None,
+    engine: str,
+    strategies: str | None,
+    no_oracle: bool,
+    time_limit_s: float | None,
+    form: str | None,
+    as_json: bool,
+    output: Path | None,
+) -> int:
+    """Plan the job file JOB by our search and by eleven published planners, all judged by our simulator.
+
+    Each planner's first row is the plan that its own cost model ranks first among those that fit. Its row 'oracle' is
+    the best of the same plans by our simulator: the two tell a small space from a wrong model.
+
+    \b
+    sailor-cloud compare job.yaml
+    sailor-cloud compare job.yaml --strategies metis,atlas --format markdown -o comparison.md
+    """
+    from sailor_cloud import api
+    from sailor_cloud.report.decision.comparison import as_html, as_json_text, as_markdown, as_text
+
+    check_output(output)
+    job = read_job(job_file, on=on, cluster=cluster)
+    names = [name.strip() for name in strategies.split(",") if name.strip()] if strategies else []
+    with waiting("planning") as show:
+        found = api.compare(
+            job,
+            strategies=names,
+            oracle=not no_oracle,
+            progress=lambda done, of, what: show(done, of),
+            base=job_file.parent,
+            clock=clock_for(as_of),
+            profiles=profiles,
+            engine=engine,
+            network=network,
+            pricing=pricing,
+            time_limit_s=time_limit_s,
+        )
+    chosen = "json" if as_json else form or ("json" if output else "table")
+    write = {"json": as_json_text, "markdown": as_markdown, "html": as_html, "table": as_text}[chosen]
+    write_output(output, write(found))
+    return 0

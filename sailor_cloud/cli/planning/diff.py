@@ -1,0 +1,94 @@
+"""`sailor-cloud diff`: what a change in the job file costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.echo import echo
+from sailor_cloud.cli.terminal.options import json_option, read_document, write_output
+
+if TYPE_CHECKING:
+    from sailor_cloud.report.decision.difference import Difference
+
+TOO_MUCH = 1
+INFEASIBLE = 3
+
+_DOCUMENT = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(short_help="Show what the change from one plan to another costs.")
+@click.argument("base", metavar="BASE.json", type=_DOCUMENT)
+@click.argument("head", metavar="HEAD.json", type=_DOCUMENT)
+@click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Form of the result.")
+@json_option
+@click.option(
+    "--fail-above-usd", metavar="USD", type=click.FloatRange(min=0), help="Exit with 1 where HEAD costs more extra."
+)
+@click.option(
+    "--fail-above-percent",
+    metavar="PERCENT",
+    type=click.FloatRange(min=0),
+    help="Exit with 1 where HEAD costs more extra, as a share of BASE.",
+)
+@click.option("-o", "--output", metavar="FILE", type=_DOCUMENT, help="Write to FILE.")
+def diff(
+    base: Path,
+    head: Path,
+    form: str | None,
+    as_json: bool,
+    fail_above_usd: float | None,
+    fail_above_percent: float | None,
+    output: Path | None,
+) -> int:
+    """Show what it costs to go from the plan in BASE.json to the one in HEAD.json, as 'plan -o' wrote them.
+
+    Exits with 3 where HEAD is infeasible, with 1 where it costs more than a limit allows. Where BASE is infeasible
+    the whole cost of HEAD counts as the change.
+
+    \b
+    sailor-cloud diff before.json after.json
+    sailor-cloud diff before.json after.json --format markdown -o comment.md
+    sailor-cloud diff before.json after.json --fail-above-usd 50 --fail-above-percent 10
+    """
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.decision.difference import difference
+    from sailor_cloud.report.decision.difference_text import (
+        difference_as_json,
+        difference_as_markdown,
+        difference_as_text,
+        print_difference,
+    )
+
+    found = difference(read_document(base), read_document(head))
+    chosen = "json" if as_json else form or "table"
+    if chosen == "table" and output is None:
+        print_difference(found, result_console())
+    else:
+        write = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}[chosen]
+        write_output(output, write(found))
+    excess = _excess(found, fail_above_usd, fail_above_percent)
+    if excess:
+        echo(f"error: {excess}", err=True)
+        return TOO_MUCH
+    return INFEASIBLE if found.head_status == "infeasible" else 0
+
+
+def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
+    """Return which limit is exceeded, or ""; without a plan to compare with, the whole cost counts as the change."""
+    unit, head = found.usd.unit, found.usd.head
+    if found.usd.base is None and head is not None:
+        if usd is not None and head > usd:
+            return f"BASE has no plan, so the whole cost counts: {head:.4g} {unit}, allowed are {usd:g}"
+        if usd is None and percent is not None:
+            return (
+                f"BASE has no plan to compare with, so a limit of {percent:g} % can't be checked; give --fail-above-usd"
+            )
+    delta, share = found.usd.delta, found.usd.share
+    if usd is not None and delta is not None and delta > usd:
+        return f"the change costs {delta:.4g} {unit} more, allowed are {usd:g}"
+    if percent is not None and share is not None and 100 * share > percent:
+        return f"the change costs {100 * share:.3g} % more, allowed are {percent:g} %"
+    return ""

@@ -1,0 +1,182 @@
+"""`sailor-cloud explain`: why this plan, why not another, and what more of something would bring."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sailor_cloud.cli.echo import echo
+from sailor_cloud.cli.planning.plan import first_screen
+from sailor_cloud.cli.terminal.options import (
+    JOB_FILE,
+    as_of_option,
+    clock_for,
+    cluster_options,
+    data_options,
+    json_option,
+    read_document,
+    read_job,
+    refuse_on_a_plan,
+)
+from sailor_cloud.cli.terminal.waiting import waiting
+from sailor_cloud.errors import RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import LeftOut, PlanDocument
+    from sailor_cloud.model.job import Job
+    from sailor_cloud.planner.explaining import Explanation
+    from sailor_cloud.planner.marginal import Gain
+
+INFEASIBLE = 3
+
+
+@click.command(short_help="Say why the plan is what it is, and what would change it.")
+@click.argument("what", metavar="JOB|PLAN", type=JOB_FILE)
+@click.option(
+    "--why-not",
+    metavar="NAME",
+    help="Only say what insisting on this accelerator, zone, market or cloud of the job would cost.",
+)
+@cluster_options
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End all searches after so long; what was found by then is shown.",
+)
+@data_options
+@as_of_option
+@json_option
+def explain(
+    what: Path,
+    why_not: str | None,
+    on: str | None,
+    cluster: Path | None,
+    time_limit_s: float | None,
+    profiles: Path | None,
+    network: Path | None,
+    pricing: Path | None,
+    as_of: datetime | None,
+    as_json: bool,
+) -> int:
+    """Say why the plan of a job file, or the plan in a file of 'plan -o', is what it is: where its time goes, which
+    limits hold it back, what it leaves out, what was ruled out by what, and what more devices, money or zones would
+    bring. A plan file is not searched again.
+
+    \b
+    sailor-cloud explain job.yaml
+    sailor-cloud explain plan.json
+    sailor-cloud explain job.yaml --why-not H100-80
+    sailor-cloud explain plan.json --json | jq .gains
+    """
+    from sailor_cloud import api
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.decision.explanation_text import print_gain, print_reasons, print_rest
+    from sailor_cloud.workload.this_machine import usable_cores
+
+    given = read_document(what) if what.suffix == ".json" else None
+    if given is not None:
+        refuse_on_a_plan(what, on, cluster)
+    job = read_job(what, on=on, cluster=cluster) if given is None else given.job
+    folders: Any = {"base": what.parent, "profiles": profiles, "network": network, "pricing": pricing}
+    clock = None if as_of is None and given is not None else clock_for(as_of)
+    if why_not is not None:
+        _check_named(job, why_not)
+        if given is None:
+            with waiting("searching for the best plan") as show:
+                given = api.plan(
+                    job,
+                    clock=clock,
+                    time_limit_s=time_limit_s,
+                    progress=lambda share: show(share, 1.0),
+                    processes=usable_cores(),
+                    **folders,
+                )
+        return _answer(given, why_not, as_json=as_json)
+    console = result_console()
+    with waiting("searching for the best plan") as show:
+
+        def planned(document: PlanDocument, so_far: Explanation) -> None:
+            if not as_json:
+                print_reasons(so_far, console)
+                echo()
+
+        def found(gain: Gain) -> None:
+            if not as_json:
+                print_gain(gain, console)
+
+        explanation = api.explain(
+            job if given is None else given,
+            clock=clock,
+            progress=lambda done, of: show(done, of, "searching with one limit loosened after the other"),
+            deciding=first_screen(job, show),
+            planned=planned,
+            found=found,
+            time_limit_s=time_limit_s,
+            processes=usable_cores(),
+            **folders,
+        )
+    if as_json:
+        echo(_json(explanation))
+    else:
+        print_rest(explanation.gains, console)
+    return 0 if explanation.feasible else INFEASIBLE
+
+
+def _names(job: Job) -> list[str]:
+    """Return what a job names that a plan may leave out."""
+    every = [
+        name
+        for entry in job.resources
+        for name in (*entry.accelerators, *entry.zones, *(m.value for m in entry.markets), str(entry.provider))
+    ]
+    return list(dict.fromkeys(every))
+
+
+def _check_named(job: Job, name: str) -> None:
+    if name not in _names(job):
+        raise RequestError(f"--why-not {name}: the job does not name it; it names {', '.join(_names(job))}")
+
+
+def _answer(document: PlanDocument, name: str, *, as_json: bool) -> int:
+    """Print what insisting on something costs, or that the plan uses it."""
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.decision.decision_rows import left_out_table
+    from sailor_cloud.report.tables import print_report
+
+    if document.plan is None:
+        reason = document.infeasibility
+        raise RequestError(f"no plan meets the constraints: {reason.message if reason else 'infeasible'}")
+    if document.decision is None:
+        raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
+    rows: list[LeftOut] = [row for row in document.decision.left_out if row.name == name]
+    if as_json:
+        echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+    elif rows:
+        print_report(left_out_table(rows), result_console())
+    elif name in used_names(document):
+        echo(f"the plan uses {name}")
+    else:
+        raise RequestError(
+            f"another plan of the document was chosen, so that it does not say what insisting on {name} costs; "
+            "'sailor-cloud explain JOB --why-not' searches anew"
+        )
+    return 0
+
+
+def used_names(document: PlanDocument) -> set[str]:
+    """Return the accelerators, zones, markets and providers that a plan uses."""
+    offers = document.inputs.offers_by_id()
+    nodes = () if document.plan is None else document.plan.nodes
+    used = [offers[node.offer] for node in nodes]
+    return {name for offer in used for name in (offer.accelerator, offer.zone, offer.market.value, str(offer.provider))}
+
+
+def _json(found: Explanation) -> str:
+    return json.dumps(asdict(found), indent=2, ensure_ascii=False)

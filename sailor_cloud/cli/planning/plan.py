@@ -1,0 +1,205 @@
+"""`sailor-cloud plan`: the dry run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.terminal.options import (
+    ENGINES,
+    as_of_option,
+    check_output,
+    choose_option,
+    clock_for,
+    cluster_options,
+    data_options,
+    job_argument,
+    json_option,
+    read_job,
+    write_output,
+)
+from sailor_cloud.cli.terminal.waiting import Show, waiting
+from sailor_cloud.errors import RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import Decision, PlanDocument
+    from sailor_cloud.model.job import Job
+
+INFEASIBLE = 3
+FORMATS = ("table", "json", "markdown", "html")
+RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
+_ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}
+
+
+@click.command(short_help="Search for the best plan and show what it costs.")
+@job_argument
+@cluster_options
+@data_options
+@as_of_option
+@click.option(
+    "--restrict",
+    "restrictions",
+    multiple=True,
+    type=click.Choice(RESTRICTIONS),
+    help="Search a smaller space, to see what the whole one brings; may be given several times.",
+)
+@click.option("--top", metavar="N", type=click.IntRange(0, 50), default=0, help="Also show N plans of other kinds.")
+@click.option(
+    "--frontier", is_flag=True, help="Also show the best plans from the fastest to the cheapest; HTML has them anyway."
+)
+@choose_option
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End the search after so long; the best plan found by then is shown, and not called optimal.",
+)
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="The training program that the plan is for."
+)
+@click.option("--strategy", metavar="NAME", help="Let a published planner make the search; 'compare' lists them.")
+@click.option("--oracle", is_flag=True, help="With --strategy: our simulator ranks its plans, not its own cost model.")
+@click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; else FILE's ending says it.")
+@json_option
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to FILE: .json, .html, .md or .txt; may be given several times.",
+)
+def plan(
+    job_file: Path,
+    on: str | None,
+    cluster: Path | None,
+    profiles: Path | None,
+    network: Path | None,
+    pricing: Path | None,
+    as_of: datetime | None,
+    restrictions: tuple[str, ...],
+    top: int,
+    frontier: bool,
+    choose: str | None,
+    time_limit_s: float | None,
+    engine: str,
+    strategy: str | None,
+    oracle: bool,
+    details: bool,
+    form: str | None,
+    as_json: bool,
+    outputs: tuple[Path, ...],
+) -> int:
+    """Search for the best plan of the job file JOB and show what it costs. Buys nothing and needs no account.
+
+    \b
+    sailor-cloud plan job.yaml
+    sailor-cloud plan job.yaml --json | jq .cost.total_usd
+    sailor-cloud plan job.yaml -o plan.json -o report.html
+    sailor-cloud plan job.yaml --choose balanced
+    sailor-cloud plan job.yaml --restrict one-accelerator --restrict one-zone --top 3
+    sailor-cloud plan job.yaml --on slurm --cluster cluster.yaml
+    sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
+    """
+    from sailor_cloud import api
+    from sailor_cloud.model.document import Pick, Status
+    from sailor_cloud.planner.space.restrictions import Restriction
+    from sailor_cloud.workload.this_machine import usable_cores
+
+    asked = "json" if as_json else form
+    forms: dict[Path | None, str] = {path: _form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
+    if not outputs:
+        forms = {None: asked or "table"}
+    for path in outputs:
+        check_output(path)
+    if oracle and strategy is None:
+        raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
+    if strategy is not None and (restrictions or top or frontier or choose):
+        raise RequestError("--strategy makes its own search; --restrict, --top, --frontier and --choose are of ours")
+    job = read_job(job_file, on=on, cluster=cluster)
+    with waiting("searching for the best plan") as show:
+        document = api.plan(
+            job,
+            base=job_file.parent,
+            clock=clock_for(as_of),
+            profiles=profiles,
+            network=network,
+            pricing=pricing,
+            restrictions=[Restriction(name) for name in restrictions],
+            top=top,
+            frontier=frontier or "html" in forms.values(),
+            choose=None if choose is None else Pick(choose),
+            time_limit_s=time_limit_s,
+            deciding=first_screen(job, show),
+            progress=lambda share: show(share, 1.0),
+            processes=usable_cores(),
+            strategy=strategy,
+            oracle=oracle,
+            engine=engine,
+        )
+    if forms == {None: "table"}:
+        from sailor_cloud.report.console import result_console
+        from sailor_cloud.report.plan.plan_text import print_plan
+
+        print_plan(document, result_console(), details=details)
+    else:
+        for place, chosen in forms.items():
+            with waiting("writing the report") as show:
+                written = _written(
+                    document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show
+                )
+            write_output(place, written)
+    return INFEASIBLE if document.status is Status.INFEASIBLE else 0
+
+
+def _form_of(path: Path, asked: str | None, *, alone: bool) -> str:
+    """Return the form of a file: what was asked for one file alone, else what its ending says, else that or JSON."""
+    if asked is not None and alone:
+        return asked
+    return _ENDINGS.get(path.suffix, asked or "json")
+
+
+def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:
+    """Return what shows the choices so far while a search goes on; None where nobody sees them."""
+    if not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return None
+
+    def shown(decision: Decision) -> None:
+        from sailor_cloud.report.console import progress_console
+        from sailor_cloud.report.decision.decision_rows import decision_report
+
+        console = progress_console()
+        show.screen(decision_report(job, decision, width=console.width, ascii_only=console.options.ascii_only))
+
+    return shown
+
+
+def _written(document: PlanDocument, form: str, *, base: Path, profiles: Path | None, details: bool, show: Show) -> str:
+    match form:
+        case "json":
+            return document.to_json()
+        case "markdown":
+            from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
+
+            return plan_as_markdown(document)
+        case "html":
+            from sailor_cloud import api, catalog
+            from sailor_cloud.report.html.page import plan_as_html
+
+            if document.plan is None:
+                return plan_as_html(document, timeline=())
+            show(0, 2, "simulating an iteration for the report")
+            timeline = api.simulate(document, base=base, profiles=profiles, timeline=True).timeline
+            show(1, 2, "drawing the report")
+            return plan_as_html(document, timeline=timeline, regions=catalog.load().regions())
+    from sailor_cloud.report.plan.plan_text import plan_as_text
+
+    return plan_as_text(document, details=details)

@@ -1,0 +1,1 @@
+"""Commands on runs: start, follow, end, and what they cost."""

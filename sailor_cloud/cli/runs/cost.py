@@ -1,0 +1,44 @@
+"""`sailor-cloud cost`: what a run has cost."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from sailor_cloud.cli.echo import echo
+from sailor_cloud.cli.terminal.options import json_option, run_argument
+
+
+@click.command(short_help="Show what a run has cost until now and will cost.")
+@run_argument()
+@click.option("--actual", is_flag=True, help="Ask the cloud what it has billed for the run's tag, too.")
+@json_option
+def cost(run: str, actual: bool, as_json: bool) -> None:
+    """Show the ledger of RUN, line by line, and what it will come to at its end.
+
+    \b
+    sailor-cloud cost RUN
+    sailor-cloud cost RUN --actual
+    """
+    from dataclasses import asdict
+
+    from sailor_cloud.clock import SystemClock
+    from sailor_cloud.launch.spend.run_costs import run_costs
+    from sailor_cloud.provision.account_check import billed
+    from sailor_cloud.report.console import result_console
+    from sailor_cloud.report.run.bill_text import bill_report
+    from sailor_cloud.report.run.cost_text import cost_report
+    from sailor_cloud.report.tables import print_report
+    from sailor_cloud.run.folder import RunFolder
+
+    folder, clock = RunFolder.open(run), SystemClock()
+    costs = run_costs(folder, clock=clock)
+    bills = billed(folder, clock=clock) if actual else None
+    if as_json:
+        told = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
+        echo(json.dumps(told, indent=2, default=str))
+        return
+    print_report(cost_report(costs), result_console())
+    if bills is not None:
+        print_report(bill_report(bills, costs.spent_usd), result_console())

@@ -1,0 +1,40 @@
+"""`sailor-cloud resume`: takes a run over whose controller has died."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from sailor_cloud.cli.terminal.following import follow
+from sailor_cloud.cli.terminal.options import PRIVATE, json_option, run_argument
+
+
+@click.command(short_help="Take a run over whose controller has died.")
+@run_argument()
+@click.option("--allow-missing-permissions", is_flag=True, help="Go on although you lack permissions for it.")
+@json_option
+def resume(run: str, allow_missing_permissions: bool, as_json: bool) -> int:
+    """Take RUN over after its controller has died, and go on with it as 'up' does.
+
+    The ranks have gone on meanwhile; nothing is started again unless a node or a rank was lost. Where the training has
+    ended, this tears the run down and shows the receipt.
+
+    \b
+    sailor-cloud resume RUN
+    """
+    from sailor_cloud import api
+    from sailor_cloud.run.folder import RunFolder
+
+    os.umask(PRIVATE)
+    folder = RunFolder.open(run)
+    return follow(
+        lambda observer, clock, on_start: api.resume(
+            folder,
+            observer,
+            clock=clock,
+            on_start=on_start,
+            allow_missing_permissions=allow_missing_permissions,
+        ),
+        as_json=as_json,
+    )

@@ -1,0 +1,244 @@
+"""`sailor-cloud up`: plan, confirm, buy, train, tear down, receipt."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sailor_cloud.cli.echo import echo
+from sailor_cloud.cli.planning.plan import INFEASIBLE, first_screen
+from sailor_cloud.cli.terminal.following import follow
+from sailor_cloud.cli.terminal.options import (
+    PRIVATE,
+    choose_option,
+    cluster_options,
+    job_argument,
+    json_option,
+    read_document,
+    read_job,
+    with_constraints,
+)
+from sailor_cloud.cli.terminal.waiting import waiting
+from sailor_cloud.errors import RequestError
+
+if TYPE_CHECKING:
+    from sailor_cloud.model.document import PlanDocument
+
+DECLINED = 1
+
+
+@click.command(short_help="Plan, buy, train, tear down, and show the receipt.")
+@job_argument
+@cluster_options
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching; its figures are worked out again.",
+)
+@choose_option
+@click.option("--budget", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Replace the job's budget.")
+@click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
+@click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
+@click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
+@click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
+@click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud although prices of the plan are doubtful.")
+@click.option("--allow-missing-permissions", is_flag=True, help="Buy although the cloud would refuse some permission.")
+@click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
+@click.option("--no-fallback", is_flag=True, help="End the run where this plan's nodes can't be had; take no other.")
+@click.option(
+    "--replan-slow-links",
+    is_flag=True,
+    help="Plan anew when links are measured more than 30 % below their profile; without it that is shown only.",
+)
+@click.option("--buy-reserved", is_flag=True, help="Buy the plan's reservations and capacity blocks without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask before buying nodes.")
+@json_option
+def up(
+    job_file: Path,
+    on: str | None,
+    cluster: Path | None,
+    plan_file: Path | None,
+    choose: str | None,
+    budget: float | None,
+    deadline: str | None,
+    dry_run: bool,
+    terraform_plan: bool,
+    ssh_from: str | None,
+    allow_stale: bool,
+    allow_doubtful: bool,
+    allow_missing_permissions: bool,
+    no_fallback: bool,
+    replan_slow_links: bool,
+    buy_reserved: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Plan the job file JOB, buy the nodes, train, and tear everything down.
+
+    With --json, stdout holds the receipt alone, or the plan where it is infeasible. With --dry-run as well, it
+    holds the plan, the rendered variables and the resources with their prices.
+    Ctrl-C tears down and exits with 130. A second Ctrl-C leaves the run for 'sailor-cloud down RUN'.
+
+    \b
+    sailor-cloud up job.yaml
+    sailor-cloud up job.yaml --budget 50 --deadline 12h --yes
+    sailor-cloud up job.yaml --plan plan.json --choose balanced
+    sailor-cloud up job.yaml --dry-run --ssh-from 203.0.113.7/32
+    sailor-cloud up job.yaml --on slurm --cluster cluster.yaml
+    sailor-cloud up job.yaml --plan plan.json --buy-reserved
+    """
+    from sailor_cloud import api
+    from sailor_cloud.cli.terminal.dry_run import show_dry_run
+    from sailor_cloud.clock import SystemClock
+    from sailor_cloud.launch.fleet.job_artefact import job_text
+    from sailor_cloud.model.document import Status
+    from sailor_cloud.provision.before_buying import check_before_buying
+    from sailor_cloud.provision.dry_run import checked_source
+    from sailor_cloud.report.console import progress_console, result_console
+    from sailor_cloud.report.plan.plan_text import print_plan
+
+    os.umask(PRIVATE)
+    source = checked_source(ssh_from)
+    if terraform_plan and not dry_run:
+        raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
+    if replan_slow_links and no_fallback:
+        raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
+    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster, dry_run)
+    print_plan(document, progress_console() if as_json else result_console())
+    if document.status is Status.INFEASIBLE:
+        if as_json:
+            echo(document.to_json(), nl=False)
+        return INFEASIBLE
+    if dry_run and (text := job_text(document, base=job_file.parent)) is not None:
+        job = {"plan": document.to_dict(), "job": text}
+        echo(json.dumps(job, indent=2) if as_json else text)
+        return 0
+    if dry_run:
+        show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
+        return 0
+    check_before_buying(
+        document,
+        clock=SystemClock(),
+        ssh_from=source,
+        allow_stale=allow_stale,
+        allow_doubtful=allow_doubtful,
+        allow_missing_permissions=allow_missing_permissions,
+        buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
+        tell=lambda note: echo(f"note: {note}", err=True),
+    )
+    if not (buy_reserved or _reserved_confirmed(document)) or not (yes or _confirmed(document)):
+        echo("nothing was bought", err=True)
+        return DECLINED
+    return follow(
+        lambda observer, clock, on_start: api.up(
+            document,
+            observer,
+            base=job_file.parent,
+            clock=clock,
+            on_start=on_start,
+            fallback=not no_fallback,
+            replan_slow_links=replan_slow_links,
+            ssh_from=source,
+            allow_doubtful=allow_doubtful,
+            allow_missing_permissions=allow_missing_permissions,
+            checked=True,
+        ),
+        as_json=as_json,
+    )
+
+
+def _document(
+    job_file: Path,
+    plan_file: Path | None,
+    choose: str | None,
+    budget: float | None,
+    deadline: str | None,
+    ssh_from: str | None,
+    on: str | None,
+    cluster: Path | None,
+    dry_run: bool,
+) -> PlanDocument:
+    from sailor_cloud import api
+    from sailor_cloud.launch.start import check_job
+    from sailor_cloud.model.document import Pick
+    from sailor_cloud.provision.guards import refuse_what_cannot_run
+    from sailor_cloud.provision.providers import on_a_cloud
+    from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
+    from sailor_cloud.workload.hub import pinned_as
+    from sailor_cloud.workload.this_machine import usable_cores
+
+    job = read_job(job_file, on=on, cluster=cluster)
+    changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
+    if changes:
+        job = with_constraints(job, changes)
+    if plan_file is None:
+        # A search may take a minute; what no plan can do without is asked for before it.
+        clouds = all(on_a_cloud(entry.provider) for entry in job.resources)
+        if clouds and (missing := missing_from_request(job, ssh_from)):
+            raise RequestError(missing)
+        if not dry_run:
+            check_job(job, job_file.parent)
+        with waiting("searching for the best plan") as show:
+            return api.plan(
+                job,
+                base=job_file.parent,
+                choose=None if choose is None else Pick(choose),
+                deciding=first_screen(job, show),
+                progress=lambda share: show(share, 1.0),
+                processes=usable_cores(),
+            )
+    document = read_document(plan_file)
+    # A plan holds the commits of what its job names on the Hub.
+    job = pinned_as(job, document.job)
+    if document.job != job:
+        raise RequestError(
+            f"{plan_file} was made for another job than {job_file} now describes; "
+            f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
+        )
+    if choose is not None:
+        document = api.choose(document, Pick(choose), base=job_file.parent)
+    refuse_what_cannot_run(document)
+    if document.plan is None:
+        return document
+    checked = api.verify(document, base=job_file.parent)
+    for difference in checked.differences:
+        echo(f"note: {plan_file}: {difference}", err=True)
+    return checked.document
+
+
+def _reserved_confirmed(document: PlanDocument) -> bool:
+    """Show the whole price of what is bought apart from nodes, and ask for it alone; yes where there is nothing."""
+    from datetime import UTC, datetime, timedelta
+
+    from sailor_cloud.provision.capacity_check import bought_apart
+
+    apart = bought_apart(document, datetime.now(UTC) + timedelta(seconds=document.ttl_s or 0.0))
+    for one in apart:
+        echo(f"bought apart from nodes: {one}", err=True)
+    total = sum(one.usd for one in apart)
+    return not apart or click.confirm(f"Buy this capacity for {total:.2f} USD?", err=True)
+
+
+def _confirmed(document: PlanDocument) -> bool:
+    from sailor_cloud.report.plan.money import unlimited_usd
+
+    cost = document.cost
+    assert cost is not None
+    if not sys.stdin.isatty():
+        raise RequestError("there is no terminal to ask on; give --yes to buy without being asked")
+    worst = f", at worst {cost.worst_case_usd:.2f} USD" if cost.worst_case_usd is not None else ""
+    most = unlimited_usd(document)
+    if most is not None:
+        worst += f", and up to {most:.2f} USD without a controller to stop at the budget"
+    try:
+        return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)
+    except click.Abort:
+        echo("\nnothing was bought", err=True)
+        raise

@@ -1,0 +1,1 @@
+"""Commands to begin with: a job file, its schema, this machine, the shell."""

@@ -1,0 +1,1 @@
+"""What several commands share: options, progress, and what is shown while one waits."""

@@ -1,0 +1,115 @@
+"""A sign of life on stderr while something takes longer than a second: how far it is, where that is known."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
+
+PATIENCE_S = 1.0
+REDRAWN_EVERY_S = 0.1
+
+
+class Show(Protocol):
+    """Gets how much is done, of how much, and, where it changes, what it is about; any thread may call it."""
+
+    def __call__(self, done: float, of: float, what: str = "") -> None: ...
+
+    def screen(self, shown: RenderableType) -> None:
+        """Show something above the bar until the end, where both streams are a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    done: float
+    of: float | None
+    what: str
+    shown: RenderableType | None = None
+
+
+class _Progress:
+    """The latest report. One reference is replaced as a whole, so that no lock is needed."""
+
+    def __init__(self, activity: str) -> None:
+        self.state = _State(0.0, None, activity)
+
+    def __call__(self, done: float, of: float, what: str = "") -> None:
+        self.state = _State(done, of, what or self.state.what, self.state.shown)
+
+    def screen(self, shown: RenderableType) -> None:
+        if sys.stdout.isatty():
+            self.state = replace(self.state, shown=shown)
+
+    def finish(self) -> None:
+        """Be done with all of it, also where the last report came before the end."""
+        if (of := self.state.of) is not None:
+            self.state = replace(self.state, done=of)
+
+
+@contextmanager
+def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
+    """Show an animated line with the seconds spent, and once told how far it is a bar with a percentage.
+
+    Nothing is shown in a pipe, nor for what ends soon. A bar whose work is done goes full before it goes.
+    """
+    told = _Progress(activity)
+    if not sys.stderr.isatty():
+        yield told
+        return
+    done = threading.Event()
+    shown = threading.Thread(target=_show, args=(told, patience_s, done), daemon=True)
+    shown.start()
+    try:
+        yield told
+        told.finish()
+    finally:
+        done.set()
+        shown.join()
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return the one look of all bars: what, a bar, the percentage and the time spent; it leaves no trace."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from sailor_cloud.cli.terminal.bars import BarWhereKnown, Percentage
+
+    columns = (
+        SpinnerColumn("line"),
+        TextColumn("{task.description}", markup=False),
+        BarWhereKnown(),
+        Percentage(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
+    begun = time.monotonic()
+    while time.monotonic() - begun < patience_s and told.state.shown is None:
+        if done.wait(min(patience_s, REDRAWN_EVERY_S)):
+            return
+    from rich.console import Group
+    from rich.live import Live
+
+    from sailor_cloud.report.console import progress_console
+
+    console = progress_console()
+    progress = progress_bar(console)
+    task = progress.add_task(told.state.what, total=None)
+
+    def drawn() -> RenderableType:
+        state = told.state
+        progress.update(task, completed=state.done, total=state.of, description=state.what)
+        bar = progress.get_renderable()
+        return bar if state.shown is None else Group(state.shown, "", bar)
+
+    with Live(get_renderable=drawn, console=console, transient=True, refresh_per_second=1.0 / REDRAWN_EVERY_S):
+        done.wait()

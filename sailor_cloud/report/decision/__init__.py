@@ -1,0 +1,1 @@
+"""Plans beside one another: the decision, alternatives, strategies, differences."""

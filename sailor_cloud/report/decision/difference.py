@@ -1,0 +1,166 @@
+"""What changes between two PlanDocuments: money, time, plan and job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.report.plan.groups import hardware_name, plan_hardware
+from sailor_cloud.report.plan.money import cost_tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number before and after; None where a document has none."""
+
+    what: str
+    unit: str
+    base: float | None
+    head: float | None
+
+    @property
+    def delta(self) -> float | None:
+        return None if self.base is None or self.head is None else self.head - self.base
+
+    @property
+    def share(self) -> float | None:
+        """The change relative to the base; None where that is unknown or 0."""
+        return None if self.delta is None or not self.base else self.delta / self.base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """A field of the job or a count of nodes, before and after, as text; "" where it is not there."""
+
+    what: str
+    base: str
+    head: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """`usd` is the whole run, or one iteration where a document has no number of steps."""
+
+    base_job: str
+    head_job: str
+    base_status: str
+    head_status: str
+    usd: Figure
+    time: Figure
+    figures: tuple[Figure, ...]
+    branches: tuple[Figure, ...]
+    nodes: tuple[Edit, ...]
+    job: tuple[Edit, ...]
+    message: str
+
+    @property
+    def same(self) -> bool:
+        return not self.job and not self.nodes and all(not figure.delta for figure in (self.usd, self.time))
+
+
+def difference(base: PlanDocument, head: PlanDocument) -> Difference:
+    """Compare two documents; the base is what there was, the head what is proposed."""
+    whole = all(document.job.training.steps is not None for document in (base, head))
+    usd = (
+        Figure(what="total", unit="USD", base=_total(base), head=_total(head))
+        if whole
+        else Figure(what="price", unit="USD/iteration", base=_per_iteration(base), head=_per_iteration(head))
+    )
+    time = (
+        Figure(what="time", unit="s", base=_duration(base), head=_duration(head))
+        if whole
+        else Figure(what="iteration", unit="s", base=_iteration(base), head=_iteration(head))
+    )
+    return Difference(
+        base_job=base.job.name,
+        head_job=head.job.name,
+        base_status=base.status.value,
+        head_status=head.status.value,
+        usd=usd,
+        time=time,
+        figures=_figures(base, head, usd, time),
+        branches=_branches(base, head) if whole else (),
+        nodes=_edits(_nodes(base), _nodes(head)),
+        job=_edits(_flat(_job(base)), _flat(_job(head))),
+        message=head.infeasibility.message if head.infeasibility else "",
+    )
+
+
+def _figures(base: PlanDocument, head: PlanDocument, usd: Figure, time: Figure) -> tuple[Figure, ...]:
+    both = (base, head)
+    worst = [document.cost.worst_case_usd if document.cost else None for document in both]
+    rate = [document.cost.usd_per_hour if document.cost else None for document in both]
+    samples = [document.prediction.samples_per_s if document.prediction else None for document in both]
+    found = [usd, Figure(what="worst case", unit="USD", base=worst[0], head=worst[1]), time]
+    if time.what != "iteration":
+        found.append(Figure(what="iteration", unit="s", base=_iteration(base), head=_iteration(head)))
+    found.append(Figure(what="rate", unit="USD/h", base=rate[0], head=rate[1]))
+    found.append(Figure(what="throughput", unit="samples/s", base=samples[0], head=samples[1]))
+    return tuple(figure for figure in found if figure.base is not None or figure.head is not None)
+
+
+def _branches(base: PlanDocument, head: PlanDocument) -> tuple[Figure, ...]:
+    sums = [
+        {branch.kind: branch for branch in cost_tree(document.cost)} if document.cost else {}
+        for document in (base, head)
+    ]
+    found = []
+    for kind in CostKind:
+        branches = [known.get(kind) for known in sums]
+        title = next((branch.title for branch in branches if branch), None)
+        if title is not None:
+            before, after = (
+                None if document.cost is None else branch.usd if branch else 0.0
+                for document, branch in zip((base, head), branches, strict=True)
+            )
+            found.append(Figure(what=title, unit="USD", base=before, head=after))
+    return tuple(found)
+
+
+def _total(document: PlanDocument) -> float | None:
+    return document.cost.total_usd if document.cost else None
+
+
+def _per_iteration(document: PlanDocument) -> float | None:
+    return document.cost.usd_per_iteration if document.cost else None
+
+
+def _duration(document: PlanDocument) -> float | None:
+    return document.prediction.duration_s if document.prediction else None
+
+
+def _iteration(document: PlanDocument) -> float | None:
+    return document.prediction.iteration_s_replay if document.prediction else None
+
+
+def _nodes(document: PlanDocument) -> dict[str, str]:
+    nodes = plan_hardware(document).values()
+    counts = Counter(f"{hardware_name(hardware)} in {hardware.zone}" for hardware in nodes)
+    return {name: str(count) for name, count in counts.items()}
+
+
+def _job(document: PlanDocument) -> dict[str, Any]:
+    """Return the job, and the program that trains it."""
+    return {"engine": document.engine, **document.job.model_dump(mode="json", exclude_none=True)}
+
+
+def _flat(value: Any, path: str = "") -> dict[str, str]:
+    """Return the leaves of nested JSON values by their path."""
+    if isinstance(value, dict):
+        children = ((f"{path}.{name}" if path else str(name), child) for name, child in value.items())
+    elif isinstance(value, list):
+        children = ((f"{path}[{place}]", child) for place, child in enumerate(value))
+    else:
+        return {path: str(value)}
+    return {name: leaf for child_path, child in children for name, leaf in _flat(child, child_path).items()}
+
+
+def _edits(base: dict[str, str], head: dict[str, str]) -> tuple[Edit, ...]:
+    names = sorted({*base, *head})
+    return tuple(
+        Edit(what=name, base=base.get(name, ""), head=head.get(name, ""))
+        for name in names
+        if base.get(name) != head.get(name)
+    )

@@ -1,0 +1,69 @@
+"""An explanation of a plan, for a terminal or a pipe, in the parts in which it comes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from sailor_cloud.report.decision.decision_rows import left_out_table
+from sailor_cloud.report.plan.ruled_out import grouped
+from sailor_cloud.report.tables import plain_table, print_report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sailor_cloud.planner.explaining import Explanation, RuledOut
+    from sailor_cloud.planner.marginal import Gain
+
+
+def print_reasons(found: Explanation, console: Console) -> None:
+    """Print all but the gains: why the plan is what it is, what it leaves out, and what can't be used."""
+    title = Text(found.job, style="bold")
+    title.append(f"  {found.verdict}", style="green" if found.feasible else "bold red")
+    parts: list[RenderableType] = [title, _block(_list("why", found.reasons))]
+    if found.left_out:
+        parts.append(_block(left_out_table(found.left_out)))
+    if found.ruled_out:
+        table = plain_table("ruled out", "by", "why")
+        for ground, rows in _by_ground(found.ruled_out).items():
+            for line in grouped(rows):
+                table.add_row(line.what, ground, line.why)
+        parts.append(_block(table))
+    print_report(Group(*parts), console)
+
+
+def print_gain(gain: Gain, console: Console) -> None:
+    """Print one gain as it comes."""
+    if not gain.is_nothing:
+        print_report(Text(f"with {gain.change}: {gain.text}"), console)
+
+
+def print_rest(gains: Sequence[Gain], console: Console) -> None:
+    """Name what brings nothing in one line."""
+    nothing = [gain.change for gain in gains if gain.is_nothing]
+    if nothing:
+        print_report(Text(f"no better plan was found with {', or '.join(nothing)}", style="dim"), console)
+
+
+def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[RuledOut]]:
+    found: dict[str, list[RuledOut]] = {}
+    for row in rows:
+        found.setdefault(row.ground.value, []).append(row)
+    return found
+
+
+def _list(heading: str, lines: tuple[str, ...]) -> Table:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="bold", no_wrap=True)
+    rows.add_column(overflow="fold")
+    for number, line in enumerate(lines):
+        rows.add_row(heading if number == 0 else "", line)
+    return rows
+
+
+def _block(part: Table) -> Padding:
+    return Padding(part, (1, 0, 0, 0))

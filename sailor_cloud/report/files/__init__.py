@@ -1,0 +1,1 @@
+"""Files that people edit or programs read: job templates and JSON Schemas."""

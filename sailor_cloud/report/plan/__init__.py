@@ -1,0 +1,1 @@
+"""What a plan is, for the terminal, Markdown and HTML."""

@@ -1,0 +1,1 @@
+"""Runs, live and past: progress, money, receipts, the dashboard."""

@@ -1,0 +1,102 @@
+"""A web page that follows runs: on this machine only, for who has the token only, and nothing can be changed."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from sailor_cloud.errors import SailorError
+from sailor_cloud.report.html.echart import script
+
+LOOPBACK = "127.0.0.1"
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+class Runs(Protocol):
+    """What the page shows."""
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per run, newest first: at least `run_id`."""
+        ...
+
+    def snapshot(self, run: str) -> dict[str, Any]:
+        """Return all about one of these runs."""
+        ...
+
+
+class Dashboard(ThreadingHTTPServer):
+    """Serves the page and what it shows. Port 0 takes a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, runs: Runs, *, port: int = 0, token: str | None = None) -> None:
+        self.runs = runs
+        self.token = token or secrets.token_urlsafe(24)
+        super().__init__((LOOPBACK, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/?token={self.token}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Dashboard
+    server_version = "sailor-cloud"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        # Another site can make a browser ask this address under a name of its own; then the host gives it away.
+        if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}:
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"unknown host\n")
+        query = parse_qs(address.query)
+        given = query.get("token", [""])[0]
+        if not hmac.compare_digest(given.encode(), self.server.token.encode()):
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this page needs the token of its address\n")
+        try:
+            self._show(address.path, query)
+        except SailorError as error:
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", f"{error}\n".encode())
+        return None
+
+    def _show(self, path: str, query: dict[str, list[str]]) -> None:
+        match path:
+            case "/":
+                self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page())
+            case "/runs.json":
+                self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.runs.rows()).encode())
+            case "/snapshot.json" if (run := query.get("run", [""])[0]) in {
+                row["run_id"] for row in self.server.runs.rows()
+            }:
+                self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.runs.snapshot(run)).encode())
+            case _:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found\n")
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the address of a request holds the token."""
+
+
+def page() -> bytes:
+    """Return the page; all that it needs is in it."""
+    written = (resources.files("sailor_cloud.report.run") / "dashboard.html").read_text(encoding="utf-8")
+    return written.replace("<!-- charts -->", script()).encode()
