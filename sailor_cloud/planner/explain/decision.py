@@ -444,7 +444,8 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     estimated = [
         (stage.total_bytes - stage.parts.get("allocator", 0), stage)
         for stage in prediction.memory
-        if not stage.measured
+        # Devices with less than a GiB are emulated, and their memory is counted.
+        if not stage.measured and stage.limit_bytes >= GIB
     ]
     needed, stage = max(estimated, key=lambda entry: entry[0] / entry[1].limit_bytes, default=(0, None))
     if stage is not None and needed * (1.0 + _MEMORY_ERROR) > stage.limit_bytes:
