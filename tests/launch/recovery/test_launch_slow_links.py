@@ -23,7 +23,7 @@ from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simul
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.launch.telemetry.preflight import PROBE_BYTES
-from sailor_cloud.model.document import LinkUse, PlanDocument
+from sailor_cloud.model.document import LinkUse, Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Place as Device
 from sailor_cloud.run.folder import RunFolder
@@ -41,7 +41,7 @@ class TwoZones:
     share: float = 1.0
     one: QuickSearch = field(default_factory=QuickSearch)
 
-    def __call__(self, wanted: Job) -> PlanDocument:
+    def __call__(self, wanted: Job, choose: Pick | None = None) -> PlanDocument:
         entries = wanted.resources
         alone = [entry.model_copy(update={"zones": tuple(z for z in entry.zones if z == A)}) for entry in entries]
         within = wanted.model_copy(update={"resources": tuple(entry for entry in alone if entry.zones)})

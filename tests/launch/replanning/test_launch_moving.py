@@ -10,7 +10,7 @@ from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Situation, decide, growth
 from sailor_cloud.launch.replanning.search import CatalogSearch
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 
 
@@ -22,7 +22,7 @@ class Moving:
     usd: float
     one: QuickSearch = field(default_factory=QuickSearch)
 
-    def __call__(self, wanted: Job) -> PlanDocument:
+    def __call__(self, wanted: Job, choose: Pick | None = None) -> PlanDocument:
         return self.one(wanted)
 
     def offers(self, wanted: Job) -> tuple[object, ...]:
