@@ -23,7 +23,7 @@ from sailor_cloud.planner.space.quotas import used
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_per_hour, startup_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# Nine of ten outages of spot capacity are shorter: 1,044 outages of V100 in five zones of AWS, 2022-10 to 2023-08
+# Nine of ten outages of spot capacity are shorter: 1,044 outages in six traces of V100 on AWS, 2022-10 to 2023-08
 # (skypilot-org/spot-traces, 221da1a; mean 1.9 h, median 0.5 h).
 OUTAGE_S = 4.2 * SECONDS_PER_HOUR
 # An outage that is less likely within the run is not counted with, unless the job asks for a higher probability.
