@@ -254,7 +254,7 @@ class RunFolder:
     def _locked_message(self) -> str:
         holder = self._holder()
         if holder.pid <= 1:
-            return f"run {self.run_id} is held by a process that its lock file does not name; try again in a few seconds"
+            return f"run {self.run_id} is held by a process that its lock file does not name; try again soon"
         return (
             f"run {self.run_id} is held by process {holder.pid} ({holder.command}) since {holder.since:%H:%M:%S} UTC; "
             f"wait for it or interrupt it with 'kill -INT {holder.pid}'"
