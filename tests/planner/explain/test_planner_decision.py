@@ -23,7 +23,7 @@ from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.simulator import evaluate
-from sailor_cloud.units import usd_text
+from sailor_cloud.units import GIB, usd_text
 
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
 
@@ -149,7 +149,7 @@ def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_
         f"prices are up to 307 days old: the worst case is {usd_text(plan.cost.worst_case_usd)} USD"
     )
     assert stale.endswith("'up' on a cloud refuses stale prices")
-    stage = plan.prediction.memory[0]
+    stage = replace(plan.prediction.memory[0], limit_bytes=16 * GIB)
     for share, measured, told in ((0.9, False, 0), (0.95, False, 1), (0.95, True, 0)):
         needed = int(share * stage.limit_bytes)
         full = replace(stage, parts={"weights": needed, "allocator": 5}, total_bytes=needed + 5, measured=measured)
