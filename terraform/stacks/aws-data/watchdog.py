@@ -57,6 +57,13 @@ def _kind(call: str, key: str, id: str, delete: str, *, many: bool = False, gone
 # In the order in which they are deleted: what costs money first, what others stand in last.
 KINDS = (
     _kind("describe_instances", "Reservations", "InstanceId", "terminate_instances", many=True, gone=("terminated",)),
+    _kind(
+        "describe_capacity_reservations",
+        "CapacityReservations",
+        "CapacityReservationId",
+        "cancel_capacity_reservation",
+        gone=("cancelled", "expired", "failed", "unsupported", "payment-failed"),
+    ),
     _kind("describe_nat_gateways", "NatGateways", "NatGatewayId", "delete_nat_gateway", gone=("deleted",)),
     _kind("describe_volumes", "Volumes", "VolumeId", "delete_volume"),
     _kind("describe_addresses", "Addresses", "AllocationId", "release_address"),
@@ -123,7 +130,9 @@ def _listed(ec2: Any, kind: Kind, run: str) -> Iterator[dict[str, Any]]:
     for page in ec2.get_paginator(kind.call).paginate(**asked) if paged else [getattr(ec2, kind.call)(**asked)]:
         for item in page[kind.key]:
             for found in item["Instances"] if kind.key == "Reservations" else [item]:
-                # The filter has asked for it; whatever else an answer holds is never deleted.
+                # The filter has asked for it; whatever else an answer holds is never deleted. Blocks end by themselves.
+                if found.get("ReservationType") == "capacity-block":
+                    continue
                 if _carries(found.get("Tags", ()), run) and _state(found) not in kind.gone:
                     yield found
 

@@ -37,6 +37,7 @@ resource "aws_iam_role_policy" "watchdog" {
         Effect = "Allow"
         Action = [
           "ec2:DescribeAddresses",
+          "ec2:DescribeCapacityReservations",
           "ec2:DescribeInstances",
           "ec2:DescribeInternetGateways",
           "ec2:DescribeKeyPairs",
@@ -56,6 +57,7 @@ resource "aws_iam_role_policy" "watchdog" {
       {
         Effect = "Allow"
         Action = [
+          "ec2:CancelCapacityReservation",
           "ec2:DeleteInternetGateway",
           "ec2:DeleteKeyPair",
           "ec2:DeleteLaunchTemplate",

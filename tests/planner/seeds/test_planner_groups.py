@@ -87,10 +87,9 @@ def test_uneven_pipelines_of_two_accelerators_beat_even_batches_by_far():
 
 
 def test_pipelines_of_one_accelerator_may_carry_different_shares_of_the_batch():
-    document = plan(job_of({"A100-40": 72}))
-    pipelines = document.plan.pipelines
-    assert len({pipe.microbatch_size * pipe.microbatches for pipe in pipelines}) == 2
-    assert sum(node.devices for node in document.plan.nodes) == 72
+    _, search = searched(job_of({"A100-40": 72}))
+    shares = [{part.microbatch_size * part.microbatches for part in draft.pipelines} for draft in search.every()]
+    assert 2 in [len(each) for each in shares]
 
 
 def test_fewer_nodes_are_tried_where_money_is_limited():

@@ -141,9 +141,12 @@ def test_one_thing_that_can_not_be_deleted_does_not_keep_the_others(ec2: Any) ->
 
 
 def test_a_kind_that_can_not_be_listed_is_told_and_not_taken_for_gone(ec2: Any) -> None:
-    """moto does not know placement groups."""
-    (problem,) = sweep_aws([REGION], run_id=OURS).problems
-    assert problem.startswith(f"aws_placement_group in {REGION} can't be listed")
+    """moto knows neither placement groups nor capacity reservations."""
+    problems = sweep_aws([REGION], run_id=OURS).problems
+    unknown = ("aws_ec2_capacity_block_reservation", "aws_ec2_capacity_reservation", "aws_placement_group")
+    assert sorted(problem.partition(" can't be listed")[0] for problem in problems) == [
+        f"{kind} in {REGION}" for kind in unknown
+    ]
 
 
 def test_refused_credentials_stop_the_sweep() -> None:
