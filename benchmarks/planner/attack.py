@@ -281,7 +281,7 @@ class Attack:
     def share_out(self, state: State) -> None:
         """Share the batch out anew, in proportion to what pipelines carried."""
         batch = self.job.training.global_batch_size
-        total = sum(line.samples for line in state.lines)
+        total = max(1, sum(line.samples for line in state.lines))
         for line in state.lines:
             line.samples = max(line.size, round(batch * line.samples / total / line.size) * line.size)
         left = batch - sum(line.samples for line in state.lines)
