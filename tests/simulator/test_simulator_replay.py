@@ -202,7 +202,7 @@ def drawn(data: st.DataObject, stages: int, microbatches: int) -> PipelineTimes:
     return times(forward, backward, there, microbatches, back=back)
 
 
-def ends_are_those_of_the_replay(these: PipelineTimes, transfers: Transfers) -> None:
+def assert_ends_are_those_of_the_replay(these: PipelineTimes, transfers: Transfers) -> None:
     done, found = replay(these, transfers), schedule_ends(these, transfers)
     assert found.end_s == pytest.approx(done.end_s, rel=1e-9)
     assert found.last_backward_start_s == pytest.approx(done.last_backward_start_s, rel=1e-9)
@@ -214,7 +214,7 @@ def ends_are_those_of_the_replay(these: PipelineTimes, transfers: Transfers) -> 
 def test_ends_of_stages_are_those_of_the_replay(
     data: st.DataObject, stages: int, microbatches: int, transfers: Transfers
 ) -> None:
-    ends_are_those_of_the_replay(drawn(data, stages, microbatches), transfers)
+    assert_ends_are_those_of_the_replay(drawn(data, stages, microbatches), transfers)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -222,7 +222,7 @@ def test_ends_of_stages_are_those_of_the_replay(
 def test_rounds_that_are_counted_take_as_long_as_if_they_were_run(
     data: st.DataObject, stages: int, microbatches: int
 ) -> None:
-    ends_are_those_of_the_replay(drawn(data, stages, microbatches), Transfers.OVERLAPPED)
+    assert_ends_are_those_of_the_replay(drawn(data, stages, microbatches), Transfers.OVERLAPPED)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -246,4 +246,4 @@ def test_ten_million_microbatches_take_as_long_as_the_busiest_stage() -> None:
 
 @pytest.mark.parametrize("transfers", [Transfers.RECEIVER, Transfers.BLOCKING])
 def test_long_schedules_in_which_stages_wait_for_tensors_go_on_as_they_began(transfers: Transfers) -> None:
-    ends_are_those_of_the_replay(times([0.5, 0.6, 0.5], [1.0, 1.1, 0.9], [0.1, 0.2], 2600), transfers)
+    assert_ends_are_those_of_the_replay(times([0.5, 0.6, 0.5], [1.0, 1.1, 0.9], [0.1, 0.2], 2600), transfers)
