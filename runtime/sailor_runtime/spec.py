@@ -15,12 +15,12 @@ SPEC_VERSION = 1
 # minutes with what that takes. A controller reckons with it, and says a word this often.
 HOLD_S = 1740.0
 WORD_S = 300.0
+# The file that it writes in the node's folder each time.
+WORD_FILE = "controller"
 # Of the file from which the agents of a scheduler's job read the plan.
 ARTEFACT_VERSION = 1
 # What these agents know each other by, where that file does not hold it.
 JOB_TOKEN = "SAILOR_JOB_TOKEN"
-# The file that it writes in the node's folder each time.
-WORD_FILE = "controller"
 # Of each log of a node whose folder nobody can read, so much is sent as events.
 MOST_LOG_BYTES = 2**20
 

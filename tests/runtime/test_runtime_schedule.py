@@ -129,3 +129,20 @@ def test_attention_with_dropout_and_the_loss_never_hold_more_than_a_block(monkey
     torch.testing.assert_close(in_blocks, whole, atol=1e-12, rtol=0)
     weights = 512 * 24
     assert most <= max(scores // 16, logits // 4, weights, tokens * 96)
+
+
+def test_gradients_of_many_chunks_add_up_in_16_bits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.rand(1, 2048, 4, generator=generator).bfloat16()
+    head = torch.rand(8, 4, generator=generator).bfloat16().requires_grad_()
+    targets = torch.zeros(1, 2048, dtype=torch.int64)
+
+    def loss_of(value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(
+            (value @ head.T).float().flatten(0, 1), wanted.flatten(), reduction="sum"
+        )
+
+    (whole,) = torch.autograd.grad(loss_of(hidden, targets), head)
+    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", 8)
+    (chunked,) = torch.autograd.grad(loss.loss_in_chunks(loss_of, hidden, targets, (head,), 8), head)
+    torch.testing.assert_close(chunked, whole, rtol=0.02, atol=0)

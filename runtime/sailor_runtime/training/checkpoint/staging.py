@@ -21,7 +21,7 @@ class Staging:
         self._copied: torch.cuda.Event | None = None
 
     def copy(self, key: Hashable, value: Tensor) -> Tensor:
-        """Return a copy in the node's memory, there once waited for; it holds until the next under the same key."""
+        """Return a copy in the node's memory: complete after `wait`, overwritten by the next copy of the same key."""
         kept = self._kept.get(key)
         if kept is None or kept.shape != value.shape or kept.dtype != value.dtype:
             kept = self._kept[key] = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)

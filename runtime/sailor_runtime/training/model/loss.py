@@ -57,7 +57,12 @@ class _Chunks(Function):
     @staticmethod
     def forward(ctx: Any, loss_of: LossOf, targets: Tensor, length: int, value: Tensor, *trained: Tensor) -> Tensor:
         total = None
-        gradients = [torch.zeros_like(each) if each.requires_grad else None for each in (value, *trained)]
+        gradients = [torch.zeros_like(value) if value.requires_grad else None]
+        # Adding many chunks in 16 bits would lose the small ones.
+        gradients += [
+            torch.zeros_like(each, dtype=torch.promote_types(each.dtype, torch.float32)) if each.requires_grad else None
+            for each in trained
+        ]
         for first in range(0, value.shape[1], length):
             chunk = slice(first, first + length)
             part = value[:, chunk].detach().requires_grad_(value.requires_grad)
@@ -69,7 +74,12 @@ class _Chunks(Function):
                 if gradient is not None:
                     (gradient[:, chunk] if number == 0 else gradient).add_(next(found))
             total = loss.detach() if total is None else total + loss.detach()
-        ctx.save_for_backward(*gradients)
+        ctx.save_for_backward(
+            *(
+                None if gradient is None else gradient.to(each.dtype)
+                for gradient, each in zip(gradients, (value, *trained), strict=True)
+            )
+        )
         assert total is not None
         return total
 
