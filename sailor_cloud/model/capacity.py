@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -62,7 +62,7 @@ class Capacity(BaseModel):
             raise ValueError("a price needs as_of, the day on which it was true")
         if self.market is Market.CAPACITY_BLOCK and (self.starts_at is None or self.ends_at is None):
             raise ValueError("a capacity block needs starts_at and ends_at")
-        if self.market is Market.CAPACITY_BLOCK and self.id is None and not self.usd:
+        if self.market is Market.CAPACITY_BLOCK and self.id is None and self.usd is None:
             raise ValueError("a capacity block that is to be bought needs usd, its whole price")
         if self.market is not Market.CAPACITY_BLOCK and self.usd is not None:
             raise ValueError(f"a {self.market} is paid for by the hour: give usd_per_hour")
@@ -71,9 +71,18 @@ class Capacity(BaseModel):
         if self.market is Market.FLEX_START and (self.max_duration or 0.0) > FLEX_START_MOST_S:
             asked = duration_text(self.max_duration or 0.0)
             raise ValueError(f"max_duration is {asked}; Compute Engine ends flex-start VMs after seven days (7d)")
+        if self.market is Market.FLEX_START and self.ends_at is not None:
+            raise ValueError("flex-start VMs end by max_duration, counted from their start: give that, not ends_at")
+        if self.market is Market.RESERVATION and self.id is None and self.min_duration:
+            raise ValueError("a reservation that the run buys is paid for until it is cancelled: give no min_duration")
         if self.market is Market.RESERVATION and self.id is None and (self.starts_at or self.ends_at):
             raise ValueError("a reservation that the run buys begins at once and ends with it: give neither time")
         return self
+
+    @property
+    def bought_apart(self) -> bool:
+        """Whether a purchase of its own comes before the nodes."""
+        return self.id is None and self.market is not Market.FLEX_START
 
     @property
     def terms(self) -> Terms:
@@ -99,9 +108,3 @@ class Capacity(BaseModel):
         if self.usd is None:
             return self.usd_per_hour or 0.0
         return self.usd / self.nodes / self.terms.least_s * SECONDS_PER_HOUR
-
-    def over(self, now: datetime) -> str:
-        """Say why it can no longer be had; nothing where it can."""
-        if self.ends_at is not None and self.ends_at <= now:
-            return f"ended at {self.ends_at:%Y-%m-%d %H:%M %Z}"
-        return ""

@@ -174,7 +174,12 @@ class Offer(Hardware):
     @property
     def bought_apart(self) -> bool:
         """Whether a purchase of its own comes before the nodes, which then cost nothing more."""
-        return self.terms is not None and not self.terms.held and self.market is not Market.FLEX_START
+        return self.terms is not None and not self.terms.held and not self.queued
+
+    @property
+    def queued(self) -> bool:
+        """Whether its nodes are waited for, and run for some time rather than until some time."""
+        return self.market is Market.FLEX_START
 
     @property
     def cancellable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.parts import node_part
 from sailor_cloud.model.provider import names
-from sailor_cloud.provision.rendering.root import PlacedNode, Root
+from sailor_cloud.provision.rendering.root import PlacedNode, Root, WantedRoot
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import ResourceState, fold
@@ -65,6 +65,7 @@ def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedN
         "stack": root.stack,
         "zone": offer.zone,
         "capacity": name,
+        "nodes": count,
         "what": f"{name}: {count} x {offer.instance_type} in {offer.zone}, {offer.market}",
         "part": node_part(offer.instance_type, offer.market, offer.zone),
         "usd": None if offer.cancellable else round(offer.committed_usd(count), 2),
@@ -92,15 +93,26 @@ def open_capacity(ledger: Ledger, intent: Mapping[str, Any], *, since: datetime)
         ledger.charge(key, quantity=1.0, unit="block", usd_per_unit=usd, at=since, **told)
 
 
-def close_cancelled(journal: Journal, ledger: Ledger, root: Root, *, at: datetime) -> None:
-    """Close the books of a root's capacity that was given back; a block has none to close."""
+def cancellable(journal: Journal, root: Root | WantedRoot) -> dict[str, ResourceState]:
+    """Return what a run may have bought apart in a root and could give back, by the names of entries."""
     from sailor_cloud.provision import providers
 
     bought = providers.of(root.provider)
-    for row in fold(journal.entries()).live:
-        of_root = (row.data.get("stack"), row.data.get("region")) == (root.stack, root.region)
-        if of_root and row.resource in bought.capacity_kinds - bought.uncancellable:
-            ledger.close_item(capacity_key(row.data["capacity"]), at=at)
+    return {
+        row.capacity: row
+        for row in fold(journal.entries()).live
+        if (row.data.get("stack"), row.data.get("region")) == (root.stack, root.region)
+        if row.capacity is not None and row.resource in bought.capacity_kinds - bought.uncancellable
+    }
+
+
+def close_cancelled(
+    journal: Journal, ledger: Ledger, root: Root | WantedRoot, *, at: datetime, but: Collection[str] = ()
+) -> None:
+    """Close the books of a root's capacity that was given back, all but some; a block has none to close."""
+    for name, row in cancellable(journal, root).items():
+        if name not in but:
+            ledger.close_item(capacity_key(name), at=at)
             journal.append(Event.GONE, resource=row.resource, key=row.key, confirmed_by="Terraform")
 
 
@@ -154,10 +166,10 @@ def recharge(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
     """Charge for the nodes of a journal that the ledger lacks, perhaps since it was lost; others stay as they are."""
     for row in rows:
         since = row.intended_at or row.created_at
-        if "capacity" in row.data and row.created_at is not None and since is not None:
+        if row.capacity is not None and row.created_at is not None and since is not None:
             open_capacity(ledger, row.data, since=since)
             if row.gone_at is not None:
-                ledger.close_item(capacity_key(row.data["capacity"]), at=row.gone_at)
+                ledger.close_item(capacity_key(row.capacity), at=row.gone_at)
         if row.resource == NODE and row.created_at is not None and since is not None and priced(row.data):
             open_node(ledger, row.key, row.data, since=since)
             if row.gone_at is not None:

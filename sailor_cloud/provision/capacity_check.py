@@ -47,7 +47,9 @@ def bought_apart(document: PlanDocument, expires_at: datetime) -> tuple[BoughtAp
         whole = terms.nodes if not offer.cancellable else count
         ends_at = terms.ends_at or expires_at
         hours = (ends_at - document.as_of).total_seconds() / SECONDS_PER_HOUR
-        usd = offer.committed_usd(count) or count * offer.usd_per_hour * hours
+        usd = offer.committed_usd(count)
+        if offer.cancellable:
+            usd = max(usd, count * offer.usd_per_hour * hours)
         found.append(BoughtApart(offer=offer, nodes=whole, usd=usd, ends_at=ends_at, cancellable=offer.cancellable))
     return tuple(found)
 

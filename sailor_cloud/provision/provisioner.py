@@ -21,7 +21,7 @@ from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
 from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
 from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_gone, remove_root, shrink
-from sailor_cloud.provision.bookkeeping import NODE, close_cancelled, open_capacity, open_node
+from sailor_cloud.provision.bookkeeping import NODE, cancellable, close_cancelled, open_capacity, open_node
 from sailor_cloud.provision.errors.causes import Cause, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG
@@ -163,6 +163,11 @@ def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
         raise RequestError(problems)
 
 
+def _entries(root: WantedRoot) -> frozenset[str]:
+    """Return the names of the entries whose capacity a root holds."""
+    return frozenset(t.name for placed in root.nodes if (t := placed.offer.terms) is not None)
+
+
 class _Network:
     """What clusters in one network wait for: that the region which makes it has done so, or has failed to."""
 
@@ -277,16 +282,16 @@ class _Apply:
         return providers.of(root.provider).bought(root.region, self._work.folder.run_id)
 
     def _is_bought(self, root: WantedRoot) -> bool:
-        return {t.name for placed in root.nodes if (t := placed.offer.terms) is not None} <= self._bought(root).keys()
+        return _entries(root) <= self._bought(root).keys()
 
     def _book_capacity(self, root: WantedRoot) -> None:
         """Charge for capacity that the cloud has sold, whether or not Terraform has said so."""
         work = self._work
-        rows = [row for row in fold(work.journal.entries()).live if row.created_at is None and "capacity" in row.data]
+        rows = [row for row in fold(work.journal.entries()).live if row.created_at is None and row.capacity is not None]
         mine = [row for row in rows if (row.data["stack"], row.data["region"]) == (root.stack, root.region)]
         ids = self._bought(root) if mine else {}
         for row in mine:
-            if (cloud_id := ids.get(row.data["capacity"])) is not None and row.intended_at is not None:
+            if (cloud_id := ids.get(row.capacity or "")) is not None and row.intended_at is not None:
                 work.journal.append(Event.CREATED, resource=row.resource, key=row.key, cloud_id=cloud_id)
                 open_capacity(work.ledger, row.data, since=row.intended_at)
 
@@ -357,6 +362,16 @@ class _Apply:
             remove_root(self._work, root, only_compute=shared and root.has_own_network)
             if root.part is Part.CAPACITY:
                 close_cancelled(self._work.journal, self._work.ledger, root, at=self._work.clock.now())
+        for apart in self._roots:
+            if apart.part is Part.CAPACITY and cancellable(self._work.journal, apart).keys() - _entries(apart):
+                self._give_back(apart)
+
+    def _give_back(self, root: WantedRoot) -> None:
+        """Cancel what a root has beyond what the plan uses; blocks and what it uses stay."""
+        work = self._work
+        self._applied([providers.of(root.provider).settled(root, work.folder.run_id)], self._names)
+        there = _entries(root) | self._bought(root).keys()
+        close_cancelled(work.journal, work.ledger, root, at=work.clock.now(), but=there)
 
     def _refused(self, found: Sequence[tuple[WantedRoot, Refusal]], running: frozenset[str]) -> Outcome:
         """Delete what came of the groups that were refused, and tell what was refused for the gravest reason."""
@@ -382,6 +397,11 @@ class _Apply:
         refused = grouped(self._nodes, refusal.reasons)
         offers = {group.offer for group in refused}
         victims = {p.node.id for p in wanted.nodes if p.offer.id in offers} - running
+        if wanted.part is Part.CAPACITY:
+            root = wanted.in_folder(self._work.folder)
+            remove_root(self._work, root, only_compute=False)
+            close_cancelled(self._work.journal, self._work.ledger, root, at=self._work.clock.now())
+            return refused
         others = [root for root in self._roots if root.stack == wanted.stack and root.place != wanted.place]
         shrink(
             self._work,

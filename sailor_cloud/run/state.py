@@ -62,6 +62,11 @@ class ResourceState:
         """Whether the resource may exist: it was intended, and nobody has confirmed that it is gone."""
         return self.gone_at is None and not self.kept
 
+    @property
+    def capacity(self) -> str | None:
+        """The name of the entry that this was bought for apart from nodes; None for everything else."""
+        return self.data.get("capacity")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:

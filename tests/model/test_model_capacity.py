@@ -15,6 +15,7 @@ from sailor_cloud.model.offer import BLOCK_ENDS_EARLY_S, Market
 
 START = entry().starts_at
 TIMES = {"starts_at": "2026-12-01T11:30:00Z", "ends_at": "2026-12-02T11:30:00Z"}
+NO_TIMES = {"starts_at": None, "ends_at": None}
 QUICKSTART = Path(__file__).parents[2].joinpath("examples/quickstart.yaml").read_text()
 
 
@@ -28,6 +29,7 @@ QUICKSTART = Path(__file__).parents[2].joinpath("examples/quickstart.yaml").read
         ({"as_of": None}, "a price needs as_of"),
         ({"market": "reservation", "starts_at": None, "ends_at": None}, "is paid for by the hour"),
         ({"starts_at": "2026-12-01T11:30:00"}, "timezone"),
+        ({"market": "reservation", "usd": None, **NO_TIMES, "min_duration": "4h"}, "give no min_duration"),
     ],
 )
 def test_an_entry_that_can_not_be_is_refused_with_the_reason(wrong: dict[str, object], message: str) -> None:
@@ -39,6 +41,8 @@ def test_flex_start_ends_after_seven_days() -> None:
     assert gcp_entry("flex", "flex-start").terms.most_s == 7 * 86400.0
     with pytest.raises(ValueError, match=r"max_duration is 8 d; Compute Engine ends flex-start VMs after seven days"):
         gcp_entry("flex", "flex-start", max_duration="8d")
+    with pytest.raises(ValueError, match="end by max_duration"):
+        gcp_entry("flex", "flex-start", ends_at="2026-12-02T11:30:00Z")
 
 
 def test_what_a_provider_has_not_or_does_not_sell_for_a_run_is_named() -> None:

@@ -6,23 +6,52 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import boto3
 import pytest
 from click.testing import CliRunner
 from moto import mock_aws
 
-from factories.cloud_plans import cloud_document
+from factories.cloud_plans import AWS_OFFERS, cloud_document
+from factories.cloud_runs import SSH_FROM
+from factories.local_runs import CLOCK, LocalRun, local_run
 from factories.reserved import entry, reservation, reserved_offer
 from sailor_cloud.catalog.capacity import read_capacity
 from sailor_cloud.cli.inputs.interchange import import_data
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.recovery.nodes import job_now
+from sailor_cloud.model.capacity import Capacity
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.provision import providers, provisioner
+from sailor_cloud.provision.apply.apply import Refusal
 from sailor_cloud.provision.before_buying import check_before_buying
+from sailor_cloud.provision.bookkeeping import capacity_intent, close_cancelled, open_capacity
 from sailor_cloud.provision.capacity_check import bought_apart, check_capacity
+from sailor_cloud.provision.cleanup.leftovers import is_of
 from sailor_cloud.provision.cleanup.reap import find_leftovers
+from sailor_cloud.provision.live_resources import LiveResource
+from sailor_cloud.provision.progress import Interrupt
+from sailor_cloud.provision.providers.aws.capacity import bought
+from sailor_cloud.provision.providers.aws.sweep import BLOCK as BLOCK_KIND
+from sailor_cloud.provision.providers.aws.sweep import RESERVATION
+from sailor_cloud.provision.provisioner import _Apply, _Network
+from sailor_cloud.provision.rendering.planned_roots import wanted_roots
+from sailor_cloud.provision.rendering.root import Part, WantedRoot, placed_nodes, root_of
 from sailor_cloud.provision.scopes import scopes_named
+from sailor_cloud.run.folder import resource_name
+from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.state import ResourceState, fold
 from sailor_cloud.testing.moto_server import Gaps, moto_gaps
+
+if TYPE_CHECKING:
+    from sailor_cloud.launch.context import RunContext
+    from sailor_cloud.provision.apply.apply import Work
+    from sailor_cloud.provision.errors.causes import Fault
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 BLOCK = entry()
@@ -35,6 +64,12 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gaps]:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     with mock_aws(), moto_gaps() as gaps:
         yield gaps
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[LocalRun]:
+    with local_run(tmp_path) as made:
+        yield made
 
 
 def offered(fee: str = "48.00", **changes: object) -> dict[str, object]:
@@ -113,6 +148,131 @@ def test_reap_cancels_a_reservation_and_lets_a_block_be(aws: Gaps) -> None:
     (kept,) = found.live
     assert kept.resources[0].type == "aws_ec2_capacity_block_reservation"
     assert "can't be cancelled and ends by itself at 2026-12-02" in kept.why
+
+
+def bought_document() -> PlanDocument:
+    """A plan with two nodes in a reservation that the run buys."""
+    taken = reserved_offer(reservation(nodes=3))
+    return cloud_document(("n0", taken), ("n1", taken), image=None)
+
+
+def journaled(run: LocalRun, *entries: Capacity) -> Journal:
+    """Write down that a run has bought some entries, each with two nodes, and charge for them."""
+    journal, ledger = Journal.of(run.folder, CLOCK), Ledger.of(run.folder, CLOCK)
+    root = root_of(run.folder, Provider("aws"), REGION, stack="aws-capacity")
+    for one in entries:
+        kind = BLOCK_KIND if one.market is Market.CAPACITY_BLOCK else RESERVATION
+        offer = reserved_offer(one)
+        nodes = placed_nodes(cloud_document(("n0", offer), ("n1", offer), image=None))
+        draft = capacity_intent(root, kind, f'{kind}.run["{one.name}"]', nodes)
+        journal.append_all([draft])
+        journal.append(Event.CREATED, resource=kind, key=draft.key, cloud_id=f"cr-{one.name}")
+        open_capacity(ledger, draft.data, since=NOW)
+    return journal
+
+
+def work_of(run: LocalRun, journal: Journal, ledger: Ledger) -> Work:
+    parts = {"folder": run.folder, "journal": journal, "ledger": ledger}
+    return cast("Work", SimpleNamespace(**parts, clock=FixedClock(NOW), interrupt=Interrupt()))
+
+
+@pytest.mark.parametrize("state", ["delayed", "unavailable", "active", "payment-pending"])
+def test_what_is_there_in_any_state_counts_as_bought(aws: Gaps, state: str) -> None:
+    tags = [{"Key": "sailor-cloud-run", "Value": "r1"}, {"Key": "sailor-cloud-capacity", "Value": "cb1"}]
+    row = {"CapacityReservationId": "cr-1", "Tags": tags, "ReservationType": "capacity-block"}
+    aws.capacity_reservations[REGION] = [{**row, "State": state}, {**row, "State": "payment-failed"}]
+    assert bought(REGION, "r1") == {"cb1": "cr-1"}
+
+
+def test_a_new_plan_uses_no_more_than_was_bought_and_nothing_that_was_given_back(run: LocalRun) -> None:
+    three, gone, never = reservation(nodes=3), reservation("gone"), reservation("never")
+    journal = journaled(run, BLOCK, three, gone)
+    root = root_of(run.folder, Provider("aws"), REGION, stack="aws-capacity")
+    close_cancelled(journal, Ledger.of(run.folder, CLOCK), root, at=NOW, but=["odcr"])
+    job = bought_document().job
+    job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": (BLOCK, three, gone, never)})})
+    context = SimpleNamespace(job_document=SimpleNamespace(job=job), folder=run.folder)
+    kept = job_now(cast("RunContext", context)).cloud.reserved
+    assert [(one.name, one.nodes, one.usd) for one in kept] == [("cb1", 2, 0.0), ("odcr", 2, None)]
+    # The plan's file is read back when the run is resumed.
+    assert [Capacity.model_validate_json(one.model_dump_json()) for one in kept] == list(kept)
+
+
+def test_what_a_new_plan_has_no_use_for_is_cancelled_and_paid_for_no_longer(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, ledger = journaled(run, BLOCK, reservation(), reservation("dropped")), Ledger.of(run.folder, CLOCK)
+    applied: list[WantedRoot] = []
+    there = {"cb1": "cr-cb1", "odcr": "cr-odcr", "dropped": "cr-dropped"}
+
+    def apply_root(work: Work, root: WantedRoot, **_: object) -> None:
+        applied.append(root)
+        there.pop("dropped")
+
+    provider = type(providers.of("aws"))
+    monkeypatch.setattr(provisioner, "apply_root", apply_root)
+    monkeypatch.setattr(provider, "bought", lambda self, region, run_id: there)
+    monkeypatch.setattr(provider, "settled", lambda self, root, run_id: root)
+    root = WantedRoot(
+        provider=Provider("aws"),
+        region=REGION,
+        part=Part.CAPACITY,
+        variables={},
+        nodes=placed_nodes(cloud_document(("n0", reserved_offer(reservation())), image=None)),
+    )
+    one = object.__new__(_Apply)
+    one._work = work_of(run, journal, ledger)
+    assert ledger.usd_per_hour() == pytest.approx(4 * AWS_OFFERS[1].usd_per_hour)
+    one._roots, one._names, one._again, one._bought_before, one._prices = (root,), frozenset(), True, True, {}
+    one._network = _Network()
+    one._remove_unwanted()
+    assert applied == [root]
+    assert ledger.usd_per_hour() == pytest.approx(2 * AWS_OFFERS[1].usd_per_hour)
+    assert {row.capacity for row in fold(journal.entries()).live} == {"cb1", "odcr"}
+    one._remove_unwanted()
+    assert len(applied) == 1
+
+
+def test_a_refused_purchase_gives_back_what_came_of_it_and_closes_its_books(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, ledger = journaled(run, BLOCK, reservation()), Ledger.of(run.folder, CLOCK)
+    removed: list[str] = []
+    monkeypatch.setattr(provisioner, "remove_root", lambda work, root, only_compute: removed.append(root.stack))
+    nodes = placed_nodes(bought_document())
+    root = WantedRoot(provider=Provider("aws"), region=REGION, part=Part.CAPACITY, variables={}, nodes=nodes)
+    one = object.__new__(_Apply)
+    one._work = work_of(run, journal, ledger)
+    one._nodes, one._roots = nodes, (root,)
+    refusal = Refusal(worst=cast("Fault", None), reasons={"n0": "none left", "n1": "none left"})
+    (refused,) = one._without_refused(root, refusal, frozenset())
+    assert (refused.offer, removed) == (nodes[0].offer.id, ["aws-capacity"])
+    assert ledger.usd_per_hour() == 0.0
+    # Nodes that nobody asked for have no books.
+    assert [row.capacity for row in fold(journal.entries()).resources] == ["cb1", "odcr"]
+
+
+def test_what_is_found_is_of_the_entry_that_its_title_names() -> None:
+    row = ResourceState(resource=BLOCK_KIND, key="k", data={"provider": "aws", "capacity": "cb1"})
+    found = LiveResource(
+        provider="aws", region=REGION, type=BLOCK_KIND, name="cr-1", run_id="r1", title=resource_name("r1", "cb1")
+    )
+    assert is_of(row, found)
+    assert not is_of(row, replace(found, title=resource_name("r1", "b-cb1")))
+
+
+def test_a_reservation_that_is_kept_stays_as_large_as_it_is(run: LocalRun) -> None:
+    settings = {"public_key": "ssh-ed25519 k", "expires_at": NOW + timedelta(hours=2), "ssh_from": SSH_FROM}
+    for nodes in (2, 1):
+        taken = reserved_offer(reservation(nodes=3))
+        document = cloud_document(*((f"n{number}", taken) for number in range(nodes)), image=None)
+        (root,) = [
+            root
+            for root in wanted_roots(run.folder, document, **settings)  # type: ignore[arg-type]
+            if root.part is Part.CAPACITY
+        ]
+        root.write(run.folder)
+        assert root.variables["reservations"]["odcr"]["nodes"] == 2
 
 
 def test_import_writes_what_is_held_and_what_is_offered(aws: Gaps, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.progress import ProvisionInterrupted
@@ -125,13 +125,16 @@ def job_now(context: RunContext) -> Job:
     if not job.cloud.reserved:
         return job
     rows = fold(read(context.folder.journal_file)).resources
-    bought = {row.data["capacity"] for row in rows if row.created_at is not None and "capacity" in row.data}
-    kept = tuple(
-        entry.model_copy(update={"usd": 0.0}) if entry.usd is not None else entry
-        for entry in job.cloud.reserved
-        if entry.id is not None or entry.market is Market.FLEX_START or entry.name in bought
-    )
-    return job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": kept})})
+    bought = {row.capacity: row.data for row in rows if row.created_at is not None and row.gone_at is None}
+    kept = []
+    for entry in job.cloud.reserved:
+        if entry.name in bought and entry.bought_apart:
+            usd = None if entry.usd is None else 0.0
+            nodes = bought[entry.name].get("nodes", entry.nodes)
+            kept.append(entry.model_copy(update={"usd": usd, "nodes": nodes}))
+        elif not entry.bought_apart:
+            kept.append(entry)
+    return job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": tuple(kept)})})
 
 
 def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:

@@ -201,13 +201,18 @@ def provider_of(row: ResourceState) -> str | None:
 
 
 def is_of(row: ResourceState, found: LiveResource) -> bool:
-    """Tell whether what was found is what the journal names; without an id of the cloud's, any of its kind may be."""
+    """Tell whether what was found is what the journal names.
+
+    Without an id of the cloud's, capacity has its entry's name in its title, and anything else of the kind may be it.
+    """
     if row.resource == NODE:
         return found.node == row.key
     if (found.type, found.provider) != (row.resource, provider_of(row)):
         return False
     name = str(row.data.get("cloud_id", "")).rpartition("/")[2]
-    return found.name == name if name else True
+    if name:
+        return found.name == name
+    return row.capacity is None or found.title == resource_name(found.run_id, row.capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,7 @@ class _Teardown:
         existed = {resource.node for resource in found}
         existed |= {resource.key for resource in state.resources if resource.created_at is not None}
         for resource in state.resources:
-            if "capacity" in resource.data and resource.intended_at is not None:
+            if resource.capacity is not None and resource.intended_at is not None:
                 if resource.created_at is not None or any(is_of(resource, live) for live in found):
                     open_capacity(self.ledger, resource.data, since=resource.intended_at)
                 continue
@@ -346,8 +346,8 @@ class _Teardown:
                 ended = row.key not in ran and state.expires_at is not None
                 end = min(now, state.expires_at) if ended and state.expires_at is not None else now
                 ended_at[ledger_key(row.key)] = end
-            elif "capacity" in row.data:
-                ended_at[capacity_key(row.data["capacity"])] = now
+            elif row.capacity is not None:
+                ended_at[capacity_key(row.capacity)] = now
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         with self.ledger.at_once():

@@ -93,6 +93,10 @@ def _compatible(root: WantedRoot, before: Variables, written: dict[Place, Variab
     new = root.variables
     if root.part is Part.DATA:
         return before or new
+    if root.part is Part.CAPACITY and "reservations" in new:
+        # What is reserved stays as large as it is, for a later plan that may use all of it.
+        reserved = before.get("reservations", {})
+        return {**new, "reservations": {name: reserved.get(name, of) for name, of in new["reservations"].items()}}
     if "cidr" not in new:
         return new
     others = {other: variables for other, variables in written.items() if other != root.place and "cidr" in variables}

@@ -113,7 +113,7 @@ class RunValues:
             "zone": offer.zone,
             "instance_type": offer.instance_type,
             "market": offer.market.value,
-            "capacity": None if offer.terms is None or offer.market is Market.FLEX_START else offer.terms.name,
+            "capacity": None if offer.terms is None or offer.queued else offer.terms.name,
             "ends_with_it": offer.terms is not None and offer.terms.ends_at is not None,
             "max_run_s": self._most_s(offer),
             "max_usd_per_hour": _most_usd_per_hour(offer, self.document),
@@ -121,7 +121,7 @@ class RunValues:
 
     def _most_s(self, offer: Offer) -> int | None:
         """Return how long a node may run whose market takes no end: until the expiry, if it starts when it should."""
-        if offer.market is not Market.FLEX_START or offer.terms is None or offer.terms.most_s is None:
+        if not offer.queued or offer.terms is None or offer.terms.most_s is None:
             return None
         begins = self.now or begun_at(self.folder.run_id)
         if begins is None:
@@ -142,9 +142,9 @@ def rendered_roots(
     """Return the roots of a plan in the order in which they are applied: nodes on this machine, then on each cloud.
 
     For each provider: what outlives the nodes, capacity that is bought apart and the clusters, both by region, then the
-    links between regions. They are
-    destroyed in the reverse order. ssh_from: the caller's address in CIDR form, as nodes with a public address need
-    it. The folder need not exist. Raises RequestError with everything that the job lacks.
+    links between regions. They are destroyed in the reverse order. ssh_from: the caller's address in CIDR form, as
+    nodes with a public address need it. The folder need not exist. Raises RequestError with everything that the job
+    lacks.
     """
     placed = placed_nodes(document)
     nodes = tuple(node for node in placed if not providers.on_this_machine(node.offer.provider))

@@ -23,6 +23,8 @@ _REFUSED = frozenset(
         "UnrecognizedClientException",
     }
 )
+# What DescribeCapacityReservations goes on to list under these states is there no longer, and never will be.
+RESERVATION_GONE = ("cancelled", "expired", "failed", "payment-failed", "unsupported")
 # The Price List API is served from a few regions; this one has every price.
 _PRICING_REGION = "us-east-1"
 
@@ -84,9 +86,8 @@ class AwsAccount:
     def capacity_reservations(self, region: str) -> Iterator[Mapping[str, Any]]:
         """Yield the On-Demand Capacity Reservations and Capacity Blocks that are there or will be."""
         pages = self._client("ec2", region).get_paginator("describe_capacity_reservations")
-        states = {"Name": "state", "Values": ["active", "pending", "scheduled", "assessing", "payment-pending"]}
-        for page in pages.paginate(Filters=[states]):
-            yield from page["CapacityReservations"]
+        for page in pages.paginate():
+            yield from (row for row in page["CapacityReservations"] if row["State"] not in RESERVATION_GONE)
 
     def quota(self, region: str, code: str) -> float:
         """Return the value of an EC2 quota."""

@@ -8,8 +8,7 @@ from typing import Any
 from sailor_cloud.provision.adoptable import Adoptable, Planned
 from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
 from sailor_cloud.provision.providers.aws.account_sweep import AWS_ACCOUNT_KINDS
-from sailor_cloud.provision.providers.aws.capacity import BLOCK, RESERVATION
-from sailor_cloud.provision.providers.aws.sweep import REGION, boto_client, is_gone
+from sailor_cloud.provision.providers.aws.sweep import BLOCK, CAPACITY_KINDS, REGION, boto_client, is_gone
 from sailor_cloud.provision.rendering.root import Part, WantedRoot
 
 # Under which attribute stands the name of what is called by it and not by an id; everything else has a tag Name.
@@ -27,7 +26,6 @@ _IN_NETWORKS = ("aws_subnet", "aws_route_table", "aws_security_group", "aws_inst
 
 
 _OF_LINKS = ("aws_vpc_peering_connection",)
-CAPACITY_KINDS = frozenset({BLOCK, RESERVATION})
 # What comes and goes with an instance and is in no state.
 _LET_BE = ("aws_ebs_volume",)
 
@@ -46,7 +44,7 @@ class AwsAdoptable(Adoptable):
         if resource.type in AWS_ACCOUNT_KINDS:
             part = Part.DATA
         if resource.type in CAPACITY_KINDS:
-            # A block that the run has is wanted no longer in the root.
+            # A block is never imported: `settled` drops it from the root once it is bought.
             return self._root.part is Part.CAPACITY and resource.type != BLOCK
         return part is self._root.part and (part is not Part.CLUSTER or resource.region == self._root.region)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from sailor_cloud.catalog.providers.aws.account import RESERVATION_GONE
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.offer import Market, Offer
@@ -20,12 +21,9 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
 
-RESERVATION = "aws_ec2_capacity_reservation"
-BLOCK = "aws_ec2_capacity_block_reservation"
 # The tag with the name of the entry that something was bought for; the same as in terraform/stacks/aws-capacity.
 _NAME_TAG = "sailor-cloud-capacity"
-_THERE = ("active", "pending", "scheduled", "payment-pending", "assessing")
-# An offering is the one of the plan if it costs no more than this beside rounding.
+# An offering may cost this much more than the plan says, for rounding.
 _CENT = 0.01
 
 
@@ -90,12 +88,12 @@ def bought(region: str, run_id: str) -> dict[str, str]:
 
 
 def _bought(region: str, run_id: str) -> dict[str, str]:
-    filters = [{"Name": f"tag:{RUN_LABEL}", "Values": [run_id]}, {"Name": "state", "Values": list(_THERE)}]
+    filters = [{"Name": f"tag:{RUN_LABEL}", "Values": [run_id]}]
     found: dict[str, str] = {}
     for page in boto_client(region).get_paginator("describe_capacity_reservations").paginate(Filters=filters):
         for row in page["CapacityReservations"]:
             tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", [])}
-            if tags.get(RUN_LABEL) == run_id and row["State"] in _THERE and _NAME_TAG in tags:
+            if tags.get(RUN_LABEL) == run_id and row["State"] not in RESERVATION_GONE and _NAME_TAG in tags:
                 found[tags[_NAME_TAG]] = row["CapacityReservationId"]
     return found
 

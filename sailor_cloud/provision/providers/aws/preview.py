@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sailor_cloud.provision.providers.aws.sweep import BLOCK, RESERVATION
 from sailor_cloud.provision.rendering.preview import (
     STORAGE,
     TRAFFIC,
@@ -85,14 +86,12 @@ def capacity_resources(bill: Bill) -> list[PlannedResource]:
     name = bill.variables["name"]
     by_name = {p.offer.terms.name: p.offer for p in bill.root.nodes if p.offer.terms is not None}
     listed = [
-        priced(
-            "aws_ec2_capacity_reservation", f"{name}-{entry}", ("nodes", by_name[entry].usd_per_hour * about["nodes"])
-        )
+        priced(RESERVATION, f"{name}-{entry}", ("nodes", by_name[entry].usd_per_hour * about["nodes"]))
         for entry, about in bill.variables["reservations"].items()
     ]
     return listed + [
         free(
-            "aws_ec2_capacity_block_reservation",
+            BLOCK,
             f"{name}-{entry}",
             by_use=f"{about['usd']:.2f} USD at once; nobody can cancel it before {about['ends_at']}",
         )

@@ -39,6 +39,8 @@ from sailor_cloud.provision.providers.aws.quota import ADDRESS_QUOTA, addresses,
 from sailor_cloud.provision.providers.aws.sweep import (
     AWS,
     AWS_KINDS,
+    BLOCK,
+    CAPACITY_KINDS,
     REGION,
     boto_client,
     is_refusal,
@@ -91,8 +93,8 @@ class Aws(MachineProvider):
         }
     )
     unseen = frozenset({"aws_cloudwatch_log_group"})
-    capacity_kinds = frozenset({apart.RESERVATION, apart.BLOCK})
-    uncancellable = frozenset({apart.BLOCK})
+    capacity_kinds = CAPACITY_KINDS
+    uncancellable = frozenset({BLOCK})
     bucket = "aws_s3_bucket"
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS

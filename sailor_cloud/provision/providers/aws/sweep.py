@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from sailor_cloud.catalog.providers.aws.account import HOW
+from sailor_cloud.catalog.providers.aws.account import HOW, RESERVATION_GONE
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
@@ -25,6 +25,9 @@ from sailor_cloud.provision.pace import at_once
 AWS = Provider("aws")
 # The kind of scope that is looked through.
 REGION = "region"
+RESERVATION = "aws_ec2_capacity_reservation"
+BLOCK = "aws_ec2_capacity_block_reservation"
+CAPACITY_KINDS = frozenset({RESERVATION, BLOCK})
 _TERMINATION_LIMIT_S = 900.0
 _ENDING = ("shutting-down", "stopping", "stopped", "deleting", "rejected", "expired", "failed")
 
@@ -62,9 +65,6 @@ def _disassociate_and_delete_table(client: Any, name: str) -> None:
     client.delete_route_table(RouteTableId=name)
 
 
-_RESERVATION_GONE = ("cancelled", "expired", "failed", "payment-failed", "unsupported")
-
-
 def _is_block(item: Mapping[str, Any]) -> bool:
     return item.get("ReservationType") == "capacity-block"
 
@@ -84,21 +84,21 @@ _KINDS = (
         gone=("terminated",),
     ),
     _Kind(
-        type="aws_ec2_capacity_reservation",
+        type=RESERVATION,
         listed_by="describe_capacity_reservations",
         list_key="CapacityReservations",
         id_key="CapacityReservationId",
         delete=lambda client, name: client.cancel_capacity_reservation(CapacityReservationId=name),
-        gone=_RESERVATION_GONE,
+        gone=RESERVATION_GONE,
         of_kind=lambda item: not _is_block(item),
     ),
     _Kind(
-        type="aws_ec2_capacity_block_reservation",
+        type=BLOCK,
         listed_by="describe_capacity_reservations",
         list_key="CapacityReservations",
         id_key="CapacityReservationId",
         delete=_leave_block,
-        gone=_RESERVATION_GONE,
+        gone=RESERVATION_GONE,
         of_kind=lambda item: _is_block(item),
     ),
     _Kind(
