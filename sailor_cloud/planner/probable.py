@@ -12,6 +12,7 @@ from dataclasses import replace
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
 from sailor_cloud.model.job import Goal
 from sailor_cloud.model.shown import Rows
+from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.goals import Figure, Target
 
@@ -92,5 +93,5 @@ def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
     bound, value, gap = first.bound, found.objective.value, None
     if bound is not None:
         low, high = (value, bound) if found.job.goal is Goal.MAXIMIZE_THROUGHPUT else (bound, value)
-        gap = max(0.0, high - low) / high
+        gap = share_above(high, low)
     return replace(found, status=Status.FEASIBLE, bound=bound, optimality_gap=gap, gap_parts=())

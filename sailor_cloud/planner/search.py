@@ -114,8 +114,7 @@ def search(
     `decoder` is the model of the job where the caller has read it already; `engine` the training program that plans are
     for; `restrictions` make the space smaller. A time limit counts from `started_s` on the clock, by default from now.
     Raises RequestError for an unknown model and where time was too short for any plan, DataError for an unknown
-    accelerator and for a path without bandwidth or
-    price.
+    accelerator and for a path without bandwidth or price.
     """
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
 
@@ -131,7 +130,13 @@ def search(
             return document
         return anchored(document, problem.space.scenario, problem.space.candidates)
 
-    return over_capacity(job, asked, clock.now(), planned)
+    try:
+        return over_capacity(job, asked, clock.now(), planned)
+    except OutOfTimeError:
+        limit = f"{asked.time_limit_s:g} s"
+        raise RequestError(
+            f"no plan was found within the time limit of {limit}; there may be one: allow more"
+        ) from None
 
 
 def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
@@ -145,13 +150,7 @@ def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> P
         return together(partial(_search, tighter, told, clock, started), processes=asked.processes)
 
     wanted = job.constraints.probability
-    try:
-        first = searched(1.0, 0)
-    except OutOfTimeError:
-        limit = f"{asked.time_limit_s:g} s"
-        raise RequestError(
-            f"no plan was found within the time limit of {limit}; there may be one: allow more"
-        ) from None
+    first = searched(1.0, 0)
     if wanted is None or first.prediction is None:
         return first
     likely = problem.space.scenario.profiles.errors.of_p50(first.prediction.error_p50)
@@ -201,6 +200,8 @@ class _Incumbents:
             replace(row, slots=tuple(slot._replace(pool=there[part.numbers[slot.pool]]) for slot in row.slots))
             for row in draft.pipelines
         )
+        if any((known.zero_stage, known.pipelines) == (stage, pipelines) for _, known in self.kept):
+            return
         here = replace(draft, pipelines=pipelines, zero_stage=stage, goal=self.target.goal)
         insort(self.kept, (value, here), key=lambda entry: entry[0])
         del self.kept[self.most :]

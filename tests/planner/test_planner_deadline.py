@@ -7,12 +7,14 @@ from datetime import datetime
 
 import pytest
 
-from factories.planning import AS_OF, data, example, tiny_job
+from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner.search import Wishes, search
+from sailor_cloud.planner.search import Wishes, _Incumbents, search
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.effort import Deadline, OutOfTimeError
+from sailor_cloud.planner.space.goals import target_of
 from sailor_cloud.planner.space.restrictions import Restriction
 
 
@@ -65,6 +67,16 @@ def test_a_plan_in_a_smaller_space_stands_there_when_time_is_over() -> None:
 def test_without_time_for_any_plan_the_error_says_so() -> None:
     with pytest.raises(RequestError, match=r"no plan was found within the time limit of 1 s; .* allow more"):
         limited(tiny_job(), 1.0, CountedClock(looks=10))
+
+
+def test_what_is_kept_for_the_end_of_the_time_holds_no_plan_twice() -> None:
+    space = make_space(tiny_job())
+    target = target_of(tiny_job())
+    kept = _Incumbents(space, target, 24)
+    draft = Searched().answer(space, target).drafts[0]
+    for _ in range(2):
+        kept.meet(space, draft)
+    assert len(kept.kept) == 1
 
 
 def test_a_deadline_that_is_lifted_ends_nothing() -> None:

@@ -25,4 +25,9 @@ class Answer:
 
     def gap(self, value: float) -> float | None:
         """Return the share by which a plan of such a value may be above the best one; None without a bound."""
-        return None if self.bound is None else max(0.0, value - self.bound) / value
+        return None if self.bound is None else share_above(value, self.bound)
+
+
+def share_above(value: float, bound: float) -> float:
+    """Return the share of a value that lies above a bound; 0 where it does not."""
+    return (value - bound) / value if value > bound else 0.0

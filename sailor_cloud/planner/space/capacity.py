@@ -1,7 +1,7 @@
 """Plans over capacity with a start and an end: one search for each start and end, the best of which is the answer.
 
-Within one search nodes are waited for as `planner.bill` says, and the end is a deadline. A plan uses capacity of one
-start and end, together with what is there from now on.
+Within one search nodes are waited for as `planner.evaluate.bill` says, and the end is a deadline. A plan uses capacity
+of one start and end, together with what is there from now on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from sailor_cloud.catalog.capacity import groups
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.document import Decision, Ground, Infeasibility, Pick, PlanDocument, Rejected, Status
 from sailor_cloud.model.job import Goal, Job
-from sailor_cloud.planner.space.answer import OPTIMAL_GAP
+from sailor_cloud.planner.space.answer import OPTIMAL_GAP, share_above
+from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.wishes import Wishes
 from sailor_cloud.units import duration_text
 
@@ -22,22 +23,32 @@ from sailor_cloud.units import duration_text
 def over_capacity(
     job: Job, asked: Wishes, now: datetime, search: Callable[[Job, Wishes], PlanDocument]
 ) -> PlanDocument:
-    """Return the best plan over all capacity that a job may use, with the job's own limits."""
+    """Return the best plan over all capacity that a job may use, with the job's own limits.
+
+    Raises OutOfTimeError where no search has a plan and one of them had too little time to find any.
+    """
     parts = groups(job, now)
     if len(parts) == 1:
-        return search(_with(job, parts[0], now), asked) if job.cloud.reserved else search(job, asked)
-    found = []
+        found = search(_with(job, parts[0], now), asked) if job.cloud.reserved else search(job, asked)
+        return replace(found, job=job, constraints=job.constraints)
+    searched: list[tuple[Sequence[Capacity], PlanDocument | None]] = []
     for number, part in enumerate(parts):
-        found.append(search(_with(job, part, now), _share(asked, number, len(parts))))
-    feasible = [document for document in found if document.plan is not None]
+        try:
+            searched.append((part, search(_with(job, part, now), _share(asked, number, len(parts)))))
+        except OutOfTimeError:
+            searched.append((part, None))
+    told = [document for _, document in searched if document is not None]
+    feasible = [document for document in told if document.plan is not None]
     if not feasible:
-        return _infeasible(job, found, parts)
+        if len(told) < len(parts):
+            raise OutOfTimeError
+        return _infeasible(job, told, parts)
     best = min(feasible, key=lambda document: _order(document, asked.choose))
     named = {entry.market for entry in job.cloud.reserved}
     kept = [row for row in best.rejected if row.market not in named]
-    rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, best, now)]
+    rows = [row for part, document in searched for row in _left_out(part, document, best, now)]
     best = replace(best, job=job, constraints=job.constraints, rejected=(*kept, *rows), decision=_decided(best, rows))
-    return _bounded(best, feasible)
+    return _bounded(best, feasible, complete=len(told) == len(parts))
 
 
 def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
@@ -69,21 +80,23 @@ def _order(document: PlanDocument, choose: Pick | None) -> float:
     return -value if document.job.goal is Goal.MAXIMIZE_THROUGHPUT else value
 
 
-def _bounded(best: PlanDocument, others: Sequence[PlanDocument]) -> PlanDocument:
-    """Return the document with the bound of all searches."""
+def _bounded(best: PlanDocument, others: Sequence[PlanDocument], *, complete: bool) -> PlanDocument:
+    """Return the document with the bound of all searches; there is none where one of them found out nothing."""
     bounds = [document.bound for document in others]
     known = [bound for bound in bounds if bound is not None]
-    if best.bound is None or best.objective is None or len(known) < len(bounds):
+    if best.bound is None or best.objective is None or len(known) < len(bounds) or not complete:
         return replace(best, bound=None, optimality_gap=None, status=Status.FEASIBLE, gap_parts=())
     value = best.objective.value
     bound = max(known) if best.job.goal is Goal.MAXIMIZE_THROUGHPUT else min(known)
-    gap = abs(value - bound) / max(value, bound)
+    gap = share_above(max(value, bound), min(value, bound))
     proven = best.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
     status = Status.OPTIMAL if proven else Status.FEASIBLE
     return replace(best, bound=bound, optimality_gap=gap, status=status, gap_parts=() if proven else best.gap_parts)
 
 
-def _left_out(part: Sequence[Capacity], document: PlanDocument, best: PlanDocument, now: datetime) -> list[Rejected]:
+def _left_out(
+    part: Sequence[Capacity], document: PlanDocument | None, best: PlanDocument, now: datetime
+) -> list[Rejected]:
     """Return the capacity of one search that the best plan does not use, each with what its own plan would take."""
     if document is best:
         return []
@@ -92,14 +105,19 @@ def _left_out(part: Sequence[Capacity], document: PlanDocument, best: PlanDocume
     timed = [entry for entry in timed if entry.terms.start_s(now) > 0 or entry.terms.end_s(now) is not None]
     rows = []
     for entry in timed:
-        why = _dearer(entry, document) if document.infeasibility is None else _why(entry, document.infeasibility, now)
+        if document is None:
+            why = "no plan with it was found in its share of the time limit"
+        elif document.infeasibility is None:
+            why = _costs_more(entry, document)
+        else:
+            why = _why(entry, document.infeasibility, now)
         what = f"{entry.market} {entry.name}"
         row = Rejected(what=what, why=why, ground=Ground.QUOTA, subject=what, zone=entry.zone, market=entry.market)
         rows.append(row)
     return rows
 
 
-def _dearer(entry: Capacity, document: PlanDocument) -> str:
+def _costs_more(entry: Capacity, document: PlanDocument) -> str:
     if all(offer.terms is None or offer.terms.name != entry.name for offer in document.inputs.offers):
         return "is in no plan as good as the chosen one"
     usd = document.cost.total_usd if document.cost is not None else None
@@ -123,12 +141,11 @@ def _decided(best: PlanDocument, rows: Sequence[Rejected]) -> Decision | None:
 
 
 def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
-    end = entry.terms.end_s(now) or 0.0
-    start = entry.terms.start_s(now)
+    start, end = entry.terms.start_s(now), entry.terms.end_s(now)
+    if found.constraint != "deadline" or end is None:
+        return found.message
     begins = f"begins in {duration_text(start)}" if start > 0 else "is there now"
-    needs = (
-        "" if found.needed is None or found.constraint != "deadline" else f"; {duration_text(found.needed)} would do"
-    )
+    needs = "" if found.needed is None else f"; {duration_text(found.needed)} would do"
     return f"{begins} and ends in {duration_text(end)}, before the run could{needs}"
 
 
@@ -141,6 +158,6 @@ def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequenc
     if why.constraint == "resources" and rows:
         told = found[-1].infeasibility
         assert told is not None
-        message = "; ".join(f"{row.what} {row.why}" for row in rows)
+        message = "; ".join(f"{row.what}: {row.why}" for row in rows)
         why = replace(told, message=message)
     return replace(first, job=job, constraints=job.constraints, infeasibility=why, rejected=(*first.rejected, *rows))

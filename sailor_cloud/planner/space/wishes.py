@@ -17,9 +17,9 @@ class Wishes:
     answer where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest
     that no other one beats in both. `top`: also so many plans of other kinds. `decide`: also the cheapest, the balanced
     and the fastest plan, of which `choose` is the answer, else the goal's; `deciding` gets them whenever they may
-    have changed. After `time_limit_s` the best plan
-    found until then is the answer, and never called optimal. `progress` gets the share of the search that is done,
-    ever larger ones. With more than one of `processes` two make the search; the answer is the same.
+    have changed. After `time_limit_s` the best plan found until then is the answer, and never called optimal.
+    `progress` gets the share of the search that is done, ever larger ones. With more than one of `processes` two make
+    the search; the answer is the same.
     """
 
     restrictions: tuple[Restriction, ...] = ()

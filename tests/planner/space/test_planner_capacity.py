@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import pytest
 
+from factories.documents import document as any_document
 from factories.planning import AS_OF, example, plan
 from factories.reserved import gcp_entry
 from sailor_cloud.model.capacity import Capacity
-from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner.space.answer import share_above
+from sailor_cloud.planner.space.capacity import over_capacity
+from sailor_cloud.planner.space.effort import OutOfTimeError
+from sailor_cloud.planner.space.wishes import Wishes
 
 HOUR = 3600.0
 
@@ -15,7 +24,11 @@ HOUR = 3600.0
 def planned(
     *capacity: Capacity, markets: tuple[str, ...] = ("on-demand", "flex-start"), **changes: object
 ) -> PlanDocument:
-    """The plan of a small job on up to two A100 nodes of one device in us-central1-a."""
+    return plan(small_job(*capacity, markets=markets, **changes))
+
+
+def small_job(*capacity: Capacity, markets: tuple[str, ...] = ("on-demand", "flex-start"), **changes: object) -> Job:
+    """A small job on up to two A100 nodes of one device in us-central1-a."""
     job = example(
         "gcp-a100-v100.yaml",
         resources=[
@@ -35,7 +48,7 @@ def planned(
             **changes,
         },
     )
-    return plan(job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": capacity})}))
+    return job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": capacity})})
 
 
 def markets_of(document: PlanDocument) -> set[str]:
@@ -74,7 +87,7 @@ def test_capacity_that_ends_before_the_run_could_is_the_reason_where_there_is_no
     document = planned(flex(max_duration="10m"), markets=("flex-start",))
     assert document.status is Status.INFEASIBLE
     assert document.infeasibility is not None
-    assert "flex-start flex is there now and ends in 10 min, before the run could" in document.infeasibility.message
+    assert "flex-start flex: is there now and ends in 10 min, before the run could" in document.infeasibility.message
 
 
 def test_nodes_end_with_their_capacity() -> None:
@@ -99,3 +112,48 @@ def test_what_is_committed_is_paid_however_little_of_it_is_used() -> None:
     assert short.cost.total_usd < long.cost.total_usd
     if markets_of(long) == {"flex-start"}:
         assert any(line.unit == "reserved hour" for line in long.cost.lines)
+
+
+def over(job: Job, *, late: str = "", why: Infeasibility | None = None) -> PlanDocument:
+    """The answer over searches that find one plan, nothing in time with the entry `late`, or no plan for a reason."""
+
+    def search(part: Job, asked: Wishes) -> PlanDocument:
+        if any(entry.name == late for entry in part.cloud.reserved):
+            raise OutOfTimeError
+        found = replace(any_document(), job=part, constraints=part.constraints, as_of=AS_OF)
+        return found if why is None else replace(found, plan=None, cost=None, infeasibility=why)
+
+    return over_capacity(job, Wishes(time_limit_s=10.0), AS_OF, search)
+
+
+def ended() -> Capacity:
+    times = {"starts_at": AS_OF - timedelta(days=9), "ends_at": AS_OF - timedelta(days=2)}
+    return gcp_entry("gone", "reservation", id="mine", usd_per_hour=0.5, as_of="2026-11-20", **times)
+
+
+def test_a_plan_names_the_job_as_it_was_given_though_some_of_its_capacity_has_ended() -> None:
+    job = small_job(ended(), markets=("on-demand", "reservation"))
+    assert over(job).job == job
+
+
+def test_a_search_that_runs_out_of_its_share_of_the_time_leaves_the_plans_of_the_others() -> None:
+    job = small_job(flex(wait="5h"))
+    found = over(job, late="flex")
+    assert found.plan is not None
+    assert (found.bound, found.status) == (None, Status.FEASIBLE)
+    assert found.rejected[-1].why == "no plan with it was found in its share of the time limit"
+    why = Infeasibility(constraint="deadline", limit=1.0, needed=2.0, unit="s", message="takes longer")
+    with pytest.raises(OutOfTimeError):
+        over(job, late="flex", why=why)
+
+
+def test_capacity_without_a_plan_says_what_keeps_it_from_one() -> None:
+    why = Infeasibility(constraint="budget_usd", limit=1.0, needed=2.0, unit="USD", message="costs 2 USD")
+    assert over(small_job(flex(wait="5h", max_duration="9h")), why=why).rejected[-1].why == "costs 2 USD"
+    why = replace(why, constraint="deadline", message="takes 3 days")
+    assert over(small_job(flex(wait="5h", max_duration="9h")), why=why).rejected[-1].why.startswith("begins in 5 h")
+
+
+def test_what_costs_nothing_is_not_above_a_bound_of_nothing() -> None:
+    assert share_above(0.0, 0.0) == 0.0
+    assert share_above(4.0, 3.0) == 0.25
