@@ -17,10 +17,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import combinations, count, pairwise, permutations, product
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +32,9 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.planner.uniform.programme import Box, Chain, Floats, Kind, Least, Programme, Terms, View
 from sailor_cloud.simulator import gradient_sync_s
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 # The search of a set of zones ends where no box is better than the best plan by more than this share.
 _GAP = 2e-4
@@ -57,108 +53,8 @@ _SURE = 0.95
 # The limit on the bottleneck that is tried first, relative to the least one, and the share of an iteration by which
 # all-reduces of a box may differ before intervals of its bottleneck are distinguished.
 _FIRST, _NARROW = 1.03, 0.01
-# Stages of a pipeline, and samples of a microbatch, at most.
-_MOST_STAGES, _LARGEST = 14, 128
-
-
-class Least(StrEnum):
-    """What a programme looks for: the least fill, bottleneck, or gradients of a device, of the stage with most."""
-
-    FILL = "fill"
-    BOTTLENECK = "bottleneck"
-    SHARD = "shard"
-
-
-class Kind(NamedTuple):
-    """Devices of one stage: the number of an accelerator, and how many of it."""
-
-    accelerator: int
-    tp: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """One pipeline without its places."""
-
-    size: int
-    replicas: int
-    kinds: tuple[Kind, ...]
-    cut: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """Some zones, and whether every pipeline lies inside one; cuts count as inside zones in any case.
-
-    `tp`: of all stages, for engines that have one.
-    """
-
-    zones: tuple[str, ...]
-    inside: bool
-    tp: int | None = None
-
-
-@dataclass(slots=True)
-class Terms:
-    """What stages take, for one view and microbatch size; K kinds, L layers.
-
-    `layer_s`: [K, L]. `shards`: the gradients of a device by stage, [K, L + 1, L + 1]. `busy_after`: what a cut before
-    each layer keeps the stage before it busy, `busy_before` the one after it, by both kinds, [K, K, L + 1];
-    `fill_after` and `fill_before`: what the two add to the fill.
-    """
-
-    space: Space
-    size: int
-    sharers: int
-    kinds: list[Kind]
-    pools: list[int]
-    layer_s: Floats
-    shards: Floats
-    busy_after: Floats
-    busy_before: Floats
-    fill_after: Floats
-    fill_before: Floats
-    _compute: dict[int, Floats] = field(default_factory=dict)
-
-    def compute_s(self, held: int) -> Floats:
-        """Return the seconds of stages that hold so many microbatches, [K, L + 1, L + 1]; infinite where none fits."""
-        if held not in self._compute:
-            seats = [Seat(pool, kind.tp, 0) for pool, kind in zip(self.pools, self.kinds, strict=True)]
-            each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=self.sharers) for seat in seats]
-            self._compute[held] = np.stack(each)
-        return self._compute[held]
-
-    def ends(self, stages: int) -> tuple[float, float]:
-        formulas = self.space.scenario.engine.formulas
-        return (1.0, 1.0) if formulas is None else formulas.ends(stages)
-
-
-@dataclass(slots=True)
-class _Box:
-    """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
-
-    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` of any
-    pipeline, `least_total_s` of its iteration, `least_s` its least bottleneck, and `fill` the least one in the box.
-    `chain`: a pipeline that is as good as the box may be but for where in the intervals it stands.
-    """
-
-    view: View
-    size: int
-    replicas: int
-    caps: tuple[int, ...]
-    unit: int
-    least_fill: Floats = field(default_factory=lambda: np.zeros(0))
-    least_total_s: Floats = field(default_factory=lambda: np.zeros(0))
-    bottleneck: tuple[float, float] = (0.0, math.inf)
-    all_reduce: tuple[float, float] = (0.0, math.inf)
-    least_s: Floats | None = None
-    fill: Floats | None = None
-    chain: Chain | None = None
-
-    @property
-    def use(self) -> Ints:
-        """The devices of a pipeline, [accelerators, *caps + 1]."""
-        return np.indices([cap + 1 for cap in self.caps]) * self.unit
+# Samples of a microbatch at most.
+_LARGEST = 128
 
 
 @dataclass(slots=True)
@@ -228,7 +124,7 @@ class UniformSearch:
             found.append(nodes * self.space.pools[pool].devices)
         return found
 
-    def _usable(self, box: _Box) -> NDArray[np.bool_]:
+    def _usable(self, box: Box) -> NDArray[np.bool_]:
         """Return which devices of a pipeline the zones of a box have room for."""
         use = box.use
         room = np.array([self._room(zone) for zone in box.view.zones])
@@ -326,6 +222,9 @@ class UniformSearch:
     def _place(self, kind: Kind, zone: str) -> StagePlace:
         return StagePlace(self.names[kind.accelerator], zone, kind.tp)
 
+    def _all_reduces(self, box: Box, terms: Terms) -> list[Floats]:
+        return [self.all_reduces_s(box.view, kind, box.replicas) for kind in terms.kinds]
+
     def all_reduces_s(self, view: View, kind: Kind, replicas: int) -> Floats:
         """Return the seconds of the all-reduce of each stage of a kind, [layers + 1, layers + 1]."""
         key = (view, kind, replicas)
@@ -353,7 +252,7 @@ class UniformSearch:
         return seconds
 
     def _search(self, view: View) -> None:
-        heap: list[tuple[float, int, _Box]] = []
+        heap: list[tuple[float, int, Box]] = []
         numbers = count()
         for box, bound in self._roots(view):
             heappush(heap, (bound, next(numbers), box))
@@ -367,13 +266,13 @@ class UniformSearch:
                 if max(bound, least) < self.best * (1.0 - _GAP):
                     heappush(heap, (max(bound, least), next(numbers), child))
 
-    def _roots(self, view: View) -> Iterator[tuple[_Box, float]]:
+    def _roots(self, view: View) -> Iterator[tuple[Box, float]]:
         """Yield the boxes of all microbatch sizes and numbers of pipelines, with what none of their plans undercuts."""
         totals = np.sum([self._room(zone) for zone in view.zones], axis=0)
         for size in (each for each in divisors(self.space.batch) if each <= _LARGEST):
             if self.terms(view, size, 1, 1) is None:
                 continue
-            by_unit: dict[int, list[_Box]] = {}
+            by_unit: dict[int, list[Box]] = {}
             for replicas, _ in replica_counts(self.space.batch // size, int(totals.sum())):
                 if self.space.scenario.engine.one_tp and self.space.batch // size % replicas:
                     continue
@@ -381,7 +280,7 @@ class UniformSearch:
                 while math.prod(cap // unit + 1 for cap in most) > _MOST_VECTORS:
                     unit *= 2
                 if self.terms(view, size, unit, replicas) is not None:
-                    box = _Box(view, size, replicas, tuple(cap // unit for cap in most), unit)
+                    box = Box(view, size, replicas, tuple(cap // unit for cap in most), unit)
                     by_unit.setdefault(unit, []).append(box)
             for boxes in by_unit.values():
                 known = self._least_of_any(boxes)
@@ -399,7 +298,7 @@ class UniformSearch:
                         box.all_reduce = (float(reduced.min()), math.inf)
                         yield box, float(values.min())
 
-    def _least_of_any(self, boxes: Sequence[_Box]) -> dict[Least, Floats]:
+    def _least_of_any(self, boxes: Sequence[Box]) -> dict[Least, Floats]:
         """Return the least figures of pipelines that take as many devices as those of any box, without limits.
 
         By stages and devices, [stages, *caps + 1]. They do not depend on the number of pipelines, but that more of them
@@ -414,7 +313,7 @@ class UniformSearch:
             self.boxes += len(Least)
             found = {}
             for least in Least:
-                programme = _Programme(self, most, terms)
+                programme = Programme(most, terms, self._all_reduces(most, terms))
                 programme.run(least)
                 found[least] = np.stack([whole.min(axis=0) for whole in programme.wholes]).astype(np.float64)
             stages = min(len(each) for each in found.values())
@@ -433,10 +332,10 @@ class UniformSearch:
         ]
         return min(formulas.ring_s(nbytes, replicas, place, place) for place in places)
 
-    def _microbatches(self, box: _Box) -> int:
+    def _microbatches(self, box: Box) -> int:
         return -(-self.space.batch // (box.size * box.replicas))
 
-    def _values(self, box: _Box, seconds: Floats) -> Floats:
+    def _values(self, box: Box, seconds: Floats) -> Floats:
         """Return the least value of the goal by a pipeline's devices, infinite where a limit is broken for certain."""
         known = self._usable(box) & np.isfinite(seconds)
         value = np.full(seconds.shape, np.inf)
@@ -454,20 +353,20 @@ class UniformSearch:
             value[known] = self.target.value(bill.figures(seconds[known], np.zeros(int(known.sum()))))
         return value
 
-    def _least_s(self, box: _Box) -> Floats:
+    def _least_s(self, box: Box) -> Floats:
         assert box.fill is not None, "the box is solved"
         assert box.least_s is not None, "its bottlenecks come first"
         busy = np.maximum(box.bottleneck[0], box.least_s)
         seconds = _times(self._microbatches(box) - 1, busy) + box.fill + box.all_reduce[0]
         return np.maximum(seconds, box.least_total_s)
 
-    def _solve(self, box: _Box) -> Iterator[tuple[_Box, float]]:
+    def _solve(self, box: Box) -> Iterator[tuple[Box, float]]:
         """Find the least bottlenecks and fills of a box, evaluate its best chains, and yield the box with its bound."""
         terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
         if box.least_s is None:
             self.boxes += 1
-            box.least_s = _Programme(self, box, terms, *self._slack(box)).run(Least.BOTTLENECK)
+            box.least_s = Programme(box, terms, self._all_reduces(box, terms), *self._slack(box)).run(Least.BOTTLENECK)
             values = self._values(box, self._least_s(replace(box, fill=box.least_fill)))
             if not values.min() < self.best * (1.0 - _GAP):
                 return
@@ -480,7 +379,7 @@ class UniformSearch:
             above = replace(box, bottleneck=(busy, math.inf), fill=box.least_fill)
             yield replace(above, fill=None), float(self._values(above, self._least_s(above)).min())
             box.bottleneck = (box.bottleneck[0], busy)
-        programme = _Programme(self, box, terms, busy, reduced)
+        programme = Programme(box, terms, self._all_reduces(box, terms), busy, reduced)
         box.fill = programme.run()
         values = self._values(box, self._least_s(box))
         for flat in np.argsort(values, axis=None, kind="stable")[:_PLACED]:
@@ -492,7 +391,7 @@ class UniformSearch:
             self.judge(box.view, chain)
         yield box, float(values.min())
 
-    def _slack(self, box: _Box) -> tuple[float, float]:
+    def _slack(self, box: Box) -> tuple[float, float]:
         """Return how long stages of a box may be busy, and reduce, if a plan is to be faster than the best one."""
         if not self.timed or math.isinf(self.best):
             return box.bottleneck[1], box.all_reduce[1]
@@ -502,7 +401,7 @@ class UniformSearch:
             min(box.all_reduce[1], self.best - rest * box.bottleneck[0]),
         )
 
-    def _split(self, box: _Box) -> Iterator[tuple[_Box, float]]:
+    def _split(self, box: Box) -> Iterator[tuple[Box, float]]:
         """Yield the halves of a solved box with their bounds, by the limit that its chain is further from."""
         if box.chain is None:
             return
@@ -531,7 +430,7 @@ class UniformSearch:
     def timed(self) -> bool:
         return self.target.goal is Figure.ITERATION_S
 
-    def _measures(self, box: _Box, chain: Chain) -> tuple[float, float]:
+    def _measures(self, box: Box, chain: Chain) -> tuple[float, float]:
         """Return how long the stages of a chain are busy with a microbatch, and reduce, at most."""
         terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
@@ -750,152 +649,6 @@ class UniformSearch:
                 left[zone][kind.accelerator] -= kind.tp
             for rest in self._columns(view, chain, stages[1:], left):
                 yield {stages[0]: list(option), **rest}
-
-
-@dataclass(slots=True)
-class _Programme:
-    """The dynamic programme of one box: stages are busy and reduce no longer than `busy_s` and `reduce_s`."""
-
-    search: UniformSearch
-    box: _Box
-    terms: Terms
-    busy_s: float = math.inf
-    reduce_s: float = math.inf
-    # By stages to the end, [kind before, kind, first layer, *devices], the fill from there on; and of whole pipelines,
-    # [kind, *devices].
-    _suffixes: list[NDArray[np.float32]] = field(default_factory=list)
-    wholes: list[NDArray[np.float32]] = field(default_factory=list)
-
-    def run(self, least: Least = Least.FILL) -> Floats:
-        """Return the least fill by devices, or another figure."""
-        terms, layers = self.terms, self.search.space.layers
-        join = np.add if least is Least.FILL else np.maximum
-        more_before = terms.busy_before if least is Least.BOTTLENECK else terms.fill_before
-        more_after = terms.busy_after if least is Least.BOTTLENECK else terms.fill_after
-        sharded = least is Least.SHARD
-        if sharded:
-            more_before, more_after = np.zeros_like(more_before), np.zeros_like(more_after)
-        kinds, shape = len(terms.kinds), tuple(cap + 1 for cap in self.box.caps)
-        reduced = [self.search.all_reduces_s(self.box.view, kind, self.box.replicas) for kind in terms.kinds]
-        allowed = np.stack(reduced) <= self.reduce_s
-        found = np.full(shape, np.inf)
-        # Kinds before a stage from which the cut takes equally long are one.
-        alike = [np.unique(terms.busy_before[:, kind], axis=0, return_inverse=True) for kind in range(kinds)]
-        for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
-            compute = np.where(allowed, terms.compute_s(held), np.inf)
-            compute[compute > self.busy_s] = np.inf
-            suffix: Any = np.full((kinds, kinds, layers + 1, *shape), np.inf, dtype=np.float32)
-            whole: Any = np.full((kinds, *shape), np.inf, dtype=np.float32)
-            first_sends, last_sends = terms.ends(held)
-            for kind in range(kinds):
-                self.search.space.known.deadline.check()
-                into, out = self._shift(terms.kinds[kind])
-                if into is None:
-                    continue
-                _, which = alike[kind]
-                which = np.asarray(which).reshape(-1)
-                _, ones = np.unique(which, return_index=True)
-                before_b, before_f = terms.busy_before[ones, kind], more_before[ones, kind]
-                if held == 1:
-                    for first in range(1, layers):
-                        own = compute[kind, first, layers]
-                        busy = own + last_sends * before_b[:, first]
-                        what = terms.shards[kind, first, layers] if sharded else own
-                        fill = np.where(busy <= self.busy_s, what + last_sends * before_f[:, first], np.inf)
-                        at = (slice(None), kind, first, *self._one(terms.kinds[kind]))
-                        suffix[at] = fill[which]
-                    own = compute[kind, 0, layers]
-                    alone = terms.shards[kind, 0, layers] if sharded and np.isfinite(own) else own
-                    whole[(kind, *self._one(terms.kinds[kind]))] = alone
-                    continue
-                rest: Any = self._suffixes[-1][kind]
-                new: Any = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
-                wide = [1] * len(shape)
-                for first in range(layers - held + 1):
-                    fitting = np.flatnonzero(np.isfinite(compute[kind, first, first + 1 : layers])) + first + 1
-                    if not fitting.size:
-                        continue
-                    # By kind before, kind after and end; the last stages stand behind the first ones that fit.
-                    ends = slice(int(fitting[0]), int(fitting[-1]) + 1)
-                    own = compute[kind, first, ends]
-                    what = np.where(np.isfinite(own), terms.shards[kind, first, ends], np.inf) if sharded else own
-                    sends = first_sends if first == 0 else 1.0
-                    busy = own + sends * terms.busy_after[kind, :, ends]
-                    fill = what + sends * more_after[kind, :, ends]
-                    if first == 0:
-                        fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
-                        here = whole[(kind, *into)]
-                        tail = rest[(slice(None), ends, *out)]
-                        reached = join(fill.reshape(*fill.shape, *wide), tail).reshape(-1, *here.shape)
-                        np.minimum(here, reached.min(axis=0), out=here)
-                        continue
-                    busy = busy + before_b[:, first, None, None]
-                    fill = np.where(busy <= self.busy_s, fill + before_f[:, first, None, None], np.inf)
-                    tail = rest[(slice(None), ends, *out)]
-                    reached = join(fill.astype(np.float32).reshape(*fill.shape, *wide), tail)
-                    new[(slice(None), first, *into)] = reached.reshape(len(ones), -1, *tail.shape[2:]).min(axis=1)
-                suffix[:, kind] = new[which]
-            self._suffixes.append(suffix)
-            self.wholes.append(whole)
-            found = np.minimum(found, whole.min(axis=0))
-            if not np.isfinite(suffix).any():
-                break
-        return found.astype(np.float64)
-
-    def _shift(self, kind: Kind) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
-        """Return where pipelines with a stage more stand, and where they stood without; none where there is no room."""
-        step, into, out = kind.tp // self.box.unit, [], []
-        for accelerator, cap in enumerate(self.box.caps):
-            more = step if accelerator == kind.accelerator else 0
-            if more > cap:
-                return None, ()
-            into.append(slice(more, None))
-            out.append(slice(0, cap + 1 - more))
-        return tuple(into), tuple(out)
-
-    def _one(self, kind: Kind) -> tuple[int, ...]:
-        """Return the devices of one stage."""
-        return tuple(
-            kind.tp // self.box.unit if accelerator == kind.accelerator else 0
-            for accelerator in range(len(self.box.caps))
-        )
-
-    def chain(self, use: tuple[int, ...]) -> Chain:
-        """Return a chain of so many devices with the least fill."""
-        terms, layers = self.terms, self.search.space.layers
-        ends = [
-            (float(whole[(kind, *use)]), held, kind)
-            for held, whole in enumerate(self.wholes)
-            for kind in range(len(terms.kinds))
-        ]
-        _, held, kind = min(ends)
-        first_sends, _ = terms.ends(held + 1)
-        kinds, cut, before = [kind], [0], -1
-        while held > 0:
-            use = tuple(a - b for a, b in zip(use, self._one(terms.kinds[kind]), strict=True))
-            first, best = cut[-1], (math.inf, 0, 0)
-            for end in range(first + 1, layers):
-                own = float(terms.compute_s(held + 1)[kind, first, end])
-                reduced = float(
-                    self.search.all_reduces_s(self.box.view, terms.kinds[kind], self.box.replicas)[first, end]
-                )
-                if own > self.busy_s or reduced > self.reduce_s:
-                    continue
-                for following in range(len(terms.kinds)):
-                    sends = first_sends if before < 0 else 1.0
-                    busy = own + sends * terms.busy_after[kind, following, end]
-                    fill = own + sends * terms.fill_after[kind, following, end]
-                    if before >= 0:
-                        busy += terms.busy_before[before, kind, first]
-                        fill += terms.fill_before[before, kind, first]
-                    rest = float(self._suffixes[held - 1][(kind, following, end, *use)])
-                    if busy <= self.busy_s and fill + rest < best[0]:
-                        best = (fill + rest, end, following)
-            assert best[1], "the programme found it"
-            before, kind, held = kind, best[2], held - 1
-            cut.append(best[1])
-            kinds.append(kind)
-        return Chain(self.box.size, self.box.replicas, tuple(terms.kinds[each] for each in kinds), (*cut, layers))
 
 
 def _times(count_: int, seconds: Floats) -> Floats:

@@ -1,0 +1,264 @@
+"""The dynamic programme over chains of stages: of one box, the least fill that pipelines of so many devices take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.space.space import Seat, Space
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Stages of a pipeline at most.
+_MOST_STAGES = 14
+
+
+class Least(StrEnum):
+    """What a programme looks for: the least fill, bottleneck, or gradients of a device, of the stage with most."""
+
+    FILL = "fill"
+    BOTTLENECK = "bottleneck"
+    SHARD = "shard"
+
+
+class Kind(NamedTuple):
+    """Devices of one stage: the number of an accelerator, and how many of it."""
+
+    accelerator: int
+    tp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One pipeline without its places."""
+
+    size: int
+    replicas: int
+    kinds: tuple[Kind, ...]
+    cut: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Some zones, and whether every pipeline lies inside one; cuts count as inside zones in any case.
+
+    `tp`: of all stages, for engines that have one.
+    """
+
+    zones: tuple[str, ...]
+    inside: bool
+    tp: int | None = None
+
+
+@dataclass(slots=True)
+class Terms:
+    """What stages take, for one view and microbatch size; K kinds, L layers.
+
+    `layer_s`: [K, L]. `shards`: the gradients of a device by stage, [K, L + 1, L + 1]. `busy_after`: what a cut before
+    each layer keeps the stage before it busy, `busy_before` the one after it, by both kinds, [K, K, L + 1];
+    `fill_after` and `fill_before`: what the two add to the fill.
+    """
+
+    space: Space
+    size: int
+    sharers: int
+    kinds: list[Kind]
+    pools: list[int]
+    layer_s: Floats
+    shards: Floats
+    busy_after: Floats
+    busy_before: Floats
+    fill_after: Floats
+    fill_before: Floats
+    _compute: dict[int, Floats] = field(default_factory=dict)
+
+    def compute_s(self, held: int) -> Floats:
+        """Return the seconds of stages that hold so many microbatches, [K, L + 1, L + 1]; infinite where none fits."""
+        if held not in self._compute:
+            seats = [Seat(pool, kind.tp, 0) for pool, kind in zip(self.pools, self.kinds, strict=True)]
+            each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=self.sharers) for seat in seats]
+            self._compute[held] = np.stack(each)
+        return self._compute[held]
+
+    def ends(self, stages: int) -> tuple[float, float]:
+        formulas = self.space.scenario.engine.formulas
+        return (1.0, 1.0) if formulas is None else formulas.ends(stages)
+
+
+@dataclass(slots=True)
+class Box:
+    """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
+
+    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` of any
+    pipeline, `least_total_s` of its iteration, `least_s` its least bottleneck, and `fill` the least one in the box.
+    `chain`: a pipeline that is as good as the box may be but for where in the intervals it stands.
+    """
+
+    view: View
+    size: int
+    replicas: int
+    caps: tuple[int, ...]
+    unit: int
+    least_fill: Floats = field(default_factory=lambda: np.zeros(0))
+    least_total_s: Floats = field(default_factory=lambda: np.zeros(0))
+    bottleneck: tuple[float, float] = (0.0, math.inf)
+    all_reduce: tuple[float, float] = (0.0, math.inf)
+    least_s: Floats | None = None
+    fill: Floats | None = None
+    chain: Chain | None = None
+
+    @property
+    def use(self) -> Ints:
+        """The devices of a pipeline, [accelerators, *caps + 1]."""
+        return np.indices([cap + 1 for cap in self.caps]) * self.unit
+
+
+@dataclass(slots=True)
+class Programme:
+    """The dynamic programme of one box: stages are busy and reduce no longer than `busy_s` and `reduce_s`."""
+
+    box: Box
+    terms: Terms
+    # By kind, the seconds of the all-reduce of each stage, [layers + 1, layers + 1].
+    all_reduces: Sequence[Floats]
+    busy_s: float = math.inf
+    reduce_s: float = math.inf
+    # By stages to the end, [kind before, kind, first layer, *devices], the fill from there on; and of whole pipelines,
+    # [kind, *devices].
+    _suffixes: list[NDArray[np.float32]] = field(default_factory=list)
+    wholes: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def run(self, least: Least = Least.FILL) -> Floats:
+        """Return the least fill by devices, or another figure."""
+        terms, layers = self.terms, self.terms.space.layers
+        join = np.add if least is Least.FILL else np.maximum
+        more_before = terms.busy_before if least is Least.BOTTLENECK else terms.fill_before
+        more_after = terms.busy_after if least is Least.BOTTLENECK else terms.fill_after
+        sharded = least is Least.SHARD
+        if sharded:
+            more_before, more_after = np.zeros_like(more_before), np.zeros_like(more_after)
+        kinds, shape = len(terms.kinds), tuple(cap + 1 for cap in self.box.caps)
+        allowed = np.stack(self.all_reduces) <= self.reduce_s
+        found = np.full(shape, np.inf)
+        # Kinds before a stage from which the cut takes equally long are one.
+        alike = [np.unique(terms.busy_before[:, kind], axis=0, return_inverse=True) for kind in range(kinds)]
+        for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
+            compute = np.where(allowed, terms.compute_s(held), np.inf)
+            compute[compute > self.busy_s] = np.inf
+            suffix: Any = np.full((kinds, kinds, layers + 1, *shape), np.inf, dtype=np.float32)
+            whole: Any = np.full((kinds, *shape), np.inf, dtype=np.float32)
+            first_sends, last_sends = terms.ends(held)
+            for kind in range(kinds):
+                self.terms.space.known.deadline.check()
+                into, out = self._shift(terms.kinds[kind])
+                if into is None:
+                    continue
+                _, which = alike[kind]
+                which = np.asarray(which).reshape(-1)
+                _, ones = np.unique(which, return_index=True)
+                before_b, before_f = terms.busy_before[ones, kind], more_before[ones, kind]
+                if held == 1:
+                    for first in range(1, layers):
+                        own = compute[kind, first, layers]
+                        busy = own + last_sends * before_b[:, first]
+                        what = terms.shards[kind, first, layers] if sharded else own
+                        fill = np.where(busy <= self.busy_s, what + last_sends * before_f[:, first], np.inf)
+                        at = (slice(None), kind, first, *self._one(terms.kinds[kind]))
+                        suffix[at] = fill[which]
+                    own = compute[kind, 0, layers]
+                    alone = terms.shards[kind, 0, layers] if sharded and np.isfinite(own) else own
+                    whole[(kind, *self._one(terms.kinds[kind]))] = alone
+                    continue
+                rest: Any = self._suffixes[-1][kind]
+                new: Any = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
+                wide = [1] * len(shape)
+                for first in range(layers - held + 1):
+                    fitting = np.flatnonzero(np.isfinite(compute[kind, first, first + 1 : layers])) + first + 1
+                    if not fitting.size:
+                        continue
+                    # By kind before, kind after and end; the last stages stand behind the first ones that fit.
+                    ends = slice(int(fitting[0]), int(fitting[-1]) + 1)
+                    own = compute[kind, first, ends]
+                    what = np.where(np.isfinite(own), terms.shards[kind, first, ends], np.inf) if sharded else own
+                    sends = first_sends if first == 0 else 1.0
+                    busy = own + sends * terms.busy_after[kind, :, ends]
+                    fill = what + sends * more_after[kind, :, ends]
+                    if first == 0:
+                        fill = np.where(busy <= self.busy_s, fill, np.inf).astype(np.float32)
+                        here = whole[(kind, *into)]
+                        tail = rest[(slice(None), ends, *out)]
+                        reached = join(fill.reshape(*fill.shape, *wide), tail).reshape(-1, *here.shape)
+                        np.minimum(here, reached.min(axis=0), out=here)
+                        continue
+                    busy = busy + before_b[:, first, None, None]
+                    fill = np.where(busy <= self.busy_s, fill + before_f[:, first, None, None], np.inf)
+                    tail = rest[(slice(None), ends, *out)]
+                    reached = join(fill.astype(np.float32).reshape(*fill.shape, *wide), tail)
+                    new[(slice(None), first, *into)] = reached.reshape(len(ones), -1, *tail.shape[2:]).min(axis=1)
+                suffix[:, kind] = new[which]
+            self._suffixes.append(suffix)
+            self.wholes.append(whole)
+            found = np.minimum(found, whole.min(axis=0))
+            if not np.isfinite(suffix).any():
+                break
+        return found.astype(np.float64)
+
+    def _shift(self, kind: Kind) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
+        """Return where pipelines with a stage more stand, and where they stood without; none where there is no room."""
+        step, into, out = kind.tp // self.box.unit, [], []
+        for accelerator, cap in enumerate(self.box.caps):
+            more = step if accelerator == kind.accelerator else 0
+            if more > cap:
+                return None, ()
+            into.append(slice(more, None))
+            out.append(slice(0, cap + 1 - more))
+        return tuple(into), tuple(out)
+
+    def _one(self, kind: Kind) -> tuple[int, ...]:
+        """Return the devices of one stage."""
+        return tuple(
+            kind.tp // self.box.unit if accelerator == kind.accelerator else 0
+            for accelerator in range(len(self.box.caps))
+        )
+
+    def chain(self, use: tuple[int, ...]) -> Chain:
+        """Return a chain of so many devices with the least fill."""
+        terms, layers = self.terms, self.terms.space.layers
+        ends = [
+            (float(whole[(kind, *use)]), held, kind)
+            for held, whole in enumerate(self.wholes)
+            for kind in range(len(terms.kinds))
+        ]
+        _, held, kind = min(ends)
+        first_sends, _ = terms.ends(held + 1)
+        kinds, cut, before = [kind], [0], -1
+        while held > 0:
+            use = tuple(a - b for a, b in zip(use, self._one(terms.kinds[kind]), strict=True))
+            first, best = cut[-1], (math.inf, 0, 0)
+            for end in range(first + 1, layers):
+                own = float(terms.compute_s(held + 1)[kind, first, end])
+                reduced = float(self.all_reduces[kind][first, end])
+                if own > self.busy_s or reduced > self.reduce_s:
+                    continue
+                for following in range(len(terms.kinds)):
+                    sends = first_sends if before < 0 else 1.0
+                    busy = own + sends * terms.busy_after[kind, following, end]
+                    fill = own + sends * terms.fill_after[kind, following, end]
+                    if before >= 0:
+                        busy += terms.busy_before[before, kind, first]
+                        fill += terms.fill_before[before, kind, first]
+                    rest = float(self._suffixes[held - 1][(kind, following, end, *use)])
+                    if busy <= self.busy_s and fill + rest < best[0]:
+                        best = (fill + rest, end, following)
+            assert best[1], "the programme found it"
+            before, kind, held = kind, best[2], held - 1
+            cut.append(best[1])
+            kinds.append(kind)
+        return Chain(self.box.size, self.box.replicas, tuple(terms.kinds[each] for each in kinds), (*cut, layers))
