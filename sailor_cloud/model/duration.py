@@ -9,7 +9,15 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from sailor_cloud.units import LONGEST_S, parse_duration_s
 
 
+def no_truth(value: Any) -> Any:
+    """Refuse `yes`, which YAML reads as a truth value and which would count as 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, got {'yes or true' if value else 'no or false'}")
+    return value
+
+
 def _seconds(value: Any) -> Any:
+    no_truth(value)
     if isinstance(value, str):
         return parse_duration_s(value)
     if isinstance(value, int | float) and value > LONGEST_S:

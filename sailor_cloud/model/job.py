@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.duration import Duration as Duration
+from sailor_cloud.model.duration import no_truth
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.offer import Market, Precision, Provider
 
@@ -81,15 +82,8 @@ DataPlace = Annotated[str, AfterValidator(_known_source)]
 # Larger numbers are mistakes, and floating point would not hold their products exactly.
 MOST = 10**9
 
-
-def _no_truth(value: Any) -> Any:
-    """Refuse `yes`, which YAML reads as a truth value and which would count as 1."""
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, got {'yes or true' if value else 'no or false'}")
-    return value
-
-
-Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(_no_truth)]
+Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(no_truth)]
+Amount = Annotated[float, Field(gt=0), BeforeValidator(no_truth)]
 
 
 class _Part(BaseModel):
@@ -207,11 +201,11 @@ class Training(_Part):
 class Constraints(_Part):
     """Limits that a plan must keep; None means no limit."""
 
-    budget_usd: float | None = Field(default=None, gt=0)
+    budget_usd: Amount | None = None
     deadline: Duration | None = None
-    max_usd_per_hour: float | None = Field(default=None, gt=0)
-    min_throughput: float | None = Field(default=None, gt=0, description="Iterations per second.")
-    max_usd_per_iteration: float | None = Field(default=None, gt=0)
+    max_usd_per_hour: Amount | None = None
+    min_throughput: Amount | None = Field(default=None, description="Iterations per second.")
+    max_usd_per_iteration: Amount | None = None
     max_nodes: Count | None = None
     probability: float | None = Field(
         default=None,

@@ -321,7 +321,9 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
         part = node_part(offer.instance_type, offer.market, offer.zone)
         committed = offer.committed_usd(count) if layout.scenario.job.training.steps is not None else 0.0
         if committed >= count * paid.total * offer.usd_per_hour > 0.0:
-            lines.append(_committed_line(offer, committed, part))
+            hours = max(committed / offer.usd_per_hour, count * paid.worst_total)
+            stale = is_stale(offer, layout.scenario.as_of.date())
+            lines.append(_committed_line(offer, committed, part, worst_usd=hours * worst, stale=stale))
             continue
         reserve = ", lost to preemption" + _interval_note(layout)
         for kind, meanwhile, spent, worst_spent in (
@@ -351,7 +353,7 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
     return sorted(lines, key=lambda line: list(CostKind).index(line.kind))
 
 
-def _committed_line(offer: Offer, usd: float, part: str) -> CostLine:
+def _committed_line(offer: Offer, usd: float, part: str, *, worst_usd: float, stale: bool) -> CostLine:
     """Return the line of what is paid for whole, however much of it the run uses."""
     return CostLine(
         kind=CostKind.COMPUTE,
@@ -360,10 +362,10 @@ def _committed_line(offer: Offer, usd: float, part: str) -> CostLine:
         unit="reserved hour",
         usd_per_unit=offer.usd_per_hour,
         usd=usd,
-        worst_usd=usd,
+        worst_usd=worst_usd,
         price_source=offer.source,
         price_as_of=offer.as_of_from,
-        stale=False,
+        stale=stale,
         part=part,
     )
 

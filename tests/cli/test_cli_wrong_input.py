@@ -66,6 +66,8 @@ WRONG_JOBS = {
     "not finite": (r"budget_usd: [\d.]+", "budget_usd: .inf", "constraints.budget_usd: is inf; it must be a finite"),
     "no unit": (r"deadline: \w+", "deadline: 24", "constraints.deadline: is 24, a time without a unit (write 24h, 24m"),
     "yes": (r"CPU-fast: \d+", "CPU-fast: yes", "must be a number, got yes or true"),
+    "yes for money": (r"budget_usd: [\d.]+", "budget_usd: yes", "constraints.budget_usd: must be a number, got yes"),
+    "yes for time": (r"deadline: \w+", "deadline: yes", "constraints.deadline: must be a number, got yes or true"),
     "named twice": ("local-a,", "local-a, local-a,", "zones: names local-a twice"),
     "too large": (r"steps: \d+", "steps: 100000000000000000000", "training.steps: must be less than or equal to 10000"),
     "too long": (r"deadline: \w+", "deadline: 99999999999999d", "is longer than a hundred years"),

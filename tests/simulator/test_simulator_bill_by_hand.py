@@ -14,7 +14,7 @@ from sailor_cloud.catalog.offer_file import OfferBook
 from sailor_cloud.catalog.services import Services
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job, NetworkAccess
-from sailor_cloud.model.offer import Confidence, Market, Provider
+from sailor_cloud.model.offer import Confidence, Market, Provider, Terms
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
@@ -272,6 +272,16 @@ def test_a_price_that_is_stale_may_have_risen_by_a_fifth() -> None:
     scenario = scenario_of(make_job(model=TINY, resources=[GCP]))
     offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), as_of_from=date(2026, 1, 1))
     assert worst_instance_usd_per_hour(offer, scenario) == pytest.approx(12.0)
+
+
+def test_what_is_paid_for_whole_at_a_stale_price_may_cost_a_fifth_more() -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP], steps=10))
+    terms = Terms(name="flex", nodes=2, least_s=36000.0)
+    offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), terms=terms, as_of_from=date(2026, 1, 1))
+    scenario = dataclasses.replace(scenario, offers={offer.id: offer})
+    plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
+    (line,) = [line for line in bill(lay_out(plan, scenario), {}, 1.0).lines if line.unit == "reserved hour"]
+    assert (line.usd, line.worst_usd, line.stale) == (pytest.approx(100.0), pytest.approx(120.0), True)
 
 
 def test_a_spot_price_that_has_no_other_beside_it_is_the_worst() -> None:

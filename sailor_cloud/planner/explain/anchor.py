@@ -18,6 +18,7 @@ from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.evaluate.lifetime import ttl_s
+from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.quotas import used
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_per_hour, startup_s
@@ -51,9 +52,9 @@ def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates)
         return document
     if prediction is None or prediction.duration_s is None or cost is None or cost.total_usd is None:
         return document
-    twins = _on_demand(plan, scenario)
+    on_demand_of = _on_demand(plan, scenario)
     risk = _risk(plan, scenario, prediction.duration_s)
-    units = _units(plan, scenario, twins)
+    units = _units(plan, scenario, on_demand_of)
     if not units or risk < (LEAST_RISK if limits.probability is None else 1.0 - limits.probability):
         return document
     alone_s = prediction.duration_s + _lost_s(plan, scenario, units)
@@ -62,7 +63,7 @@ def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates)
     best: tuple[PlanDocument, float] | None = None
     for count in range(1, len(units) + 1):
         chosen = frozenset[str]().union(*(unit.nodes for unit in units[:count]))
-        moved = _moved(plan, chosen, twins)
+        moved = _moved(plan, chosen, on_demand_of)
         if not _allowed(moved, candidates):
             break
         evaluation = evaluate(moved, scenario)
@@ -73,7 +74,7 @@ def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates)
         if late_s <= limits.deadline and (limits.budget_usd is None or evaluation.cost.total_usd <= limits.budget_usd):
             best = (_document(document, moved, scenario, evaluation), late_s)
             break
-    whole = _moved(plan, frozenset().union(*(unit.nodes for unit in units)), twins)
+    whole = _moved(plan, frozenset().union(*(unit.nodes for unit in units)), on_demand_of)
     if best is None or best[0].plan == whole:
         return document if best is None else best[0]
     found, late_s = best
@@ -84,7 +85,7 @@ def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates)
     if everything is None or everything <= found.cost.total_usd:
         return document
     spot = {node.id for unit in units for node in plan.nodes if node.id in unit.nodes}
-    nodes = tuple(node.id for node in found.plan.nodes if node.id in spot and node.offer in twins.values())
+    nodes = tuple(node.id for node in found.plan.nodes if node.id in spot and node.offer in on_demand_of.values())
     anchor = Anchor(
         nodes=nodes,
         costs_usd=found.cost.total_usd - cost.total_usd,
@@ -114,12 +115,13 @@ def _risk(plan: Plan, scenario: Scenario, duration_s: float) -> float:
 
     What takes one instance of a type in a zone is counted once: it takes the others as well.
     """
-    kinds = {_kind(scenario.offers[node.offer]): scenario.offers[node.offer] for node in plan.nodes}
-    rate = sum(preemptions_per_hour(offer, scenario.catalog) for offer in kinds.values())
+    offers = (scenario.offers[node.offer] for node in plan.nodes)
+    spot = {_kind(offer): offer for offer in offers if offer.market is Market.SPOT}
+    rate = sum(preemptions_per_hour(offer, scenario.catalog) for offer in spot.values())
     return 1.0 - math.exp(-rate * duration_s / SECONDS_PER_HOUR)
 
 
-def _units(plan: Plan, scenario: Scenario, twins: dict[str, str]) -> list[_Unit]:
+def _units(plan: Plan, scenario: Scenario, on_demand_of: dict[str, str]) -> list[_Unit]:
     """Return the pipelines on spot that could be on demand, the cheapest per sample first."""
     joined: list[tuple[set[str], float]] = []
     for pipeline in plan.pipelines:
@@ -133,10 +135,10 @@ def _units(plan: Plan, scenario: Scenario, twins: dict[str, str]) -> list[_Unit]
     found = []
     for nodes, samples in joined:
         spot = [name for name in nodes if scenario.offers[offers[name]].market is Market.SPOT]
-        if not spot or any(offers[name] not in twins for name in spot):
+        if not spot or any(offers[name] not in on_demand_of for name in spot):
             continue
         extra = sum(
-            scenario.offers[twins[offers[name]]].usd_per_hour - scenario.offers[offers[name]].usd_per_hour
+            scenario.offers[on_demand_of[offers[name]]].usd_per_hour - scenario.offers[offers[name]].usd_per_hour
             for name in spot
         )
         found.append(_Unit(frozenset(spot), samples / whole, extra))
@@ -153,8 +155,8 @@ def _lost_s(plan: Plan, scenario: Scenario, on_spot: Sequence[_Unit]) -> float:
     return scenario.job.checkpoint.every / 2.0 + restarts * restart + OUTAGE_S * share
 
 
-def _moved(plan: Plan, names: frozenset[str], twins: dict[str, str]) -> Plan:
-    nodes = (replace(node, offer=twins[node.offer]) if node.id in names else node for node in plan.nodes)
+def _moved(plan: Plan, names: frozenset[str], on_demand_of: dict[str, str]) -> Plan:
+    nodes = (replace(node, offer=on_demand_of[node.offer]) if node.id in names else node for node in plan.nodes)
     return replace(plan, nodes=tuple(nodes))
 
 
@@ -167,18 +169,22 @@ def _allowed(plan: Plan, candidates: Candidates) -> bool:
 
 def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation: Evaluation) -> PlanDocument:
     """Return the document of a plan in place of the one that was found; the bound of the search holds for both."""
-    cost, prediction = evaluation.cost, evaluation.prediction
+    cost, prediction, totals = evaluation.cost, evaluation.prediction, evaluation.totals
     assert cost.total_usd is not None
     offers = tuple(scenario.offers[name] for name in sorted({node.offer for node in plan.nodes}))
     bound, decision = document.bound, document.decision
-    gap = None if bound is None else max(0.0, cost.total_usd - bound) / cost.total_usd
+    gap = None if bound is None else share_above(cost.total_usd, bound)
     if decision is not None:
         told = {
             "plan": plan,
             "offers": offers,
+            "duration_s": prediction.duration_s,
             "usd_per_hour": cost.usd_per_hour,
             "total_usd": cost.total_usd,
             "usd_per_iteration": cost.usd_per_iteration or 0.0,
+            "within_budget": None if totals is None else totals.within_budget,
+            "within_deadline": None if totals is None else totals.within_deadline,
+            "within_limits": None if totals is None else totals.within_limits,
             "markets": tuple(sorted({offer.market.value for offer in offers}, reverse=True)),
         }
         choices = (replace(one, **told) if one.chosen else one for one in decision.choices)  # type: ignore[arg-type]
@@ -195,6 +201,6 @@ def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation
         prediction=prediction,
         cost=cost,
         ttl_s=ttl_s(limits, cost, duration_s=prediction.duration_s, offers=offers, as_of=scenario.as_of),
-        totals=evaluation.totals,
+        totals=totals,
         decision=decision,
     )

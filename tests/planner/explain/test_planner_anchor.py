@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from factories.planning import AS_OF, data, example
+from factories.planning import AS_OF, data, example, make_space
 from sailor_cloud import planner, workload
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.replanning.replan import Policy
@@ -16,6 +16,7 @@ from sailor_cloud.launch.simulation.replay import replay
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.planner.explain.anchor import _risk
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.run.progress import Replayed
 
@@ -120,6 +121,25 @@ def test_an_anchor_is_planned_where_one_outage_would_break_the_deadline() -> Non
     )
     (told,) = [line for line in reasons(document) if line.startswith("an anchor of 2 nodes on demand costs")]
     assert "saves" in told
+
+
+def test_the_choice_of_a_plan_with_an_anchor_has_the_figures_of_the_plan() -> None:
+    document = planned(tight())
+    assert document.decision is not None
+    assert document.totals is not None
+    (choice,) = [choice for choice in document.decision.choices if choice.chosen]
+    figures = (choice.duration_s, choice.total_usd, choice.within_deadline, choice.within_limits)
+    totals = document.totals
+    assert figures == (seconds(document), usd(document), totals.within_deadline, totals.within_limits)
+
+
+def test_a_node_on_demand_of_the_same_kind_leaves_the_risk_of_the_spot_nodes() -> None:
+    document, spot = planned(tight()), planned("400h")
+    assert document.anchor is not None
+    assert spot.plan is not None
+    assert document.plan is not None
+    scenario = make_space(job("400h")).scenario
+    assert _risk(document.plan, scenario, 10 * HOUR) == _risk(spot.plan, scenario, 10 * HOUR) > 0.0
 
 
 def test_no_anchor_is_paid_for_where_there_is_time_or_nothing_can_be_had_on_demand() -> None:
