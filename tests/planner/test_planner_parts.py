@@ -14,7 +14,7 @@ from sailor_cloud.planner.bound.bounds import goal_bound, work_bound_s
 from sailor_cloud.planner.evaluate.shares import share_batch, share_evenly
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import enumerate_layouts
-from sailor_cloud.planner.space.stage_kinds import Kinds
+from sailor_cloud.planner.space.space import Seat
 
 PACE = st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 3.0))
 
@@ -72,10 +72,8 @@ def test_shares_of_larger_microbatches_make_up_the_batch_or_are_refused(parts, b
 
 def test_bounds_lie_below_what_one_device_reaches():
     space = make_space(tiny_job(blocks=2, batch=4, zones=("local-a",), accelerators={"CPU-fast": 1}))
-    kinds = Kinds.of(space)
-    least = min(
-        times.compute_s[0, 0, 0, -1] * (4 // size) for size in (1, 2, 4) if (times := kinds.times(size)) is not None
-    )
+    seat = Seat(0, 1, 0)
+    least = min(space.stages_s(seat, size, in_flight=1, replicas=2)[0, -1] * (4 // size) for size in (1, 2, 4))
     bound = work_bound_s(space)
     assert 0 < bound <= least
     cost = goal_bound(space, Target(goal=Figure.USD_PER_ITERATION, limits=()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.space.draft import nodes_of, seats_of
 from sailor_cloud.planner.space.layouts import Layout, card_flows
-from sailor_cloud.planner.space.quotas import within_quotas
+from sailor_cloud.planner.space.quotas import keeps_quotas
 from sailor_cloud.planner.space.space import Seat, Space
 
 # A pipeline's seats, and for each of its cuts how many share the network card.
@@ -35,7 +35,7 @@ class Standings:
         """Return what follows from a layout."""
         if layout not in self._known:
             nodes = nodes_of(layout)
-            bill = Bill.of(self.space, nodes) if within_quotas(self.space, nodes) else None
+            bill = Bill.of(self.space, nodes) if keeps_quotas(self.space.candidates, nodes) else None
             places = [] if bill is None else zip(map(seats_of, layout), card_flows(layout), strict=True)
             self._known[layout] = Standing(bill, tuple(map(self._number, places)))
         return self._known[layout]

@@ -15,12 +15,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from sailor_cloud.planner.evaluate.assess import Shape
-from sailor_cloud.planner.evaluate.similar_zones import moved, renamed, shapes_of
+from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
 from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.space.draft import Draft, nodes_of, seats_of
-from sailor_cloud.planner.space.layouts import Slot, card_flows
+from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors
 from sailor_cloud.planner.space.space import Seat, Space
 
@@ -637,6 +637,3 @@ def _again(cell: Cell, shapes: Shapes) -> Cell:
         replace(shape, slots=tuple(Slot(slot.pool, numbers[slot[:2]], slot.tp) for slot in shape.slots))
         for shape in cell
     )
-
-
-__all__ = ["Cell", "Neighbour", "Neighbourhood", "Shapes", "card_flows", "cells_of", "fewer_or_more", "renamed"]

@@ -45,11 +45,6 @@ class Option:
     def stages(self) -> int:
         return sum(len(block) for block in self.tps)
 
-    @property
-    def over_zones(self) -> bool:
-        """Whether the replicas of a block stand in several zones."""
-        return len(self.unit.pools) > 1
-
 
 @dataclass(frozen=True, slots=True)
 class Offered(Sequence[Option]):

@@ -15,7 +15,6 @@ from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.space.draft import seats_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.planner.space.stage_kinds import MAX_STAGES
 
 _Each = TypeVar("_Each")
 
@@ -24,6 +23,8 @@ _Each = TypeVar("_Each")
 _ACCELERATORS = 5
 _SORTS = (4, 4, 2, 1, 1)
 _SHARES = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5), (1.0, 0.5))
+# Stages of a pipeline at most.
+_MOST_STAGES = 8
 # How many numbers of nodes of one accelerator beside all of the others', and how many more and less near a good number.
 _STEPS, _FEW = 24, (-4, -3, -2, -1, 1, 2, 3, 4)
 
@@ -126,7 +127,7 @@ class Ground:
         pools = [pool for pool, _ in self.nodes[name]]
         devices = min(self.space.pools[pool].devices for pool in pools)
         degrees = set.intersection(*(set(self.space.tp_degrees[pool]) for pool in pools))
-        for tp, stages in product(sorted(degrees), range(1, min(MAX_STAGES, self.space.layers) + 1)):
+        for tp, stages in product(sorted(degrees), range(1, min(_MOST_STAGES, self.space.layers) + 1)):
             cut = self._cut(pools[0], tp, stages) if devices % (tp * stages) == 0 else None
             if cut is not None:
                 yield Sort(stages, tp, cut)

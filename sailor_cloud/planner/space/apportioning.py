@@ -19,7 +19,7 @@ def apportioned(space: Space) -> tuple[Space, ...]:
     A lot is what a row has in one market. Quotas are given out lot after lot, cheap ones first; the same with the zone
     first that can have most devices; and node by node in turn. Together the parts hold the plans that use few lots, and
     those that use all alike. What a part still lets through, because both markets of a row share its limit, is for
-    `within_quotas` to catch.
+    `keeps_quotas` to catch.
     """
     if not space.candidates.quotas:
         return (space,)

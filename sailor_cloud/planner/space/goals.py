@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -68,11 +68,6 @@ class Target:
         excess = self.excess(figures)
         factor = excess * np.maximum(1.0, excess / NEAR) ** _FURTHER
         return np.where(excess <= NEARLY, figures[self.goal] * factor, np.inf)
-
-    def loosened(self, figures: Mapping[Figure, float]) -> Target:
-        """Return the same goal with limits that a plan of these figures keeps."""
-        limits = (replace(limit, at_most=max(limit.at_most, figures[limit.figure])) for limit in self.limits)
-        return replace(self, limits=tuple(limits))
 
     def without(self, name: str) -> Target:
         """Return the same goal with one constraint given up."""

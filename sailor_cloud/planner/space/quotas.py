@@ -19,7 +19,6 @@ from sailor_cloud.model.offer import Offer
 
 if TYPE_CHECKING:
     from sailor_cloud.planner.space.candidates import Candidates, Pool, Row
-    from sailor_cloud.planner.space.space import Space
 
 Floats = NDArray[np.float64]
 
@@ -38,11 +37,6 @@ class QuotaArrays:
     units: Floats
     left: Floats
     row_units: Floats
-
-
-def within_quotas(space: Space, nodes: Mapping[int, int]) -> bool:
-    """Return whether so many nodes of each pool keep all quotas."""
-    return keeps_quotas(space.candidates, nodes)
 
 
 def keeps_quotas(candidates: Candidates, nodes: Mapping[int, int]) -> bool:

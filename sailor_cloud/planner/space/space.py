@@ -164,10 +164,6 @@ class Space:
         """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
         return (self.layers // stages, -(-self.layers // stages)) if self.even_layers else (1, self.layers - stages + 1)
 
-    def shortest(self, most_stages: int) -> list[int]:
-        """Return the least layers that a stage of pipelines of up to so many may hold, each number once, rising."""
-        return sorted({self.lengths(stages)[0] for stages in range(1, most_stages + 1)})
-
     def holding(self, least: int, most: int) -> NDArray[np.bool_]:
         """Return which stages [first, end) hold at least and at most so many layers, shape [layers + 1, layers + 1]."""
         layer = np.arange(self.layers + 1)

@@ -16,7 +16,7 @@ from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.draft import nodes_of
 from sailor_cloud.planner.space.goals import target_of
-from sailor_cloud.planner.space.quotas import quota_arrays, used, within_quotas
+from sailor_cloud.planner.space.quotas import keeps_quotas, quota_arrays, used
 
 GCP = {"provider": Provider("gcp"), "region": "us-central1"}
 
@@ -128,7 +128,7 @@ def test_the_arrays_say_the_same_as_the_function():
         nodes = nodes_of(layout)
         counts = np.array([nodes[pool] for pool in range(len(space.pools))])
         kept = bool((arrays.units @ counts <= arrays.left).all())
-        assert within_quotas(space, nodes) == kept
+        assert keeps_quotas(space.candidates, nodes) == kept
         seen.add(kept)
     assert seen == {True, False}
     assert arrays.row_units.shape == (2, 1)
@@ -143,7 +143,7 @@ def test_a_large_search_keeps_quotas_that_zones_share():
     drafts = mix(space, target, keep=4).drafts
     assert drafts
     for draft in drafts:
-        assert within_quotas(space, nodes_of(tuple(part.slots for part in draft.pipelines)))
+        assert keeps_quotas(space.candidates, nodes_of(tuple(part.slots for part in draft.pipelines)))
     taken = nodes_of(tuple(part.slots for part in drafts[0].pipelines))
     assert used(limits[0], space.candidates, taken) == left
     for part in apportioned(space):

@@ -28,9 +28,10 @@ from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import NEAR, Target
 from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
-from sailor_cloud.planner.space.space import Space
-from sailor_cloud.planner.space.stage_kinds import Kinds
+from sailor_cloud.planner.space.space import Seat, Space
 
+# A microbatch size must make a sample of some kind of stages faster by this share.
+_FASTER = 0.02
 # Guesses kept of every microbatch size and number of pipelines.
 _KEPT = 12
 # Orders of the blocks of a pipeline that are tried.
@@ -178,7 +179,7 @@ class Blocks:
         """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
         return {
             size: [(size, count) for count, _ in replica_counts(self.space.batch // size, self._devices)]
-            for size in _sizes(self.space.batch, Kinds.of(self.space).sizes())
+            for size in _sizes(self.space.batch, _powers(self.space))
         }
 
     @property
@@ -249,6 +250,30 @@ class Blocks:
             return (float(heads), float(crossed), *memory)
 
         return sorted(set(permutations(options)), key=lambda order: (rank(order), str(order)))[:_ORDERS]
+
+
+def _powers(space: Space) -> list[int]:
+    """Return the powers of two that a microbatch may have: until a sample gets no faster anywhere or none fits."""
+    largest = [
+        max(
+            (index for index, pool in enumerate(space.pools) if pool.row == row),
+            key=lambda index: (space.pools[index].devices, -space.rates[index].expected),
+        )
+        for row in sorted({pool.row for pool in space.pools})
+    ]
+    seats = [Seat(pool, tp, 0) for pool in largest for tp in space.tp_degrees[pool]]
+    found: list[int] = []
+    fastest = np.full(len(seats), np.inf)
+    for size in (2**power for power in range(space.batch.bit_length())):
+        tables = [space.table(seat.pool, seat.tp, size, recompute=False) for seat in seats]
+        each = np.array([float(table.compute_s(0, table.layers)) / size for table in tables])
+        slower = bool(found) and (each > fastest * (1.0 - _FASTER)).all()
+        fitting = (space.stages_s(seat, size, in_flight=1, replicas=2) for seat in seats)
+        if slower or not any(np.isfinite(seconds).any() for seconds in fitting):
+            break
+        found.append(size)
+        fastest = np.minimum(fastest, each)
+    return found
 
 
 def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
