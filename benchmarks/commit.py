@@ -1,17 +1,34 @@
-"""Which commit a benchmark measures."""
+"""Which commit a benchmark measures, and on what machine."""
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+_CHANGED = "-dirty"
 
 
 def commit() -> str:
     """Return the commit of the checkout, marked where files have changed since, but for results."""
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
-    return _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+    return _git("rev-parse", "--short", "HEAD") + (_CHANGED if changed else "")
+
+
+def same_files(measured: str, now: str) -> bool:
+    """Return whether what one run measured holds for another: not where files had changed, nobody knows which."""
+    return measured == now and not now.endswith(_CHANGED)
+
+
+def measured_on() -> str:
+    """Return one line with the machine, the day, the commit and the command."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}"
+    command = " ".join(["python", *sys.argv])
+    return f"Machine: {machine}, {datetime.now(UTC).date().isoformat()}. Commit: {commit()}. Command: `{command}`.\n"
 
 
 def _git(*arguments: str) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from commit import commit as commit_of_checkout  # noqa: E402
+from commit import same_files  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "chaos.md"
 STATE = ROOT / "build" / "chaos.jsonl"
@@ -105,7 +106,7 @@ def _record(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _rows(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the storms that have passed at this commit."""
     rows = [json.loads(line) for line in STATE.read_text().splitlines()] if STATE.exists() else []
-    mine = [row for row in rows if row.get("commit") == options.commit]
+    mine = [row for row in rows if same_files(row.get("commit", ""), options.commit)]
     return [row for row in mine if len(row["harms"]) == options.kills_per_seed]
 
 

@@ -31,6 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from commit import commit as commit_of_checkout  # noqa: E402
+from commit import same_files  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results" / "faults.md"
 STATE = ROOT / "build" / "faults.json"
@@ -330,7 +331,7 @@ def main() -> int:
         STATE.unlink(missing_ok=True)
     commit = commit_of_checkout()
     kept: dict[str, Any] = json.loads(STATE.read_text()) if STATE.exists() else {}
-    found = {name: part for name, part in kept.items() if part["commit"] == commit}
+    found = {name: part for name, part in kept.items() if same_files(part["commit"], commit)}
     for name in options.only or [part for part in PARTS if part not in found]:
         begun, cases = time.monotonic(), []
         with tempfile.TemporaryDirectory(prefix="sailor-faults-") as folder, without_waiting():

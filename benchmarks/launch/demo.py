@@ -19,6 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from commit import commit  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "demo.md"
 # What a 9-of-10 range must hold.
 SHARE = 0.9
@@ -97,12 +100,11 @@ def table(found: dict[int, list[list[Promise]]]) -> str:
 
 
 def header(arguments: argparse.Namespace, load: float) -> str:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
     cores = " ".join(map(str, arguments.cores))
     return (
         "# The demo against its own estimate\n\n"
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, load average {load:.1f} before the first run; "
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit.strip()}. "
+        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit()}. "
         f"Command: `python benchmarks/launch/demo.py --runs {arguments.runs} --cores {cores}`.\n\n"
         "Each run times this machine, plans, trains 120 steps and tears down. A run is inside where what it measured "
         "lies in the range that its plan gave for 9 of 10 runs.\n"

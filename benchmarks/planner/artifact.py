@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +20,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from commit import measured_on
 
 from sailor_cloud import api
 from sailor_cloud.errors import RequestError
@@ -75,6 +75,7 @@ CASES = (
     Case(name="512 A100 + 512 V100", zones=ONE, devices={A: 512, V: 512}, sailor=0.851, known=1.1091),
     Case(name="32 A100 + 32 V100 + 32 GH", zones=ONE, devices={A: 32, V: 32, G: 32}, sailor=None, known=0.3675),
 )
+COLUMNS = "| case | sailor | known | ours | ratio | USD/iteration | CPU s | plan |\n|---|---|---|---|---|---|---|---|"
 JOB = """
 name: case
 model: {{preset: {model}}}
@@ -93,7 +94,7 @@ def main() -> int:
     parser.add_argument("--plans", type=Path, help="folder for the plans in the artifact's form")
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
-    failed, lines = [], [header()]
+    failed, lines = [], ["# Planner: the cases of Sailor's artifact by its own formulas\n", measured_on(), COLUMNS]
     with tempfile.TemporaryDirectory() as folder:
         imported = Path(folder)
         try:
@@ -188,22 +189,6 @@ def row(
     told = "–" if ratio is None else f"{ratio:.4f}"
     line = f"{start} {value:.4f} | {told} | {usd:.4f} | {spent:.1f} | mbs{size} dp{group['dp'][0]}: {shape} |"
     return line, faults
-
-
-def header() -> str:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    return (
-        "# Planner: the cases of Sailor's artifact by its own formulas\n\n"
-        f"Commit {commit}, {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"{datetime.now(UTC).date().isoformat()}; `python benchmarks/planner/artifact.py ARTIFACT`.\n\n"
-        "| case | sailor | known | ours | ratio | USD/iteration | CPU s | plan |\n|---|---|---|---|---|---|---|---|"
-    )
 
 
 if __name__ == "__main__":

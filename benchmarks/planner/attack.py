@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
-import platform
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from commit import measured_on
 
 from sailor_cloud import api, catalog, network, workload
 from sailor_cloud.clock import FixedClock
@@ -404,7 +404,7 @@ def main() -> None:
         elif jobs:
             raise SystemExit(f"{job.name} has no plan")
     beaten = sum(float(row.split("|")[4].strip().rstrip(" %")) > 100 * BEATEN for row in rows)
-    text = "\n".join([header(), COLUMNS, *rows, "", f"Beaten by more than 0.5 %: {beaten} of {len(rows)}.", ""])
+    text = "\n".join([measured_on(), COLUMNS, *rows, "", f"Beaten by more than 0.5 %: {beaten} of {len(rows)}.", ""])
     if chosen.output is None:
         sys.stdout.write(text)
     else:
@@ -415,17 +415,6 @@ COLUMNS = (
     "| job | status | shown (s or USD) | beaten by | moves that helped | plans evaluated | CPU s of plan |\n"
     "|---|---|---|---|---|---|---|"
 )
-
-
-def header() -> str:
-    """Return the machine, the commit and the command."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    command = " ".join(["python", *sys.argv])
-    when = datetime.now(UTC).date().isoformat()
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}"
-    return f"Machine: {machine}, {when}. Commit: {commit}. Command: `{command}`.\n"
 
 
 if __name__ == "__main__":

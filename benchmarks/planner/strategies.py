@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from commit import measured_on
 
 from sailor_cloud import compare
 from sailor_cloud.errors import RequestError
@@ -91,12 +92,7 @@ def imported(artifact: Path, folder: Path) -> dict[str, Any]:
 
 
 def compared(given: argparse.Namespace, options: dict[str, Any]) -> int:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
-    command = " ".join(["python", "benchmarks/planner/strategies.py", *sys.argv[1:]])
-    parts = [
-        "# Published planners and ours\n",
-        f"Commit {commit.strip()}, {platform.machine()}, Python {platform.python_version()}; `{command}`.\n",
-    ]
+    parts = ["# Published planners and ours\n", measured_on()]
     beaten, found = [], []
     for job in [job for case in CASES if given.case in (job := job_of(*case)).name][: given.cases]:
         found.append(compare(job, oracle=given.oracle, **options))

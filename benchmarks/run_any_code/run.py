@@ -19,6 +19,9 @@ from typing import Any
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from commit import commit
+
 from sailor_cloud.provision import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,9 +112,8 @@ def main() -> int:
 
 
 def write(rows: list[dict[str, Any]]) -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     text = "# Any code: the examples under examples/run, each with a process killed in the middle\n\n"
-    text += f"`make run-examples`, commit {commit.stdout.strip()}, 2 cores x86_64, local provider, two nodes. "
+    text += f"`make run-examples`, commit {commit()}, 2 cores x86_64, local provider, two nodes. "
     text += "Packages: " + ", ".join(f"{name} {version(name)}" for name in PACKAGES) + ".\n\n"
     text += "Of 30 steps each; a training process on the second node gets SIGKILL after step 14 once a checkpoint has "
     text += "been copied, both nodes start the command again, and it loads its own checkpoint.\n\n"

@@ -19,7 +19,6 @@ import dataclasses
 import io
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -28,8 +27,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import published_memory
+from commit import commit
 from fit_kernels import Fit, models, shipped
 from numpy.typing import NDArray
 from published import PublishedRun, read_published
@@ -373,8 +374,7 @@ def main() -> int:
         model = profiles.load().errors
     lines, kept = judged(runs, model)
     spent = f"{time.process_time() - started:.0f} s of CPU time"
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=CHECKOUT, capture_output=True, text=True)
-    where = f"commit {commit.stdout.strip()}, {os.cpu_count()} cores {platform.machine()}"
+    where = f"commit {commit()}, {os.cpu_count()} cores {platform.machine()}"
     lines.append(f"`python benchmarks/simulator_accuracy/prediction_errors.py`, {spent}, {where}.")
     print("\n".join(lines))
     if chosen.results:
