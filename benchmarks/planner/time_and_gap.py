@@ -29,11 +29,12 @@ _COLUMNS = f"| {' | '.join(_HEADS)} |\n{'|---' * len(_HEADS)}|"
 ROOT = Path(__file__).parents[2]
 AS_OF = "2026-11-21"
 # Those of Google Cloud in which most of the five accelerators are sold.
-ZONES = (
-    "europe-west4-a us-central1-a us-central1-c europe-west4-b us-central1-b us-east1-b us-west1-b "
-    "asia-southeast1-c asia-east1-c europe-west4-c us-east1-c us-west1-a asia-southeast1-a asia-southeast1-b "
-    "us-central1-f asia-northeast1-a asia-northeast1-c asia-northeast3-b us-east4-c asia-east1-a"
-).split()
+ZONES = [
+    *("europe-west4-a", "us-central1-a", "us-central1-c", "europe-west4-b", "us-central1-b"),
+    *("us-east1-b", "us-west1-b", "asia-southeast1-c", "asia-east1-c", "europe-west4-c"),
+    *("us-east1-c", "us-west1-a", "asia-southeast1-a", "asia-southeast1-b", "us-central1-f"),
+    *("asia-northeast1-a", "asia-northeast1-c", "asia-northeast3-b", "us-east4-c", "asia-east1-a"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
