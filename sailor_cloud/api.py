@@ -397,7 +397,13 @@ def choose(
     found = _simulated(other, base, profiles, timeline=False).document
     assert found.cost is not None, "what was searched has prices"
     assert found.prediction is not None
-    lasting = ttl_s(document.constraints, found.cost, duration_s=found.prediction.duration_s)
+    lasting = ttl_s(
+        document.constraints,
+        found.cost,
+        duration_s=found.prediction.duration_s,
+        offers=picked.offers,
+        as_of=document.as_of,
+    )
     notes = tuple(warnings(found.prediction, found.cost, found.as_of.date()))
     assert found.decision is not None
     return dataclasses.replace(found, ttl_s=lasting, decision=dataclasses.replace(found.decision, notes=notes))

@@ -15,9 +15,9 @@ from sailor_cloud.planner.enumeration.combinations import is_crowded
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.similar_zones import elsewhere, families, shapes_of
-from sailor_cloud.planner.explain.restricted import evened, evenly
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
+from sailor_cloud.planner.improvement.restricted import evened, evenly
 from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, to_plan

@@ -34,7 +34,13 @@ def honest(planned: PlanDocument) -> PlanDocument:
     ).document
     assert simulated.cost is not None
     assert simulated.prediction is not None
-    lasting = ttl_s(job.constraints, simulated.cost, duration_s=simulated.prediction.duration_s)
+    lasting = ttl_s(
+        job.constraints,
+        simulated.cost,
+        duration_s=simulated.prediction.duration_s,
+        offers=simulated.inputs.offers,
+        as_of=simulated.as_of,
+    )
     return replace(simulated, ttl_s=lasting)
 
 

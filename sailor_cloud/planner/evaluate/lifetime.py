@@ -22,12 +22,7 @@ SHARE_OF_BUDGET = 0.95
 
 
 def ttl_s(
-    limits: Constraints,
-    cost: Cost,
-    *,
-    duration_s: float | None,
-    offers: Iterable[Offer] = (),
-    as_of: datetime | None = None,
+    limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
 ) -> float | None:
     """Return the seconds from the start of a run until its nodes end themselves; None without budget and deadline.
 
@@ -36,10 +31,9 @@ def ttl_s(
     for preemption, the budget always gives. What costs nothing has no end by a budget; a year is the longest. Nodes
     of capacity with terms, by `as_of`, cost nothing while they are waited for, and end with it.
     """
-    terms = [offer.terms for offer in offers if offer.terms is not None] if as_of is not None else []
-    waits = max((each.start_s(as_of) for each in terms), default=0.0) if as_of is not None else 0.0
-    ends = [each.end_s(as_of) for each in terms] if as_of is not None else []
-    lives = [end for end in ends if end is not None]
+    terms = [offer.terms for offer in offers if offer.terms is not None]
+    waits = max((each.start_s(as_of) for each in terms), default=0.0)
+    lives = [end for each in terms if (end := each.end_s(as_of)) is not None]
     if limits.deadline is not None:
         lives.append(limits.deadline + DEADLINE_GRACE_S)
     if limits.budget_usd is not None and cost.usd_per_hour > 0:

@@ -44,7 +44,7 @@ def first_twins(space: Space) -> list[int]:
 def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft], Rank]) -> list[Draft]:
     """Return the best drafts that stand in one zone as they are in the zones nearly alike, where they keep the limits.
 
-    Pools are those of the assessor's space. `rank`: as in `refined`.
+    Pools are those of the assessor's space. `rank`: what drafts are compared by.
     """
     space = assessor.space
     others = {family[0]: family[1:] for family in families(space)}

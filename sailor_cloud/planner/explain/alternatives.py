@@ -12,10 +12,10 @@ from sailor_cloud.model.document import Alternative, Rejected
 from sailor_cloud.planner.enumeration.exhaustive import small_layouts
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.explain.restricted import evened, stands_evenly
 from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.improvement import Improver, improved
 from sailor_cloud.planner.improvement.choice import Chosen, evaluated_first, first_that_holds
+from sailor_cloud.planner.improvement.restricted import evened, stands_evenly
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.effort import Effort

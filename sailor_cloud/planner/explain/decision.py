@@ -16,10 +16,10 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.pareto import figures, of_run, unbeaten
 from sailor_cloud.planner.explain.frontier import promising
 from sailor_cloud.planner.explain.frontier_steps import Explorer
-from sailor_cloud.planner.explain.restricted import stands_evenly
 from sailor_cloud.planner.explain.shortage import shortage
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
+from sailor_cloud.planner.improvement.restricted import stands_evenly
 from sailor_cloud.planner.space.draft import Draft, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import NEARLY, TIE, Figure, Target

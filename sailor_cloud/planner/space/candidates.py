@@ -45,7 +45,7 @@ class Pool:
 class Candidates:
     """What may be bought, in the order of offer ids within each entry of the job.
 
-    `quotas` are the account's limits that the pools together could break; see `planner.quotas`.
+    `quotas` are the account's limits that the pools together could break; see `planner.space.quotas`.
     """
 
     pools: tuple[Pool, ...]

@@ -16,8 +16,8 @@ from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.model.plan import Pipeline, Plan
 from sailor_cloud.planner import Restriction, Wishes, search
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.explain.restricted import evened, stands_evenly
 from sailor_cloud.planner.improvement.choice import best_that_holds
+from sailor_cloud.planner.improvement.restricted import evened, stands_evenly
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.solving import solve

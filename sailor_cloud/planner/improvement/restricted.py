@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
-from sailor_cloud.planner.improvement import Neighbourhood, improved
+from sailor_cloud.planner.improvement.local_search import improved
+from sailor_cloud.planner.improvement.moves import Neighbourhood
 from sailor_cloud.planner.space.draft import Draft, significant
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Target
