@@ -1,7 +1,8 @@
 """Enumerates all plans of a small problem, in the order of their lower bounds, until none can be better.
 
-Bounds are of the replay, over all plans of one layout at once (see `pipeline_bounds`); what they leave over is replayed, the
-least bound first. Where that takes too many replays, the least bound left is that of the plans not replayed.
+Bounds are of the replay, over all plans of one layout at once (see `pipeline_bounds`); what they leave over is
+replayed, the least bound first. Where that takes too many replays, the least bound left is that of the plans that were
+not replayed.
 """
 
 from __future__ import annotations
