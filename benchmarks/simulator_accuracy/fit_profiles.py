@@ -17,7 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
+from commit import measured_on
 from cpu_layers import CPU_SOURCE, CPU_STACK, samples_of, time_layers
 from scipy.optimize import least_squares
 
@@ -82,7 +84,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--results", type=Path)
     chosen = parser.parse_args()
-    lines = ["# Compute profiles", ""]
+    lines = ["# Compute profiles", "", measured_on(), ""]
     artifact = chosen.reference / "sailor-artifact"
     if artifact.is_dir():
         lines += fit_gpus(artifact, write=chosen.write)
