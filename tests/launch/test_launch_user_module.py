@@ -16,7 +16,7 @@ JOB = """
 name: mine
 model: {module: "mine.model:build_with_adapters", model_type: gpt2, vocab_size: 64, hidden_size: 24,
         num_hidden_layers: 4, num_attention_heads: 6, max_position_embeddings: 16}
-setup: test -f mine/model.py && test -n "$PIP_PREFIX" && echo set up
+setup: test -f mine/model.py && test -n "$VIRTUAL_ENV" && echo set up
 data: {source: synthetic}
 training: {global_batch_size: 4, sequence_length: 16, steps: 5, precision: fp32}
 constraints: {budget_usd: 1.0, deadline: 10m}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +23,8 @@ from sailor_runtime.command.checkpoints import Checkpoints, Folder, step_of
 from sailor_runtime.command.output import Output
 from sailor_runtime.spec import SPEC_VERSION, CheckpointSpec, CommandNode, CommandSpec, Variable
 
+ATTEMPTS = itertools.count(1)
+
 
 @pytest.fixture(autouse=True)
 def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +33,7 @@ def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def node(root: Path, rank: int = 0) -> Checkpoints:
-    found = Checkpoints(root / f"node-{rank}", Folder(root / "store"), rank)
+    found = Checkpoints(root / f"node-{rank}", Folder(root / "store"), rank, f"run/{next(ATTEMPTS)}")
     found.bring()
     return found
 
@@ -103,6 +107,48 @@ def test_a_checkpoint_of_which_another_node_still_writes_its_part_is_not_complet
     (again.folder / "step-20" / "a").write_text("anew")
     assert looked(again) == ["step-20"]
     assert [*again.complete()["step-20"]] == ["a"]
+
+
+def test_what_was_half_copied_is_removed_before_the_next_start_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, store = node(tmp_path), node(tmp_path, 1), tmp_path / "store"
+    for saved, name in ((first, "a"), (second, "b")):
+        for step in ("step-10", "step-20"):
+            (saved.folder / step).mkdir()
+            (saved.folder / step / name).write_text(name)
+        (saved.folder / "step-20" / f"{name}-more").write_text(name)
+    assert looked(second) == ["step-10", "step-20"]
+    # What is not of the run, and what a node that is lost leaves behind in the middle of a file.
+    (store / "step-20" / "notes").write_text("the owner's")
+
+    def copy(path: Path, staged: Path) -> None:
+        staged.write_bytes(path.read_bytes())
+        if path.name == "a-more":
+            raise OSError("lost")
+
+    monkeypatch.setattr(checkpoints.shutil, "copyfile", copy)
+    with pytest.raises(OSError, match="lost"):
+        first.look(())
+    marks = store / ".sailor"
+    assert any(name.startswith(".staged") for name in os.listdir(marks))
+    assert [*node(tmp_path, 2).complete()] == ["step-10"]
+    assert [*node(tmp_path).complete()] == ["step-10"]
+    assert sorted(os.listdir(marks)) == ["step-10.0.json", "step-10.1.json"]
+    assert os.listdir(store / "step-20") == ["notes"]
+
+
+def test_what_the_first_node_removes_is_removed_with_the_parts_and_marks_of_all(tmp_path: Path) -> None:
+    first, second = node(tmp_path), node(tmp_path, 1)
+    for saved, name in ((first, "a"), (second, "b")):
+        for step in ("step-10", "step-20"):
+            (saved.folder / step).mkdir()
+            (saved.folder / step / name).write_text(name)
+        looked(saved)
+    shutil.rmtree(first.folder / "step-10")
+    looked(first)
+    assert sorted(os.listdir(tmp_path / "store")) == [".sailor", "step-20"]
+    assert sorted(os.listdir(tmp_path / "store" / ".sailor")) == ["step-20.0.json", "step-20.1.json"]
 
 
 def test_a_folder_that_is_removed_before_it_is_copied_leaves_no_mark(
@@ -350,7 +396,7 @@ def test_variables_without_a_value_are_those_of_the_nodes_own_environment(
 def test_on_other_nodes_than_the_first_a_silent_command_is_alive_as_long_as_its_processes(
     tmp_path: Path, rank: int, signs: range
 ) -> None:
-    command = Command(tmp_path / "home", "sleep 3; true", nodes=2, rank=rank, stall_s=1.5)
+    command = Command(tmp_path / "home", "sleep 2.2; true", nodes=2, rank=rank, stall_s=1.0)
     events = command.events()
     begun = next(index for index, event in enumerate(events) if event["event"] == "training")
     assert sum(event["event"] == "progress" for event in events[begun:]) in signs

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import os
+import subprocess
 import threading
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -22,7 +27,7 @@ def _spec(folder: Path, setup: str) -> RunSpec:
 
 def test_setup_runs_once_where_the_code_lies_while_other_ranks_wait(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "_LOOK_S", 0.01)
-    spec = _spec(tmp_path, "echo $PIP_PREFIX >> ran")
+    spec = _spec(tmp_path, "echo $VIRTUAL_ENV >> ran")
     ranks = [threading.Thread(target=environment.set_up, args=(spec, tmp_path, lambda: None)) for _ in range(3)]
     for rank in ranks:
         rank.start()
@@ -40,3 +45,29 @@ def test_a_setup_that_fails_says_how_and_is_tried_again(tmp_path):
     (tmp_path / "code" / "there").touch()
     environment.set_up(spec, tmp_path, lambda: None)
     assert (tmp_path / "setup.done").exists()
+
+
+def test_setup_brings_another_version_of_a_package_without_touching_the_one_that_is_there(tmp_path):
+    outside = tmp_path / "outside"
+    venv.create(outside, symlinks=True)
+    [theirs] = outside.glob("lib/*/site-packages")
+    pip = Path(importlib.util.find_spec("pip").origin).parents[1]
+    (theirs / "pip.pth").write_text(f"{pip}\n")
+    for version, folder in (("1.0", theirs), ("2.0", tmp_path)):
+        with zipfile.ZipFile(tmp_path / f"thing-{version}-py3-none-any.whl", "w") as wheel:
+            about = f"thing-{version}.dist-info"
+            wheel.writestr("thing.py", f"version = {version!r}\n")
+            wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: thing\nVersion: {version}\n")
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", f"thing.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
+            if version == "1.0":
+                wheel.extractall(folder)
+    code = "import os, sys; from pathlib import Path; from sailor_runtime.command.environment import installing\n"
+    code += "os.execvpe('bash', ['bash', '-c', sys.argv[2]], os.environ | installing(Path(sys.argv[1])))"
+    run = f"set -e; cd {tmp_path}; say() {{ python -c 'import thing; print(thing.version)'; }}; say\n"
+    run += "pip install -q --no-index --no-deps thing-2.0-*.whl; say"
+    command = [outside / "bin" / "python", "-c", code, tmp_path, run]
+    environ = {**os.environ, "PYTHONPATH": str(Path(environment.__file__).parents[2])}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert done.stdout.split() == ["1.0", "2.0"], done.stderr
+    assert (theirs / "thing.py").read_text() == "version = '1.0'\n"

@@ -56,7 +56,8 @@ class Supervisor:
         self._code = home / spec.code if spec.code else home / "work"
         self._code.mkdir(parents=True, exist_ok=True)
         number = spec.working_nodes.index(self._node)
-        self._checkpoints = Checkpoints(home / "checkpoints", place(spec.checkpoint.directory), number)
+        attempt = f"{spec.run}/{spec.generation}"
+        self._checkpoints = Checkpoints(home / "checkpoints", place(spec.checkpoint.directory), number, attempt)
         self._environment = environment(spec, self._node, home, self._checkpoints.folder)
         logs = home / "logs"
         self._output = Output(

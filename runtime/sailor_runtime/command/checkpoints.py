@@ -3,7 +3,7 @@
 Whatever stands at the top of the folder, a file or a folder, is one checkpoint. It is complete once nobody writes to it
 any more. A folder's files are listed in `.sailor/NAME.RANK.json`, written after them, by every node that has a part; as
 long as one that has begun (`.begun`, written once it sees a change) has not ended, or a file is not there as it was
-written, it is not brought back. What has begun and never ended is forgotten before the next start.
+written, it is not brought back. What was copied of one that never ended is removed before the next start.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ _QUIET_FOLDER_S, _QUIET_FILE_S = 5.0, 1.0
 _HANDLED_S = 0.2
 _UNFINISHED = (".tmp", ".partial", ".incomplete", ".part")
 _MARK = re.compile(r"(.+)\.(\d+)\.(json|begun)")
+_STAGED = ".staged-"
 
 # By path below the checkpoint, "" for one that is a file: size and time of change.
 Files = dict[str, tuple[int, int]]
@@ -70,7 +72,8 @@ class Folder:
     def _put(self, name: str, write: Callable[[Path], Any]) -> None:
         path = self._path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
+        staged = self._path / MARKS / f"{_STAGED}{uuid.uuid4().hex}"
+        staged.parent.mkdir(exist_ok=True)
         write(staged)
         os.replace(staged, path)
 
@@ -89,11 +92,12 @@ class _Seen:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """The checkpoints of one node."""
+    """The checkpoints of one node; `attempt` names what starts on all nodes together."""
 
     folder: Path
     store: Store | Folder
     rank: int
+    attempt: str
     _kept: dict[str, Files] = field(default_factory=dict)
     _mine: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
@@ -105,7 +109,7 @@ class Checkpoints:
         """Make the local folder equal to what is complete; return its names, the newest last. Raises StoreError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
-            self._forget_torn()
+            self._remove_torn()
         complete = self.complete()
         for name in os.listdir(self.folder):
             if name not in complete:
@@ -117,18 +121,34 @@ class Checkpoints:
             self._others[name] = {path: found for path, found in files.items() if path not in mine}
         return found
 
-    def _forget_torn(self) -> None:
-        """Remove all marks of what has begun and not ended; the begun ones last, since others read meanwhile."""
-        marks = [match for mark in self.store.names(MARKS) if (match := _MARK.fullmatch(mark))]
-        torn = {match[1] for match in marks if match[3] == "begun"}
-        for match in sorted(marks, key=lambda match: match[3] == "begun"):
-            if match[1] in torn:
-                self.store.remove(f"{MARKS}/{match[0]}")
+    def _remove_torn(self) -> None:
+        """Remove what earlier attempts have begun and not ended, and files that were half copied."""
+        for mark in self.store.names(MARKS):
+            match = _MARK.fullmatch(mark)
+            if mark.startswith(_STAGED):
+                self.store.remove(f"{MARKS}/{mark}")
+            elif match and match[3] == "begun" and self._read(mark).get("attempt") != self.attempt:
+                self._remove(match[1])
+
+    def _remove(self, name: str) -> None:
+        """Remove what all nodes have copied of a checkpoint; should that break off, it has begun and not ended."""
+        marks = [mark for mark in self.store.names(MARKS) if (match := _MARK.fullmatch(mark)) and match[1] == name]
+        files = {path for mark in marks for path in self._read(mark).get("files", ())}
+        self._begin(name, files)
+        for path in sorted(files):
+            self.store.remove(f"{name}/{path}" if path else name)
+        for mark in marks:
+            if mark != f"{name}.{self.rank}.begun":
+                self.store.remove(f"{MARKS}/{mark}")
+        self._end(name)
+
+    def _read(self, mark: str) -> dict[str, Any]:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return dict(json.loads(self.store.read(f"{MARKS}/{mark}")))
+        return {}
 
     def _saved_before(self, name: str) -> Files:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return dict(json.loads(self.store.read(f"{MARKS}/{name}.{self.rank}.json"))["files"])
-        return {}
+        return dict(self._read(f"{name}.{self.rank}.json").get("files", {}))
 
     def _brought(self, name: str, files: Files) -> bool:
         target = self.folder / name
@@ -165,8 +185,8 @@ class Checkpoints:
             if match[3] == "begun":
                 begun.add((name, rank))
                 continue
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                ended.setdefault(name, {})[rank] = json.loads(self.store.read(f"{MARKS}/{mark}"))
+            if part := self._read(mark):
+                ended.setdefault(name, {})[rank] = part
         for name, _ in begun:
             ended.pop(name, None)
         found: dict[str, Files] = {}
@@ -192,7 +212,7 @@ class Checkpoints:
         names = sorted(
             name for name in _names(self.folder) if not name.startswith(".") and not name.endswith(_UNFINISHED)
         )
-        self._begin(names)
+        self._begin_changed(names)
         for name in names:
             files = _files(self.folder / name)
             seen = self._seen.get(name)
@@ -208,13 +228,12 @@ class Checkpoints:
             handled = told_at is not None and seen.changed_at >= told_at + _HANDLED_S
             if quiet or (over and (clean or handled)):
                 # A copy may have taken long.
-                self._begin(names)
-                self._begin([name], copying=True)
+                self._begin_changed(names)
                 saved.append(self._copied(name, files))
         self._drop_removed(set(names))
         return saved
 
-    def _begin(self, names: list[str], *, copying: bool = False) -> None:
+    def _begin_changed(self, names: list[str]) -> None:
         """Say of each folder that is new or changed that this node has a part of it which has not ended.
 
         What this node alone has saved before stays whole in the store until it is copied anew.
@@ -223,13 +242,13 @@ class Checkpoints:
             files = _files(self.folder / name)
             if not files or self._kept.get(name) == files:
                 self._end(name)
-            elif (
-                "" not in files
-                and name not in self._begun
-                and (copying or name not in self._kept or self._is_shared(name))
-            ):
-                self.store.write(f"{MARKS}/{name}.{self.rank}.begun", b"")
-                self._begun.add(name)
+            elif "" not in files and name not in self._begun and (name not in self._kept or self._is_shared(name)):
+                self._begin(name, ())
+
+    def _begin(self, name: str, files: Iterable[str]) -> None:
+        mark = json.dumps({"attempt": self.attempt, "files": sorted(files)}).encode()
+        self.store.write(f"{MARKS}/{name}.{self.rank}.begun", mark)
+        self._begun.add(name)
 
     def _is_shared(self, name: str) -> bool:
         marks = (_MARK.fullmatch(mark) for mark in self.store.names(MARKS))
@@ -244,6 +263,8 @@ class Checkpoints:
         """Copy this node's part of a checkpoint. Files that it had before and has no longer are removed."""
         before, others, folder = self._kept.get(name, {}), self._others.get(name, {}), files
         files = {path: found for path, found in files.items() if others.get(path) != found}
+        if "" not in files:
+            self._begin(name, files.keys() | before.keys() - others.keys())
         for path, found in files.items():
             if before.get(path) != found:
                 self.store.upload(
@@ -264,12 +285,17 @@ class Checkpoints:
         for name in self._begun - names:
             self._end(name)
         for name in self._kept.keys() - names:
-            if (name in self._mine or self.rank == 0) and self._kept.keys() & names:
+            if not self._kept.keys() & names:
+                continue
+            if self.rank == 0:
+                self._remove(name)
+            elif name in self._mine:
                 self.store.remove(f"{MARKS}/{name}.{self.rank}.json")
-                others = self._others.pop(name, {}) if self.rank else {}
-                for path in self._kept[name].keys() - others.keys():
+                for path in self._kept[name].keys() - self._others.pop(name, {}).keys():
                     self.store.remove(f"{name}/{path}" if path else name)
-                del self._kept[name]
+            else:
+                continue
+            del self._kept[name]
 
 
 def step_of(name: str) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+import venv
 from pathlib import Path
 
 from sailor_runtime.spec import CommandNode, CommandSpec
@@ -15,11 +17,29 @@ def library(home: Path) -> Path:
 
 
 def installing(home: Path) -> dict[str, str]:
-    """Return variables with which `pip install` brings packages into the node's folder, whoever owns Python."""
-    packages, own = home / "packages", str(Path(sys.executable).parent)
+    """Return variables with which packages are installed for this node alone, whoever owns Python.
+
+    They go into a virtual environment that sees all that this interpreter has. There pip installs another version
+    beside the one it finds, and elsewhere it would replace that: on this machine or a shared disk the owner's own.
+    """
+    packages, found = home / "packages", library(home)
+    pip = packages / "bin" / "pip"
+    if not pip.exists():
+        own_pip = importlib.util.find_spec("pip") is None
+        venv.EnvBuilder(symlinks=True, with_pip=own_pip).create(packages)
+        seen = [
+            path for path in sys.path if Path(path).name in ("site-packages", "dist-packages") and path != str(found)
+        ]
+        (found / "outside.pth").write_text(f"import site; list(map(site.addsitedir, {seen}))\n")
+        if not own_pip:
+            # The one that is seen belongs to another interpreter.
+            pip.write_text(f'#!/bin/sh\nexec "{packages}/bin/python" -m pip "$@"\n')
+            pip.chmod(0o755)
+            pip.with_name("pip3").symlink_to("pip")
+    own = str(Path(sys.executable).parent)
     return {
         "PATH": os.pathsep.join([str(packages / "bin"), own, os.environ.get("PATH", os.defpath)]),
-        "PIP_PREFIX": str(packages),
+        "VIRTUAL_ENV": str(packages),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
 

@@ -14,7 +14,7 @@ from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place
 
 def main(url: str, folder: Path) -> int:
     try:
-        saved = Checkpoints(folder, place(url), 0)
+        saved = Checkpoints(folder, place(url), 0, "fetch")
         found = saved.complete()
         size = sum(size for files in found.values() for size, _ in files.values())
         sys.stdout.write(json.dumps({"checkpoint": "", "bytes": size}) + "\n")
