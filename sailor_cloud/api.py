@@ -53,7 +53,6 @@ def plan(
     deciding: Callable[[Decision], None] | None = None,
     time_limit_s: float | None = None,
     progress: Callable[[float], None] | None = None,
-    processes: int = 1,
     machine: LocalMachine | None = None,
     strategy: str | None = None,
     oracle: bool = False,
@@ -73,8 +72,7 @@ def plan(
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. `choose` takes the cheapest, the balanced or the fastest plan
     instead of the goal's; `deciding` gets the three while the search goes on. After `time_limit_s` the best plan
-    found so far is the answer. `progress` gets the share of the search that is done. With more than one of `processes`
-    two make the search where the system can copy one (Linux); the answer is the same.
+    found so far is the answer. `progress` gets the share of the search that is done.
 
     Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
     `base` is the folder against which paths in the job are resolved, by default that of the job file. `profiles`,
@@ -127,7 +125,6 @@ def plan(
             deciding=deciding,
             time_limit_s=time_limit_s,
             progress=progress,
-            processes=processes,
         ),
     )
 
@@ -272,7 +269,6 @@ def explain(
     planned: Callable[[PlanDocument, Explanation], None] = lambda document, so_far: None,
     found: Callable[[Gain], None] = lambda gain: None,
     time_limit_s: float | None = None,
-    processes: int = 1,
     machine: LocalMachine | None = None,
 ) -> Explanation:
     """Say why the best plan of a job, or the plan of a document, is what it is; arguments and errors as of `plan`.
@@ -306,7 +302,7 @@ def explain(
         clock = clock or SystemClock()
         # The plan is the first thing that it explains.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
-        document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, processes=processes, **options)
+        document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **options)
     job, prices = document.job, catalog.load(pricing=pricing)
     known: Any = {
         "catalog": prices,
@@ -338,7 +334,6 @@ def explain(
         lambda changed: problem_of(changed, **known),
         problem.space,
         progress,
-        processes,
         found,
         deadline,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import PlanDocument
@@ -17,7 +16,6 @@ from sailor_cloud.planner.explain.decision import draft_of
 from sailor_cloud.planner.explain.quota_change import known_quotas, tight_quotas, under_quotas
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds
-from sailor_cloud.planner.parallel.two_processes import Team, together
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import Searched
@@ -67,42 +65,26 @@ def gains(
     problem_of: Callable[[Job], Problem],
     space: Space | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
-    processes: int = 1,
     found: Callable[[Gain], None] = lambda gain: None,
     deadline: Deadline | None = None,
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
     space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
-    gets before each search how many are done, of how many; `found` gets each gain as it comes. With more than
-    one of `processes` two make the searches. After the `deadline`, what is left is not searched.
+    gets before each search how many are done, of how many; `found` gets each gain as it comes. After the `deadline`,
+    what is left is not searched.
 
     Small spaces are searched as a whole. In large ones a local search goes on from the plan and from homogeneous plans,
     so that a gain may be larger than what is shown.
     """
-    search = partial(_gains, job, document, catalog, problem_of, space, progress, found, deadline or Deadline())
-    return together(search, processes=processes)
-
-
-def _gains(
-    job: Job,
-    document: PlanDocument,
-    catalog: Catalog,
-    problem_of: Callable[[Job], Problem],
-    space: Space | None,
-    progress: Callable[[int, int], None],
-    tell: Callable[[Gain], None],
-    deadline: Deadline,
-    team: Team,
-) -> tuple[Gain, ...]:
-    effort = replace(NORMAL, team=team)
+    effort, deadline = NORMAL, deadline or Deadline()
     searched = Searched(effort=effort)
     wanted: list[tuple[str, Job, Space | None]] = [(*each, None) for each in _changes(job, document, catalog)]
     if space is not None:
         wanted += [(change, job, wider) for change, wider in _wider(space)]
     before = None if document.objective is None else document.objective.value
     asked = document.decision is not None and document.decision.asked is not None
-    found: list[Gain] = []
+    made: list[Gain] = []
     try:
         if space is not None:
             space.known.deadline = deadline
@@ -111,20 +93,17 @@ def _gains(
             # may have been cut short.
             before = _better(job, before, _value(searched, space, job, document, effort))
         for number, (change, changed, wider) in enumerate(wanted):
-            if team.leads:
-                progress(number, len(wanted))
+            progress(number, len(wanted))
             anew = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
             there = wider or (problem_of(changed).space if anew else space)
             assert there is not None, "a space is built where there is none"
             there.known.deadline = deadline
             value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
-            found.append(_gain(change, job, before, value))
-            if team.leads:
-                tell(found[-1])
+            made.append(_gain(change, job, before, value))
+            found(made[-1])
     except OutOfTimeError:
-        # The second process, if this is it, ends here.
-        team.end()
-    return tuple(found)
+        pass
+    return tuple(made)
 
 
 def _nodes(job: Job) -> int | None:

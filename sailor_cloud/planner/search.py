@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
@@ -35,7 +34,6 @@ from sailor_cloud.planner.explain.quota_change import quota_changes
 from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
-from sailor_cloud.planner.parallel.two_processes import Team, together
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
@@ -147,7 +145,7 @@ def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> P
         told = (
             asked if asked.progress is None or wanted is None else replace(asked, progress=_later(asked.progress, step))
         )
-        return together(partial(_search, tighter, told, clock, started), processes=asked.processes)
+        return _search(tighter, told, clock, started)
 
     wanted = job.constraints.probability
     first = searched(1.0, 0)
@@ -166,14 +164,12 @@ def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
 class _Progress:
     """Tells the share of a search that is done; an estimate that falls behind what was told is not told."""
 
-    team: Team
     told_to: Callable[[float], None]
     share: float = 0.0
 
     def tell(self, share: float) -> None:
         self.share = max(self.share, share)
-        if self.team.leads:
-            self.told_to(self.share)
+        self.told_to(self.share)
 
 
 @dataclass(slots=True)
@@ -207,10 +203,8 @@ class _Incumbents:
         del self.kept[self.most :]
 
 
-def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team: Team) -> PlanDocument:
-    effort = replace(NORMAL, team=team)
-    if asked.progress is not None:
-        effort = replace(effort, tell=_Progress(team, asked.progress).tell)
+def _search(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
+    effort = NORMAL if asked.progress is None else replace(NORMAL, tell=_Progress(asked.progress).tell)
     deadline = problem.space.known.deadline
     run = _Run(problem, asked, effort)
     if asked.time_limit_s is not None:
@@ -220,8 +214,6 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float, team:
     try:
         run.search()
     except OutOfTimeError:
-        # The second process, if this is it, ends here.
-        team.end()
         deadline.lift()
         run.end_early()
     finally:
@@ -334,7 +326,7 @@ class _Run:
         """Tell what people can choose from so far, where somebody wants to know it."""
         if self.asked.decide and self.asked.deciding is not None:
             decision = self.deciding.decision(self.deciding.picks(self.effort, chosen), complete=False)
-            if decision is not None and self.effort.team.leads:
+            if decision is not None:
                 self.asked.deciding(decision)
 
     def _spread(self, effort: Effort, drafts: Sequence[Draft]) -> list[Draft]:

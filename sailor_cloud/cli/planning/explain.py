@@ -78,7 +78,6 @@ def explain(
     from sailor_cloud import api
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.decision.explanation_text import print_gain, print_reasons, print_rest
-    from sailor_cloud.workload.this_machine import usable_cores
 
     given = read_document(what) if what.suffix == ".json" else None
     if given is not None:
@@ -95,7 +94,6 @@ def explain(
                     clock=clock,
                     time_limit_s=time_limit_s,
                     progress=lambda share: show(share, 1.0),
-                    processes=usable_cores(),
                     **folders,
                 )
         return _answer(given, why_not, as_json=as_json)
@@ -119,7 +117,6 @@ def explain(
             planned=planned,
             found=found,
             time_limit_s=time_limit_s,
-            processes=usable_cores(),
             **folders,
         )
     if as_json:

@@ -112,7 +112,6 @@ def plan(
     from sailor_cloud import api
     from sailor_cloud.model.document import Pick, Status
     from sailor_cloud.planner.space.restrictions import Restriction
-    from sailor_cloud.workload.this_machine import usable_cores
 
     asked = "json" if as_json else form
     forms: dict[Path | None, str] = {path: _form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
@@ -140,7 +139,6 @@ def plan(
             time_limit_s=time_limit_s,
             deciding=first_screen(job, show),
             progress=lambda share: show(share, 1.0),
-            processes=usable_cores(),
             strategy=strategy,
             oracle=oracle,
             engine=engine,

@@ -172,7 +172,6 @@ def _document(
     from sailor_cloud.provision.providers import on_a_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
     from sailor_cloud.workload.hub import pinned_as
-    from sailor_cloud.workload.this_machine import usable_cores
 
     job = read_job(job_file, on=on, cluster=cluster)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
@@ -192,7 +191,6 @@ def _document(
                 choose=None if choose is None else Pick(choose),
                 deciding=first_screen(job, show),
                 progress=lambda share: show(share, 1.0),
-                processes=usable_cores(),
             )
     document = read_document(plan_file)
     # A plan holds the commits of what its job names on the Hub.

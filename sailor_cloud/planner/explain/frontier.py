@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from sailor_cloud.model.document import FrontierPoint
 from sailor_cloud.planner.evaluate.pareto import Money, OfNodes, behind, figures, of_run, unbeaten
 from sailor_cloud.planner.explain.frontier_steps import Explorer
 from sailor_cloud.planner.improvement.choice import Chosen
-from sailor_cloud.planner.parallel.tasks import Task, do
 from sailor_cloud.planner.space.draft import Draft, nodes_of, to_plan
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Target
@@ -62,8 +60,9 @@ def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effo
     points: list[FrontierPoint | None] = []
     every = {draft.order(): draft for money in (of_run, OfNodes(space)) for draft in promising(drafts, money)}
     wanted = [draft for order, draft in every.items() if order != chosen.draft.order()]
-    tasks = [Task(partial(_replayed, space, draft), points.append) for draft in wanted]
-    do(tasks, team=effort.team, tell=effort.tell)
+    for number, draft in enumerate(wanted):
+        effort.tell(number / len(wanted))
+        points.append(_replayed(space, draft))
     return traded(first, [point for point in points if point is not None and not _covers(first, point)])
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.evaluate.pareto import Money, behind, figures, of_run, trade, unbeaten
 from sailor_cloud.planner.improvement import Improver, Neighbour, Neighbourhood
-from sailor_cloud.planner.parallel.tasks import Task, do
 from sailor_cloud.planner.space.draft import Draft, significant
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
@@ -53,9 +51,7 @@ class Explorer:
         judged = 0
         while judged < most and self._starts:
             wanted = [step for start in self._next() for step in self._steps(start)][: most - judged]
-            drawn: list[Draft | None] = []
-            tasks = [Task(partial(improver.made, step, self.space.zero_stage), drawn.append) for step in wanted]
-            do(tasks, team=self.effort.team, tell=lambda share: None)
+            drawn = [improver.made(step, self.space.zero_stage) for step in wanted]
             judged += len(wanted)
             self.effort.tell(judged / most)
             found += self._enter([draft for draft in drawn if draft is not None])

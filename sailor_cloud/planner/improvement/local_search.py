@@ -20,7 +20,6 @@ from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
 from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
-from sailor_cloud.planner.parallel.tasks import Task, do
 from sailor_cloud.planner.space.draft import Draft, Rank, significant
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
@@ -38,8 +37,6 @@ _STAGES = 40
 # A neighbour with the ZeRO stage that it is at.
 _Staged = tuple[int, Neighbour]
 
-# How many drafts one task evaluates.
-_AT_ONCE = 16
 # Of what a draft becomes so many are kept, the best ones.
 _KEPT = 3
 
@@ -62,8 +59,9 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
     improver.factors = improver.evaluator(improver.stage(first)).correction(first)
     found = list(known)
     for begin, end, count, each in ((0.1, 0.4, most, _FIRST), (0.4, 1.0, _FINALISTS, _LAST)):
-        tasks = [Task(partial(improver.descend, draft, each * effort.depth), found.extend) for draft in leaders[:count]]
-        do(tasks, team=effort.team, tell=effort.between(begin, end).tell)
+        for number, draft in enumerate(leaders[:count]):
+            effort.between(begin, end).tell(number / len(leaders[:count]))
+            found += improver.descend(draft, each * effort.depth)
         leaders = _leaders(space, improver, found)
     return found
 
@@ -74,18 +72,11 @@ def evaluated(space: Space, target: Target, drafts: Sequence[Draft], effort: Eff
 
 
 def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
-    found: list[Draft] = []
-    tasks = [
-        Task(partial(_expected, improver, drafts[first : first + _AT_ONCE]), found.extend)
-        for first in range(0, len(drafts), _AT_ONCE)
-    ]
-    do(tasks, team=effort.team, tell=effort.tell)
+    found = []
+    for number, draft in enumerate(drafts):
+        effort.tell(number / len(drafts))
+        found.append(improver.expected(draft))
     return found
-
-
-def _expected(improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return drafts with their figures under the replay."""
-    return [improver.expected(draft) for draft in drafts]
 
 
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:

@@ -9,13 +9,11 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.parallel.plain_values import carried
 from sailor_cloud.planner.patterns.units import Unit
 
 Ints = NDArray[np.int64]
 
 
-@carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """Blocks of a unit: each has `per_node` neighbouring stages of `replicas` pipelines on every node."""

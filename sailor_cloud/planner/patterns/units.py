@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from sailor_cloud.planner.parallel.plain_values import carried
 from sailor_cloud.planner.space.space import Space
 
 # With more zones than this, nodes of several zones are taken together only by region and all in all.
 _ZONES_COMBINED = 3
 
 
-@carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """Nodes of `devices` devices each: `pools` of one zone each, of which `nodes` may be bought."""

@@ -6,13 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
 from sailor_cloud.planner.evaluate.pareto import behind, unbeaten
 from sailor_cloud.planner.improvement.evaluator import Evaluator
-from sailor_cloud.planner.parallel.tasks import Task, do
 from sailor_cloud.planner.seeds.blocks import Blocks
 from sailor_cloud.planner.seeds.blocks.guesses import Guess
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
@@ -64,27 +62,25 @@ class _Spread:
         return self.drafts
 
     def _judge(self, some: list[int], effort: Effort) -> None:
-        found: list[list[Draft]] = []
-        tasks = [Task(partial(self._judged, *self.rated[number]), found.append) for number in some]
-        do(tasks, team=effort.team, tell=effort.tell)
-        self._seen.update(some)
-        for (part, guess), drafts in zip((self.rated[number] for number in some), found, strict=True):
+        for at, number in enumerate(some):
+            effort.tell(at / len(some))
+            part, guess = self.rated[number]
+            drafts = self._judged(part, guess)
             self.taken[part, guess.nodes] += bool(drafts)
             self.drafts += drafts
+        self._seen.update(some)
 
     def _rate(self) -> None:
         """Rate the blocks of all parts."""
-        tasks = [
-            Task(partial(_guesses, search, part, key), self.rated.extend)
-            for part, search in enumerate(self.parts)
-            for key in search.many()
-        ]
-        do(tasks, team=self.effort.team, tell=self.effort.between(0.0, 0.4).tell)
+        wanted = [(part, search, key) for part, search in enumerate(self.parts) for key in search.many()]
+        for number, (part, search, key) in enumerate(wanted):
+            self.effort.tell(0.4 * number / len(wanted))
+            self.rated += [(part, guess) for guess in search.trades(key).guesses]
 
     def _group(self) -> None:
         """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
         searches = [GroupSearch(Evaluator(part.assessor)) for part in self.parts]
-        run(searches, GroupSearch.for_trades, self.effort)
+        run(searches, GroupSearch.for_trades)
         for part, search in zip(self.parts, searches, strict=True):
             self.drafts += self._here(part.space, search.every())
 
@@ -111,10 +107,6 @@ def spread(space: Space, effort: Effort) -> list[Draft]:
     alike = [variant for variant in variants(space, ()) if shared or variant.zero_stage == space.zero_stage]
     parts = [Blocks(part, anything) for variant in alike for part in narrowed(variant)]
     return _Spread(space, parts, effort).run()
-
-
-def _guesses(search: Blocks, part: int, key: tuple[int, int]) -> list[tuple[int, Guess]]:
-    return [(part, guess) for guess in search.trades(key).guesses]
 
 
 def _of_iteration(guess: Guess) -> float:

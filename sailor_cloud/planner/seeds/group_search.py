@@ -10,14 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
-from sailor_cloud.planner.parallel.tasks import Task, do
 from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
 from sailor_cloud.planner.space.draft import Draft, Rank, significant
-from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import Figure
 
 # Sets of sorts that are tried on fewer nodes, those of which numbers of nodes near the best are tried, and how often.
@@ -169,10 +166,10 @@ class GroupSearch:
         return significant(value * excess), *rest
 
 
-def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], list[Asked]], effort: Effort) -> None:
+def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], list[Asked]]) -> None:
     """Make searches turn by turn, all of them at once; `wanted`: what a search draws in a turn."""
     turn = 0
     while some := [(search, asked) for search in searches for asked in wanted(search, turn)]:
-        tasks = [Task(partial(search.drawn, asked), partial(search.enter, asked)) for search, asked in some]
-        do(tasks, team=effort.team, tell=NORMAL.tell)
+        for search, asked in some:
+            search.enter(asked, search.drawn(asked))
         turn += 1

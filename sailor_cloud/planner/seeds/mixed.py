@@ -1,15 +1,12 @@
 """Searches large problems for first plans, all parts of a space at once: blocks, then groups of equal pipelines.
 
-Each step is a row of tasks that depend on nothing but what the steps before it found, so that what is found doesn't
-depend on how many processes share them.
+Each step depends on nothing but what the steps before it found.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -17,8 +14,7 @@ from sailor_cloud.planner.bound.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.similar_zones import elsewhere
 from sailor_cloud.planner.improvement import Evaluator
-from sailor_cloud.planner.parallel.tasks import Task, do
-from sailor_cloud.planner.seeds.blocks import Blocks, Judged, Key, Rated
+from sailor_cloud.planner.seeds.blocks import Blocks
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.seeds.part import Part
@@ -100,15 +96,12 @@ class _Search:
     def _rate(self) -> None:
         """Rate the blocks of every part, and find the bound."""
         effort = self.effort.between(0.0, _RATED)
-        tasks: list[Task[Any]] = [] if self._limited else [Task(self._goal_bound, partial(setattr, self, "bound"))]
-        searches = [part.blocks for part in self.parts]
-        wanted: dict[Key, list[Blocks]] = {}
-        for search in searches:
-            for key in search.rough():
-                wanted.setdefault(key, []).append(search)
-        for key, those in wanted.items():
-            tasks.append(Task(partial(_rated, those, key), partial(_keep_rated, those, key), about=key[1:]))
-        do(tasks, team=effort.team, tell=effort.tell)
+        if not self._limited:
+            self.bound = self._goal_bound()
+        wanted = [(part.blocks, key) for part in self.parts for key in part.blocks.rough()]
+        for number, (blocks, key) in enumerate(wanted):
+            effort.tell(number / len(wanted))
+            blocks.keep(key, blocks.rate(key))
 
     def _judge(self) -> None:
         """Judge the most promising blocks of all parts."""
@@ -130,11 +123,8 @@ class _Search:
             blocks = Blocks(part.space.restricted(even_layers=True), self.target, effort, known=known, reaches=reaches)
             best = sorted(part.blocks.drafts, key=Draft.order)
             keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in best)
-            ratings = [
-                Task(partial(_rated, [blocks], key), partial(_keep_rated, [blocks], key), about=key[1:])
-                for key in list(keys)[:_EVEN_KEYS]
-            ]
-            do(ratings, team=effort.team, tell=NORMAL.tell)
+            for key in list(keys)[:_EVEN_KEYS]:
+                blocks.keep(key, blocks.rate(key))
             if blocks.found:
                 self._judge_blocks([blocks], _JUDGED_AT_ONCE[1], _JUDGED_AT_ONCE[1])
             self._enter(part, blocks.nearly_kept)
@@ -143,18 +133,8 @@ class _Search:
         """Judge the most promising blocks of some searches, so many of each at once at first and at most."""
         while any(wanted := [search.wanted(at_once) for search in searches]):
             at_once = min(most, 2 * at_once)
-            found: list[list[Judged]] = [[] for _ in searches]
-            do(
-                [
-                    Task(partial(search.judge, guess), there.append, about=(guess.replicas,))
-                    for search, guesses, there in zip(searches, wanted, found, strict=True)
-                    for guess in guesses
-                ],
-                team=self.effort.team,
-                tell=NORMAL.tell,
-            )
-            for search, there in zip(searches, found, strict=True):
-                search.enter(there)
+            for search, guesses in zip(searches, wanted, strict=True):
+                search.enter([search.judge(guess) for guess in guesses])
             best = min(search.known for search in searches)
             for search in searches:
                 search.known = best
@@ -163,7 +143,7 @@ class _Search:
         """Estimate plans of a group of equal pipelines for each accelerator."""
         for part in self.parts:
             part.groups.known = part.blocks.known
-        run([part.groups for part in self.parts], GroupSearch.for_the_best, self.effort)
+        run([part.groups for part in self.parts], GroupSearch.for_the_best)
         for part in self.parts:
             self._enter(part, part.groups.best())
 
@@ -191,13 +171,3 @@ class _Search:
                 self.best = min(self.best, draft.figures[self.target.goal])
             if draft.expected is not None:
                 self.expected[here.order()] = here
-
-
-def _rated(searches: Sequence[Blocks], key: Key) -> list[Rated]:
-    """Rate a key in each of some searches."""
-    return [search.rate(key) for search in searches]
-
-
-def _keep_rated(searches: Sequence[Blocks], key: Key, found: Sequence[Rated]) -> None:
-    for search, rated in zip(searches, found, strict=True):
-        search.keep(key, rated)

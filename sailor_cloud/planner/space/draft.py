@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
@@ -49,14 +48,6 @@ class Draft:
         """What the replay is expected to find where that is known, else the figures of the closed form."""
         return self.figures if self.expected is None else self.expected
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Let a draft be sent to another process as plain numbers: it has hundreds of slots."""
-        rows = [
-            (tuple(chain(*part.slots)), part.cut, part.microbatch_size, part.microbatches, part.recompute)
-            for part in self.pipelines
-        ]
-        return _received, (rows, self.goal, self.figures, self.zero_stage, self.expected)
-
     def order(self) -> tuple[object, ...]:
         """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way."""
         return (
@@ -68,29 +59,6 @@ class Draft:
             len(self.pipelines),
             tuple(pipeline.key() for pipeline in self.pipelines),
         )
-
-
-def _received(
-    rows: Sequence[tuple[Any, ...]],
-    goal: Figure,
-    figures: Mapping[Figure, float],
-    zero_stage: int,
-    expected: Mapping[Figure, float] | None,
-) -> Draft:
-    """Return the draft that was sent."""
-    pipelines = []
-    for places, cut, size, count, recompute in rows:
-        numbers = iter(places)
-        pipelines.append(
-            DraftPipeline(
-                slots=tuple(map(Slot, numbers, numbers, numbers)),
-                cut=cut,
-                microbatch_size=size,
-                microbatches=count,
-                recompute=recompute,
-            )
-        )
-    return Draft(pipelines=tuple(pipelines), goal=goal, figures=figures, zero_stage=zero_stage, expected=expected)
 
 
 def significant(value: float) -> float:

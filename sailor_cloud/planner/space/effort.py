@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-
-from sailor_cloud.planner.parallel.two_processes import Team
+from dataclasses import dataclass, replace
 
 
 class OutOfTimeError(Exception):
@@ -39,15 +37,14 @@ class Effort:
     """`refined`: drafts that a local search begins from; `depth`: how far it goes, relative.
 
     `judged`: plans of blocks that are judged exactly. `tell` gets the share of the search that is done, by counts of
-    what there is to look at; shares never fall. `team`: the processes that make the search. Where nothing is `bounded`,
-    a search may leave out what only proves.
+    what there is to look at; shares never fall. Where nothing is `bounded`, a search may leave out what only
+    proves.
     """
 
     refined: int = 5
     depth: float = 1.0
     judged: int = 120
     bounded: bool = True
-    team: Team = field(default_factory=Team)
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:

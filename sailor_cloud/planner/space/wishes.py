@@ -18,8 +18,7 @@ class Wishes:
     that no other one beats in both. `top`: also so many plans of other kinds. `decide`: also the cheapest, the balanced
     and the fastest plan, of which `choose` is the answer, else the goal's; `deciding` gets them whenever they may
     have changed. After `time_limit_s` the best plan found until then is the answer, and never called optimal.
-    `progress` gets the share of the search that is done, ever larger ones. With more than one of `processes` two make
-    the search; the answer is the same.
+    `progress` gets the share of the search that is done, ever larger ones.
     """
 
     restrictions: tuple[Restriction, ...] = ()
@@ -31,4 +30,3 @@ class Wishes:
     deciding: Callable[[Decision], None] | None = None
     time_limit_s: float | None = None
     progress: Callable[[float], None] | None = None
-    processes: int = 1

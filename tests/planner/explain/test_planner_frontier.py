@@ -127,7 +127,7 @@ def test_two_zones_of_two_accelerators_have_at_least_twenty_points_each_beaten_b
         network=links,
         profiles=times,
         clock=FixedClock(AS_OF),
-        wishes=planner.Wishes(beside=True, frontier=True, processes=2),
+        wishes=planner.Wishes(beside=True, frontier=True),
     )
     points = document.frontier
     assert len(points) >= 20

@@ -15,7 +15,6 @@ from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
 from sailor_cloud.planner.space.draft import nodes_of, to_plan
-from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.simulator import evaluate
 
@@ -30,7 +29,7 @@ def job_of(accelerators, **changes):
 def searched(job, wanted=GroupSearch.for_the_best):
     space = make_space(job)
     search = GroupSearch(Evaluator(Assessor(space, target_of(job))))
-    run([search], wanted, NORMAL)
+    run([search], wanted)
     return space, search
 
 

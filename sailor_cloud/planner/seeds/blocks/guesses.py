@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.bound.bounds import least_fixed_s
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.evaluate.pareto import behind, near, unbeaten
-from sailor_cloud.planner.parallel.plain_values import carried
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
 from sailor_cloud.planner.patterns.option import Option
 from sailor_cloud.planner.patterns.units import units
@@ -37,7 +36,6 @@ _EXTENDED = (40, 20, 10, 0)
 _MORE_SHORT = 4
 
 
-@carried
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
     """Blocks for `replicas` pipelines, and about what they reach: `usd` of an iteration, nodes with `usd_per_hour`."""

@@ -1,1 +1,0 @@
-"""One search in two processes, with the same result."""
