@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles
 
-# Which part of a time limit for an explanation the search for the plan has.
+# Share of explain's time limit that the search for the plan may use.
 _PLANNING = 0.6
 
 

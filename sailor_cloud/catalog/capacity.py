@@ -77,7 +77,7 @@ def capacity_problems(job: Job, catalog: Catalog) -> Iterator[Problem]:
         elif (like := _like(entry, catalog)) is None:
             message = f"{entry.instance_type!r} is no instance type of {entry.provider} with an accelerator"
             yield Problem(path=f"{path}.instance_type", message=message)
-        elif entry.own_usd_per_hour is None and like.zone != entry.zone:
+        elif entry.own_usd_per_hour is None and (like.zone, like.market) != (entry.zone, Market.ON_DEMAND):
             message = f"no on-demand price of {entry.instance_type} is known in {entry.zone}"
             yield Problem(path=path, message=message, hint="give usd_per_hour")
 
@@ -118,7 +118,7 @@ def _offer(entry: Capacity, catalog: Catalog) -> Offer | None:
 
 
 def _like(entry: Capacity, catalog: Catalog) -> Offer | None:
-    """Return an on-demand offer of the type, in the zone itself where there is one, else anywhere."""
+    """Return an on-demand offer of the type in the zone itself, else one of any market and zone."""
     known = catalog.offers(
         provider=entry.provider, markets=[Market.ON_DEMAND], instance_types=[entry.instance_type], zones=[entry.zone]
     ) or catalog.offers(provider=entry.provider, instance_types=[entry.instance_type])
@@ -140,7 +140,7 @@ def groups(job: Job, now: datetime) -> list[tuple[Capacity, ...]]:
     for entry in job.cloud.reserved:
         if not any(_allows(resource, entry) for resource in job.resources):
             continue
-        start, end = entry.terms.start_s(now), entry.terms.end_s(now)
+        start, end = entry.terms.start_s(now), entry.terms.end_s(now, entry.market)
         if start <= 0 and end is None:
             lasting.append(entry)
         elif end is None or end > max(0.0, start):

@@ -51,7 +51,9 @@ COMMANDS: dict[str, _Entry] = {
     "compare": _Entry("planning.compare", "compare", "Plan a job as published planners would, beside our plan."),
     "diff": _Entry("planning.diff", "diff", "Show what the change from one plan to another costs."),
     "profile": _Entry("inputs.profile", "profile", "Measure layers, memory and links on this machine."),
-    "import": _Entry("inputs.interchange", "import_data", "Read another tool's profiles, network and clusters."),
+    "import": _Entry(
+        "inputs.interchange", "import_data", "Read profiles, clusters or reserved capacity into our formats."
+    ),
     "export": _Entry("inputs.interchange", "export", "Write a plan in another tool's format."),
     "prices": _Entry("inputs.prices", "prices", "Show, refresh and compare prices."),
     "quota": _Entry("inputs.quota", "quota", "Show what the account may buy, against what a job needs."),

@@ -124,11 +124,12 @@ class Terms:
         later = 0.0 if self.starts_at is None else (self.starts_at - now).total_seconds()
         return max(self.wait_s, later)
 
-    def end_s(self, now: datetime) -> float | None:
-        """Return the seconds from now until nodes end; None where nothing ends them."""
+    def end_s(self, now: datetime, market: Market) -> float | None:
+        """Return the seconds from now until nodes of a market end; None where nothing ends them."""
         ends = [] if self.most_s is None else [self.start_s(now) + self.most_s]
         if self.ends_at is not None:
-            ends.append((self.ends_at - now).total_seconds() - BLOCK_ENDS_EARLY_S)
+            early_s = BLOCK_ENDS_EARLY_S if market is Market.CAPACITY_BLOCK else 0.0
+            ends.append((self.ends_at - now).total_seconds() - early_s)
         return min(ends, default=None)
 
 

@@ -61,7 +61,8 @@ def test_a_block_costs_its_whole_price_and_ends_half_an_hour_early() -> None:
     assert START is not None
     assert block.own_usd_per_hour == 1.0
     assert block.terms.start_s(START) == 0.0
-    assert block.terms.end_s(START) == 86400.0 - BLOCK_ENDS_EARLY_S
+    assert block.terms.end_s(START, block.market) == 86400.0 - BLOCK_ENDS_EARLY_S
+    assert block.terms.end_s(START, Market.RESERVATION) == 86400.0
     assert entry(id="cr-0123", usd=None).own_usd_per_hour == 0.0
 
 

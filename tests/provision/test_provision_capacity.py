@@ -287,7 +287,8 @@ def test_import_writes_what_is_held_and_what_is_offered(aws: Gaps, tmp_path: Pat
     arguments = ["capacity", str(job), "-o", str(target), "--as-of", "2026-11-30"]
     result = CliRunner().invoke(import_data, arguments, catch_exceptions=False)
     assert (
-        result.output == "block-use1-az6-2x1d-1201-1130: 2 x g4dn.xlarge in use1-az6 from 2026-12-01 11:30, 48.00 USD\n"
+        result.output
+        == "block-use1-az6-2x1d-1201-1130: 2 x g4dn.xlarge in use1-az6 from 2026-12-01 11:30 UTC, 48.00 USD\n"
     )
     (block,) = read_capacity(target)
     assert (block.usd, block.starts_at, block.ends_at) == (48.0, BLOCK.starts_at, BLOCK.ends_at)

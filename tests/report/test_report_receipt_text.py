@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
@@ -110,7 +110,16 @@ def test_what_is_kept_is_listed_with_its_price_and_how_to_delete_it() -> None:
     bucket = KeptResource(type="bucket", name="b", usd_per_month=1.5, delete_command="gcloud storage rm -r gs://b")
     text = shown(replace(RECEIPT, kept=(bucket,)))
     assert "bucket b kept, 1.500 USD/month gcloud storage rm -r gs://b" in text
-    assert "1 kept on purpose" in text
+    assert text.rstrip().endswith("confirmed by an independent sweep; 1 kept on purpose")
+
+
+def test_a_block_that_nobody_can_cancel_is_not_kept_on_purpose() -> None:
+    ends = datetime(2026, 12, 2, tzinfo=UTC)
+    block = KeptResource(type="block", name="cr-1", usd_per_month=0.0, delete_command="", ends_at=ends)
+    text = shown(replace(RECEIPT, kept=(block,)))
+    assert text.rstrip().endswith("confirmed by an independent sweep; 1 paid for until its end")
+    text = shown(replace(RECEIPT, resources=(), kept=(block, block)))
+    assert text.rstrip().endswith("2 paid for until their ends; an independent sweep has found nothing else")
 
 
 def test_a_run_that_made_nothing_does_not_speak_of_resources_that_are_gone() -> None:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 _FORMATS = click.Choice(["sailor-artifact", "slurm", "jobset", "torchtitan", "skypilot"])
 
 
-@click.command(
-    name="import", short_help="Read another tool's profiles and clusters, or a Slurm cluster, into our formats."
-)
+@click.command(name="import", short_help="Read profiles, clusters or reserved capacity into our formats.")
 @click.argument("form", metavar="FORMAT", type=click.Choice(["sailor-artifact", "slurm", "capacity"]))
 @click.argument("source", metavar="[DIR|JOB]", required=False, type=click.Path(exists=True, path_type=Path))
 @click.option(
@@ -37,7 +35,9 @@ _FORMATS = click.Choice(["sailor-artifact", "slurm", "jobset", "torchtitan", "sk
 )
 @click.option("--checkpoints", metavar="PLACE", help="slurm: a folder that all nodes have, gs:// or s3://.")
 @click.option("--python", metavar="PATH", default="python3", help="slurm: an interpreter with torch, on all nodes.")
-@click.option("--days", type=click.IntRange(1, 182), default=1, show_default=True, help="capacity: of blocks.")
+@click.option(
+    "--days", type=click.IntRange(1, 182), default=1, show_default=True, help="capacity: length of the blocks, in days."
+)
 @as_of_option
 @json_option
 def import_data(
@@ -109,7 +109,7 @@ def _import_capacity(job_file: Path, output: Path, days: int, as_of: datetime | 
         return
     for entry in found:
         price = "held already" if entry.id is not None else f"{entry.usd or 0.0:.2f} USD"
-        begins = "now" if entry.starts_at is None else f"{entry.starts_at:%Y-%m-%d %H:%M}"
+        begins = "now" if entry.starts_at is None else f"{entry.starts_at:%Y-%m-%d %H:%M} UTC"
         echo(f"{entry.name}: {entry.nodes} x {entry.instance_type} in {entry.zone} from {begins}, {price}")
     for note in missing:
         echo(f"note: {note}", err=True)

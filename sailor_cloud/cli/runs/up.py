@@ -133,7 +133,12 @@ def up(
         buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
         tell=lambda note: echo(f"note: {note}", err=True),
     )
-    if not (buy_reserved or _reserved_confirmed(document)) or not (yes or _confirmed(document)):
+    try:
+        agreed = (buy_reserved or _reserved_confirmed(document)) and (yes or _confirmed(document))
+    except click.Abort:
+        echo("\nnothing was bought", err=True)
+        raise
+    if not agreed:
         echo("nothing was bought", err=True)
         return DECLINED
     return follow(
@@ -235,8 +240,4 @@ def _confirmed(document: PlanDocument) -> bool:
     most = unlimited_usd(document)
     if most is not None:
         worst += f", and up to {most:.2f} USD without a controller to stop at the budget"
-    try:
-        return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)
-    except click.Abort:
-        echo("\nnothing was bought", err=True)
-        raise
+    return click.confirm(f"Buy these nodes at {cost.usd_per_hour:.2f} USD/h{worst}?", err=True)

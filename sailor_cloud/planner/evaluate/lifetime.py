@@ -31,9 +31,9 @@ def ttl_s(
     for preemption, the budget always gives. What costs nothing has no end by a budget; a year is the longest. Nodes
     of capacity with terms, by `as_of`, cost nothing while they are waited for, and end with it.
     """
-    terms = [offer.terms for offer in offers if offer.terms is not None]
-    waits = max((each.start_s(as_of) for each in terms), default=0.0)
-    lives = [end for each in terms if (end := each.end_s(as_of)) is not None]
+    terms = [(offer.terms, offer.market) for offer in offers if offer.terms is not None]
+    waits = max((each.start_s(as_of) for each, _ in terms), default=0.0)
+    lives = [end for each, market in terms if (end := each.end_s(as_of, market)) is not None]
     if limits.deadline is not None:
         lives.append(limits.deadline + DEADLINE_GRACE_S)
     if limits.budget_usd is not None and cost.usd_per_hour > 0:

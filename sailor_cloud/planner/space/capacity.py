@@ -53,7 +53,7 @@ def over_capacity(
 
 def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
     """Return the job with some of its capacity, whose end is its deadline."""
-    ends = [end for entry in part if (end := entry.terms.end_s(now)) is not None]
+    ends = [end for entry in part if (end := entry.terms.end_s(now, entry.market)) is not None]
     limits = [*ends, *([] if job.constraints.deadline is None else [job.constraints.deadline])]
     cloud = job.cloud.model_copy(update={"capacity": tuple(part)})
     constraints = job.constraints.model_copy(update={"deadline": min(limits, default=None)})
@@ -102,7 +102,9 @@ def _left_out(
         return []
     used = {offer.terms.name for offer in best.inputs.offers if offer.terms is not None}
     timed = [entry for entry in part if entry.name not in used]
-    timed = [entry for entry in timed if entry.terms.start_s(now) > 0 or entry.terms.end_s(now) is not None]
+    timed = [
+        entry for entry in timed if entry.terms.start_s(now) > 0 or entry.terms.end_s(now, entry.market) is not None
+    ]
     rows = []
     for entry in timed:
         if document is None:
@@ -141,7 +143,7 @@ def _decided(best: PlanDocument, rows: Sequence[Rejected]) -> Decision | None:
 
 
 def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
-    start, end = entry.terms.start_s(now), entry.terms.end_s(now)
+    start, end = entry.terms.start_s(now), entry.terms.end_s(now, entry.market)
     if found.constraint != "deadline" or end is None:
         return found.message
     begins = f"begins in {duration_text(start)}" if start > 0 else "is there now"

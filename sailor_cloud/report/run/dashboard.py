@@ -33,7 +33,7 @@ class Runs(Protocol):
         ...
 
     def snapshot(self, run: str) -> dict[str, Any]:
-        """Return all about one of these runs."""
+        """Return all about one of these runs. Raises KeyError for another one."""
         ...
 
 
@@ -78,10 +78,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page())
             case "/runs.json":
                 self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.runs.rows()).encode())
-            case "/snapshot.json" if (run := query.get("run", [""])[0]) in {
-                row["run_id"] for row in self.server.runs.rows()
-            }:
-                self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.runs.snapshot(run)).encode())
+            case "/snapshot.json":
+                try:
+                    told = self.server.runs.snapshot(query.get("run", [""])[0])
+                except KeyError:
+                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such run\n")
+                else:
+                    self._answer(HTTPStatus.OK, "application/json", json.dumps(told).encode())
             case _:
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found\n")
 

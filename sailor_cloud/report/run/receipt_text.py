@@ -116,5 +116,10 @@ def _verdict(receipt: Receipt) -> Text:
         return Text(told, style="bold red")
     if not receipt.resources and not receipt.kept:
         return Text("nothing was made, so there was nothing to remove", style="green")
-    kept = f"; {len(receipt.kept)} kept on purpose" if receipt.kept else ""
-    return Text(f"{_all_gone(len(receipt.resources))}, confirmed by an independent sweep{kept}", style="green")
+    bought = sum(row.ends_at is not None for row in receipt.kept)
+    stays = [f"{count} kept on purpose"] if (count := len(receipt.kept) - bought) else []
+    stays += [f"{bought} paid for until {'its end' if bought == 1 else 'their ends'}"] if bought else []
+    if not receipt.resources:
+        return Text(f"{'; '.join(stays)}; an independent sweep has found nothing else", style="green")
+    gone = f"{_all_gone(len(receipt.resources))}, confirmed by an independent sweep"
+    return Text("; ".join([gone, *stays]), style="green")
