@@ -708,9 +708,9 @@ def replay_spot(
     """
     from sailor_cloud.catalog import load
     from sailor_cloud.errors import MissingPriceError
-    from sailor_cloud.launch.simulation.spot_market import SpotTask
     from sailor_cloud.launch.simulation.spot_replay import replay_spot
     from sailor_cloud.model.offer import Market
+    from sailor_cloud.planner.spot_timing import SpotTask
     from sailor_cloud.simulator import startup_s
 
     steps = job.training.steps

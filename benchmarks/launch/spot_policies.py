@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from sailor_cloud.launch.simulation.spot_market import SpotTask
 from sailor_cloud.launch.simulation.spot_replay import OPTIMUM, replay_spot
 from sailor_cloud.launch.simulation.spot_traces import ZoneTrace, read_spot_traces
+from sailor_cloud.planner.spot_timing import SpotTask
 from sailor_cloud.run.progress import SpotReplayed
 
 WORK_H, DEADLINES_H, CHANGE_OVER_S, SPOT = 48.0, (52.0, 60.0, 70.0, 92.0), 720.0, 0.3

@@ -9,7 +9,8 @@ the time from an order until training goes on. On-demand capacity is taken to be
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
@@ -22,6 +23,15 @@ AGES = (0.0, 1.0, 2.0, 5.0, 12.0, 36.0)
 OTHER_AGE = 3
 # Capacity of age a (in change-overs) is lost at a rate of tail / (a + START_AGE).
 START_AGE = 1.0
+# A change-over is so many ticks long; the trace is read once a tick.
+TICKS_PER_CHANGE_OVER = 4
+IDLE, ON_DEMAND = -2, -1
+# What our policy assumes before it has seen anything: how fast the hazard of a loss falls with age, how long a spell
+# without capacity lasts, and how many spells that assumption weighs. Chosen on the traces of one date
+# (aws-02-15-2023); benchmarks/launch/spot_policies.py reports the other dates apart.
+TAIL_ASSUMED, SPELL_WITHOUT_S, SPELLS_ASSUMED = 0.5, 7200.0, 1.0
+_RATE_STEP = 1.25
+_TICK = 1.0 / TICKS_PER_CHANGE_OVER
 _Table = NDArray[np.float64]
 
 
@@ -132,3 +142,183 @@ def expected_costs(
 def _less(table: _Table) -> _Table:
     """Return the values for one step of work less."""
     return np.concatenate((table[..., :1], table[..., :-1]), axis=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotTask:
+    """A job that one set of nodes works on: how much, until when, at which prices.
+
+    `change_over_s` passes between an order and training, on either market, and is paid for.
+    """
+
+    work_s: float
+    deadline_s: float
+    change_over_s: float
+    spot_usd_per_hour: float
+    on_demand_usd_per_hour: float
+
+    @property
+    def tick_s(self) -> float:
+        return self.change_over_s / TICKS_PER_CHANGE_OVER
+
+    @property
+    def work_ticks(self) -> int:
+        return math.ceil(self.work_s / self.tick_s - 1e-9)
+
+    @property
+    def ticks(self) -> int:
+        return math.floor(self.deadline_s / self.tick_s + 1e-9)
+
+    @property
+    def all_on_demand_usd(self) -> float:
+        return (self.work_ticks + TICKS_PER_CHANGE_OVER) * self.tick_s / 3600 * self.on_demand_usd_per_hour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a policy knows at a tick: zones with capacity, what it holds, what is left."""
+
+    tick: int
+    time_left: int
+    work_left: int
+    held: int
+    starting: int
+    up: tuple[bool, ...]
+
+    @property
+    def may_wait(self) -> bool:
+        """Say whether on-demand can still finish in time if this tick brings nothing."""
+        return self.time_left - 1 >= self.work_left + TICKS_PER_CHANGE_OVER
+
+    @property
+    def may_stay(self) -> bool:
+        """Say whether on-demand can still finish in time if the spot node held is lost after this tick."""
+        done = 1 if self.starting == 0 else 0
+        return self.time_left - 1 >= self.work_left - done + TICKS_PER_CHANGE_OVER
+
+
+@dataclass(slots=True, kw_only=True)
+class LeastExpectedCost:
+    """Our policy: at each tick the choice of the least expected cost, by what it has seen of the market so far."""
+
+    task: SpotTask
+    _zones: list[_ZoneHistory] = field(default_factory=list)
+    # Times that capacity came back where no zone had any, and the change-overs that passed without.
+    _returns: float = SPELLS_ASSUMED
+    _waited: float = 0.0
+    # Losses of an instance's zone while another zone had capacity, and all of them.
+    _elsewhere: float = 1.0
+    _lost: float = 2.0
+
+    def choose(self, moment: Moment) -> int:
+        self.see(moment.up)
+        there = [zone for zone, up in enumerate(moment.up) if up]
+        best = min(there, key=lambda zone: (self.hazard(zone), zone), default=IDLE)
+        choices = [ON_DEMAND]
+        if moment.held >= 0 and moment.may_stay:
+            choices.append(moment.held)
+        if moment.held < 0 and moment.may_wait and best >= 0:
+            choices.append(best)
+        if moment.may_wait:
+            choices.append(IDLE)
+        if len(choices) == 1:
+            return ON_DEMAND
+        usd = self.expected_usd(moment, moment.held if moment.held >= 0 else best)
+        return min(choices, key=lambda choice: (usd(choice), choice != moment.held, choice))
+
+    def hazard(self, zone: int) -> float:
+        """Return the chance that a zone's capacity is lost within one change-over time."""
+        return self._zones[zone].hazard
+
+    def see(self, up: Sequence[bool]) -> None:
+        """Count what was lost and what came back since the tick before."""
+        if not self._zones:
+            self._zones = [_ZoneHistory() for _ in up]
+            self._waited = SPELLS_ASSUMED * SPELL_WITHOUT_S / self.task.change_over_s
+        if not any(zone.there for zone in self._zones):
+            self._waited += _TICK
+            self._returns += any(up)
+        for zone, there in zip(self._zones, up, strict=True):
+            if zone.see(there):
+                self._lost += 1
+                self._elsewhere += any(up)
+
+    def expected_usd(self, moment: Moment, spot: int) -> Callable[[int], float]:
+        """Return what each choice is expected to cost until the work is done; `spot` is the zone that would be used."""
+        task = self.task
+        zone = self._zones[spot] if spot >= 0 else min(self._zones, key=lambda zone: zone.tail)
+        hours = task.change_over_s / 3600
+        market = SpotMarket(
+            tail=_rounded(zone.tail),
+            elsewhere=round(self._elsewhere / self._lost * 5) / 5 if len(self._zones) > 1 else 0.0,
+            appear=_rounded(min(0.9, 1.0 - math.exp(-self._returns / self._waited))),
+        )
+        costs = expected_costs(
+            market,
+            task.spot_usd_per_hour * hours,
+            task.on_demand_usd_per_hour * hours,
+            math.ceil(task.ticks * _TICK) + 1,
+            math.ceil(task.work_ticks * _TICK) + 1,
+        )
+        up = any(moment.up)
+
+        def usd(choice: int) -> float:
+            starting = moment.starting if choice == moment.held else TICKS_PER_CHANGE_OVER
+            ticks = 1 if choice == IDLE else max(1, starting)
+            trained = 0 if choice == IDLE or starting else 1
+            time_left, work_left = (moment.time_left - ticks) * _TICK, (moment.work_left - trained) * _TICK
+            later = age_class(zone.age + ticks * _TICK)
+            lost = 1.0 - math.pow(1.0 - zone.hazard, ticks * _TICK)
+
+            def then(kept: NDArray[np.float64], other: NDArray[np.float64], without: NDArray[np.float64]) -> float:
+                none = between(without, time_left, work_left)
+                if not up:
+                    back = 1.0 - math.pow(1.0 - market.appear, ticks * _TICK)
+                    return back * between(kept[0], time_left, work_left) + (1.0 - back) * none
+                found = between(other[OTHER_AGE], time_left, work_left)
+                gone = market.elsewhere * found + (1.0 - market.elsewhere) * none
+                return lost * gone + (1.0 - lost) * between(kept[later], time_left, work_left)
+
+            if choice == IDLE:
+                return then(costs.idle, costs.idle, costs.idle_without)
+            if choice == ON_DEMAND:
+                paid = ticks * task.tick_s / 3600 * task.on_demand_usd_per_hour
+                return paid + then(costs.on_demand, costs.on_demand, costs.on_demand_without)
+            paid = ticks * task.tick_s / 3600 * task.spot_usd_per_hour
+            return paid + then(costs.spot, costs.idle, costs.idle_without)
+
+        return usd
+
+
+@dataclass(slots=True)
+class _ZoneHistory:
+    """How long capacity of one zone has been there, and how it was lost before; ages in change-overs."""
+
+    losses: float = SPELLS_ASSUMED
+    exposure: float = SPELLS_ASSUMED / TAIL_ASSUMED
+    age: float = 0.0
+    there: bool = False
+
+    @property
+    def tail(self) -> float:
+        """Return the estimate of the most likely hazard, with what is assumed before anything was seen."""
+        return self.losses / self.exposure
+
+    @property
+    def hazard(self) -> float:
+        return hazard(self.tail, self.age)
+
+    def see(self, there: bool) -> bool:
+        """Take one tick in, and say whether capacity was lost in it."""
+        lost = self.there and not there
+        if self.there:
+            self.exposure += _TICK / (self.age + START_AGE)
+            self.losses += lost
+        self.age = self.age + _TICK if self.there and there else 0.0
+        self.there = there
+        return lost
+
+
+def _rounded(rate: float) -> float:
+    """Round a rate to a step of a geometric scale, so that one table serves many moments."""
+    return float(_RATE_STEP ** round(math.log(rate, _RATE_STEP)))

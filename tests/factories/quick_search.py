@@ -38,6 +38,8 @@ checkpoint: {every: 10m}
 # Seconds that one node needs for one sample, and its price before it moves; figures of this test alone.
 SPEED = {"A100-40": 0.5, "V100-16": 1.4}
 PRICE = {"A100-40": 1.5, "V100-16": 0.8}
+# What on-demand costs, in prices of spot.
+ON_DEMAND = 10 / 3
 Prices = Callable[[str, str], float]
 
 
@@ -51,9 +53,9 @@ def _parsed() -> Job:
     return parse_job(JOB)
 
 
-def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:
+def offer(zone: str, accelerator: str, usd_per_hour: float, market: Market = Market.SPOT) -> Offer:
     return Offer(
-        id=f"gcp/{zone}/{accelerator}",
+        id=f"gcp/{zone}/{accelerator}" + ("" if market is Market.SPOT else f"/{market}"),
         provider=Provider("gcp"),
         region="us-central1",
         zone=zone,
@@ -62,8 +64,8 @@ def offer(zone: str, accelerator: str, usd_per_hour: float) -> Offer:
         accelerator_count=1,
         vcpus=8,
         memory_gib=64.0,
-        market=Market.SPOT,
-        usd_per_hour=usd_per_hour,
+        market=market,
+        usd_per_hour=usd_per_hour * (1.0 if market is Market.SPOT else ON_DEMAND),
         as_of_from=date(2026, 11, 1),
         as_of_to=date(2026, 11, 1),
         source="test",
@@ -87,9 +89,15 @@ class QuickSearch:
 
     def offers(self, wanted: Job) -> tuple[Offer, ...]:
         kinds = sorted(
-            {(zone, name) for entry in wanted.resources for zone in entry.zones for name in entry.accelerators}
+            {
+                (zone, name, market)
+                for entry in wanted.resources
+                for zone in entry.zones
+                for name in entry.accelerators
+                for market in entry.markets
+            }
         )
-        return tuple(offer(*kind, self.prices(*kind)) for kind in kinds)
+        return tuple(offer(zone, name, self.prices(zone, name), market) for zone, name, market in kinds)
 
     def learn_links(self, rates: Rates) -> None:
         """Take no notice: no plan of this search has a link."""
@@ -102,14 +110,29 @@ class QuickSearch:
 
 
 def search(wanted: Job, prices: Prices = lambda zone, accelerator: PRICE[accelerator]) -> PlanDocument:
-    """Return the best of all plans that use the first so many nodes of each kind, within the job's limits."""
+    """Return the best of all plans that use the first so many nodes of each kind, within the job's limits.
+
+    A plan's nodes are all of one market.
+    """
+    found = [_on(market, wanted, prices) for market in (Market.SPOT, Market.ON_DEMAND)]
+    best = min((one for one in found if one is not None), key=lambda one: one[0], default=None)
+    if best is None:
+        why = Infeasibility(constraint="budget_usd", limit=None, needed=None, unit="", message="nothing fits")
+        empty = document(steps=wanted.training.steps or 1)
+        return replace(
+            empty, job=wanted, status=Status.INFEASIBLE, plan=None, prediction=None, cost=None, infeasibility=why
+        )
+    return best[1]
+
+
+def _on(market: Market, wanted: Job, prices: Prices) -> tuple[float, PlanDocument] | None:
     limits: dict[tuple[str, str], int] = {}
     for entry in wanted.resources:
-        for zone in entry.zones:
+        for zone in entry.zones if market in entry.markets else ():
             for name, number in entry.accelerators.items():
                 limits[zone, name] = limits.get((zone, name), 0) + number
     kinds = sorted(limits, key=lambda kind: (SPEED[kind[1]], kind))
-    offers = {kind: offer(*kind, prices(*kind)) for kind in kinds}
+    offers = {kind: offer(*kind, prices(*kind), market) for kind in kinds}
     steps = wanted.training.steps
     assert steps is not None
     best: tuple[float, PlanDocument] | None = None
@@ -130,13 +153,7 @@ def search(wanted: Job, prices: Prices = lambda zone, accelerator: PRICE[acceler
             value = found.cost.total_usd if wanted.goal is Goal.MINIMIZE_COST else seconds
             if best is None or value < best[0]:
                 best = (value, found)
-    if best is None:
-        why = Infeasibility(constraint="budget_usd", limit=None, needed=None, unit="", message="nothing fits")
-        empty = document(steps=steps)
-        return replace(
-            empty, job=wanted, status=Status.INFEASIBLE, plan=None, prediction=None, cost=None, infeasibility=why
-        )
-    return best[1]
+    return best
 
 
 def _document(wanted: Job, kinds: list[tuple[str, str]], offers: Mapping[tuple[str, str], Offer]) -> PlanDocument:

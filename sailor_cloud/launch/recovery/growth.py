@@ -16,6 +16,7 @@ from sailor_cloud.launch.recovery.background import beside
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.journal import Event
@@ -53,14 +54,20 @@ class Growth:
 
     @property
     def _wanted(self) -> bool:
-        """Only a run that had to settle for less has something to win back."""
+        """A run that had to settle for less has something to win back; one on spot has its deadline to watch."""
         context = self.context
         return (
             context.options.growth_interval_s is not None
             and context.search is not None
             and context.policy is not Policy.NEVER
-            and (context.settled or context.policy is Policy.ALWAYS)
+            and (context.settled or context.policy is Policy.ALWAYS or self._watches_spot)
         )
+
+    @property
+    def _watches_spot(self) -> bool:
+        offers, document = nodes.offers_of(self.context, self.context.document), self.context.document
+        spot = any(offers[node.offer].market is Market.SPOT for node in nodes.plan_nodes(document))
+        return spot and self.context.options.fallback and nodes.situation_of(self.context, document, ()).weighs_spot
 
     async def _look(self) -> None:
         interval_s = self.context.options.growth_interval_s
@@ -91,6 +98,8 @@ class Growth:
                 await self._give_back()
                 return
             await self._buy(option.document)
+        # What is left for now may be gone back to, such as spot capacity.
+        context.settled = True
         self.document = hand_over(context, self.generation, option)
 
     async def _better(self) -> Option | None:
@@ -106,7 +115,11 @@ class Growth:
             left = replace(left, steps=max(1, context.steps - self.generation.monitor.step))
         gain_s = LEAST_GAIN_S if context.policy is Policy.BEST else 0.0
         return await context.fleet.in_background(
-            growth, replace(situation, left=left), context.search, least_gain_s=gain_s
+            growth,
+            replace(situation, left=left),
+            context.search,
+            least_gain_s=gain_s,
+            settled=context.settled or context.policy is Policy.ALWAYS,
         )
 
     async def _buy(self, wanted: PlanDocument) -> None:

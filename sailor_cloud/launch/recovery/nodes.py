@@ -14,6 +14,7 @@ from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import Health
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.replanning.replan import Situation
+from sailor_cloud.launch.replanning.spot import seen
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument
@@ -101,8 +102,8 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
 
 
 def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Situation:
-    state = fold(read(context.folder.journal_file))
-    first = context.job_document
+    entries = read(context.folder.journal_file)
+    state, first = fold(entries), context.job_document
     return Situation(
         job=job_now(context),
         choose=None if first.decision is None else first.decision.asked,
@@ -113,6 +114,8 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
         taken=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
         left=context.left(),
         offers=offers_of(context, document),
+        seen=seen(entries, context.clock.now()),
+        margin_s=(context.options.growth_interval_s or 0.0) + first.job.checkpoint.every,
     )
 
 

@@ -12,11 +12,12 @@ from typing import Protocol
 
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Devices, Left, remaining_job
+from sailor_cloud.launch.replanning.spot import Outlook, Pool, Seen, Way
 from sailor_cloud.launch.spend import egress
 from sailor_cloud.launch.spend.lifetime import usd_per_hour
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.explain.decision import goal_pick
@@ -110,14 +111,19 @@ class Policy(StrEnum):
 class Option:
     """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
 
-    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile.
+    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile. `way` is the
+    option as the spot policy sees it, `risk_usd` what that expects spot capacity to add, and an option is `safe` where
+    on-demand could still finish in time if it brought nothing.
     """
 
     label: str
     document: PlanDocument
     seconds: float
     usd: float
+    way: Way
     wait_s: float = 0.0
+    risk_usd: float = 0.0
+    safe: bool = True
 
     def fits(self, left: Left) -> bool:
         """Whether the run can be finished this way, and would not cost more than is left without a controller."""
@@ -134,7 +140,8 @@ class Situation:
     """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for so many seconds.
 
     `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
-    are known, by id. `choose` is what the run's plan was chosen for, where that was not left to the goal.
+    are known, by id. `choose` is what the run's plan was chosen for, where that was not left to the goal. `seen` is
+    what the run knows of spot capacity, and `margin_s` the time that may be lost until it looks again.
     """
 
     job: Job
@@ -145,6 +152,8 @@ class Situation:
     left: Left
     offers: Mapping[str, Offer] = field(default_factory=dict)
     choose: Pick | None = None
+    seen: Seen = field(default_factory=dict)
+    margin_s: float = 0.0
 
     @property
     def pick(self) -> Pick:
@@ -154,6 +163,17 @@ class Situation:
     @property
     def devices(self) -> Devices:
         return Devices(survivors=self.survivors, blocked=frozenset(self.blocked), offers=self.offers)
+
+    @property
+    def weighs_spot(self) -> bool:
+        """Whether the run follows the policy for a deadline: the least money, on spot as well as on demand."""
+        markets = {market for entry in self.job.resources for market in entry.markets}
+        return (
+            self.pick is Pick.CHEAPEST
+            and self.job.constraints.deadline is not None
+            and None not in (self.document.iteration_s, self.left.steps, self.left.seconds)
+            and {Market.SPOT, Market.ON_DEMAND} <= markets
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +188,9 @@ class Decision:
 def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST) -> Decision:
     """Return how to go on, by time to finish or by money as the job's goal has it, within what is left of both."""
     options = _options(situation, search, policy)
-    fitting = [option for option in options if option.fits(situation.left)]
+    if policy is Policy.BEST and situation.weighs_spot:
+        options = _weighed(options, situation, search)
+    fitting = [option for option in options if option.safe and option.fits(situation.left)]
     if fitting:
         return Decision(option=min(fitting, key=lambda option: _rank(option, situation.pick)))
     if options:
@@ -179,18 +201,84 @@ def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST
     return Decision(option=None)
 
 
-def growth(situation: Situation, search: Search, *, least_gain_s: float, label: str = "grow") -> Option | None:
-    """Return a plan that finishes sooner although it has to be switched to, or None where none is worth it."""
-    document = _searched(situation, search, only_survivors=False)
-    if document is None:
-        return None
-    bigger = _option(label, document, situation, search)
+def growth(
+    situation: Situation, search: Search, *, least_gain_s: float, label: str = "grow", settled: bool = True
+) -> Option | None:
+    """Return a plan to switch to, or None where none is worth it: a better one or, under a deadline, a safer one.
+
+    A plan that nobody had to settle for is only left for on-demand nodes.
+    """
+    document = _searched(situation, search, only_survivors=False) if settled else None
+    options = [] if document is None else [_option(label, document, situation, search)]
     current = _option("stay", situation.document, situation, None)
-    if not bigger.fits(situation.left):
+    if situation.weighs_spot:
+        current, *options = _weighed([current, *options], situation, search)
+    fitting = [option for option in options if option.safe and option.fits(situation.left)]
+    if not fitting:
         return None
+    best = min(fitting, key=lambda option: _rank(option, situation.pick))
     if situation.pick is Pick.FASTEST:
-        return bigger if bigger.seconds + least_gain_s < current.seconds else None
-    return bigger if _rank(bigger, situation.pick)[0] < _rank(current, situation.pick)[0] else None
+        return best if best.seconds + least_gain_s < current.seconds else None
+    better = _rank(best, situation.pick)[0] < _rank(current, situation.pick)[0]
+    return best if better or not current.safe else None
+
+
+def _weighed(options: Sequence[Option], situation: Situation, search: Search) -> list[Option]:
+    """Return the options with what the spot policy says of them, and on-demand as one more.
+
+    They stay as they are where no plan is on spot, or on-demand alone is no way to finish.
+    """
+    documents = [situation.document, *(option.document for option in options)]
+    ways = (_way(document, situation) for document in documents)
+    spot = next((way for way in ways if way.pools), None)
+    on_demand = _on_demand(situation, search) if spot is not None else None
+    if spot is None or on_demand is None or not on_demand.fits(situation.left):
+        return [*options]
+    assert situation.left.seconds is not None
+    offers = [offer for offer in situation.offers.values() if offer.market is Market.SPOT]
+    outlook = Outlook(
+        seen=situation.seen,
+        pools=frozenset(Pool.of(offer) for offer in offers),
+        refused=frozenset(Pool.of(offer) for offer in offers if Choice.of(offer) in situation.blocked),
+        left_s=situation.left.seconds,
+        change_over_s=max(startup_s(offer.provider) for offer in offers) + situation.job.checkpoint.every / 2,
+        spot=spot,
+        on_demand=on_demand.way,
+        on_demand_s=on_demand.seconds,
+        margin_s=situation.margin_s,
+    )
+    return [
+        replace(option, risk_usd=outlook.risk_usd(option.way), safe=outlook.safe(option.way, option.wait_s))
+        for option in (*options, on_demand)
+    ]
+
+
+def _on_demand(situation: Situation, search: Search) -> Option | None:
+    """Return the way to go on without any spot node."""
+    entries = [
+        entry.model_copy(update={"markets": markets})
+        for entry in situation.job.resources
+        if (markets := tuple(market for market in entry.markets if market is not Market.SPOT))
+    ]
+    job = situation.job.model_copy(update={"resources": tuple(entries)})
+    kept = [node for node in situation.survivors if situation.offers[node.offer].market is not Market.SPOT]
+    alone = replace(situation, job=job, survivors=tuple(kept))
+    document = _searched(alone, search, only_survivors=False)
+    return None if document is None else _option("switch to on-demand", document, alone, search)
+
+
+def _way(document: PlanDocument, situation: Situation, *, waits: bool = False) -> Way:
+    assert document.plan is not None
+    offers = {**situation.offers, **document.inputs.offers_by_id()}
+    alive = {node.id for node in situation.survivors}
+    used = {offers[node.offer] for node in document.plan.nodes}
+    return Way(
+        work_s=(document.iteration_s or 0.0) * (situation.left.steps or 0),
+        usd_per_hour=_nodes_usd_per_hour(document),
+        pools=frozenset(Pool.of(offer) for offer in used if offer.market is Market.SPOT),
+        starts=any(node.id not in alive for node in document.plan.nodes),
+        waits=waits,
+    )
 
 
 def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
@@ -229,7 +317,8 @@ def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, sea
     seconds = waiting.seconds - done * (full.iteration_s or 0.0)
     saved_usd = done * (full.iteration_s or 0.0) * _nodes_usd_per_hour(full) / SECONDS_PER_HOUR
     label = "go on with what is left until capacity is back"
-    return Option(label=label, document=smaller, seconds=seconds, usd=waiting.usd - saved_usd)
+    usd = waiting.usd - saved_usd
+    return Option(label=label, document=smaller, seconds=seconds, usd=usd, way=waiting.way)
 
 
 def _lost(situation: Situation) -> list[Node]:
@@ -342,6 +431,7 @@ def _option(
         document=document,
         seconds=wait_s + seconds,
         usd=usd + moved_usd + egress.usd_per_step(document) * steps + idle_usd / SECONDS_PER_HOUR,
+        way=_way(document, situation, waits=wait_s > 0),
         wait_s=wait_s,
     )
 
@@ -360,7 +450,7 @@ def _rank(option: Option, pick: Pick) -> tuple[float, float]:
     """
     match pick:
         case Pick.CHEAPEST:
-            return option.usd, option.seconds
+            return option.usd + option.risk_usd, option.seconds
         case Pick.BALANCED:
             return option.usd * option.seconds, option.seconds
         case Pick.FASTEST:

@@ -135,7 +135,7 @@ class SimulatedFleet:
         came, refused = [], []
         for one in new:
             order = SimulatedNode(id=one.node.id, offer=one.offer, devices=one.node.devices, created_s=0.0)
-            if self.world.free_devices(order.place) >= one.node.devices:
+            if self.world.has_room(order):
                 self.world.add(one.node.id, one.offer, one.node.devices)
                 came.append(one)
             else:

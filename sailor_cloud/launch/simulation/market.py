@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -19,11 +19,12 @@ class Place:
 class Trace:
     """How many devices there are at each place from each moment on; `times_s` ascend from 0.
 
-    A place that the trace does not name has none.
+    A place that the trace does not name has none. `spot_only`: on-demand nodes can always be had beside them.
     """
 
     times_s: tuple[float, ...]
     devices: Mapping[Place, tuple[int, ...]]
+    spot_only: bool = False
 
     def available(self, place: Place, at_s: float) -> int:
         """Return the devices that exist for the run at a moment, those it holds included."""
@@ -38,4 +39,4 @@ class Trace:
 
     def scaled_time(self, factor: float) -> Trace:
         """Return the trace with its moments further apart."""
-        return Trace(times_s=tuple(moment * factor for moment in self.times_s), devices=self.devices)
+        return replace(self, times_s=tuple(moment * factor for moment in self.times_s))

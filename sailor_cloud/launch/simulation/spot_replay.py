@@ -7,15 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.simulation.spot_market import (
-    POLICIES,
-    TICKS_PER_CHANGE_OVER,
-    SpotResult,
-    SpotTask,
-    least_usd,
-    play,
-)
+from sailor_cloud.launch.simulation.spot_market import POLICIES, SpotResult, least_usd, play
 from sailor_cloud.launch.simulation.spot_traces import ZoneTrace, availability
+from sailor_cloud.planner.spot_timing import TICKS_PER_CHANGE_OVER, SpotTask
 from sailor_cloud.run.progress import SpotReplayed
 from sailor_cloud.units import duration_text
 

@@ -88,9 +88,15 @@ class World:
         self.advance()
         return {name: node for name, node in self.nodes.items() if node.alive(self.now_s)}
 
-    def free_devices(self, place: Place) -> int:
-        held = sum(node.devices for node in self.running().values() if node.place == place)
-        return self.trace.available(place, self.now_s) - held
+    def has_room(self, order: SimulatedNode) -> bool:
+        if not self._limited(order):
+            return True
+        there = [node for node in self.running().values() if node.place == order.place and self._limited(node)]
+        held = sum(node.devices for node in there)
+        return self.trace.available(order.place, self.now_s) - held >= order.devices
+
+    def _limited(self, node: SimulatedNode) -> bool:
+        return node.offer.market is Market.SPOT or not self.trace.spot_only
 
     def add(self, name: str, offer: Offer, devices: int) -> None:
         slowness = self.slowness_of(name)
@@ -163,6 +169,7 @@ class World:
         """Take nodes for which there is no more capacity, the newest spot nodes first; all of them at their expiry."""
         expired = self.expires_s is not None and at_s >= self.expires_s
         alive = [node for node in self.nodes.values() if node.alive(at_s) and node.created_s <= at_s]
+        alive = [node for node in alive if expired or self._limited(node)]
         for node in sorted(alive, key=lambda node: (node.offer.market is not Market.SPOT, -node.created_s, node.id)):
             held = sum(other.devices for other in alive if other.alive(at_s) and other.place == node.place)
             if expired:

@@ -13,18 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.simulation.spot_market import (
-    IDLE,
-    ON_DEMAND,
-    POLICIES,
-    TICKS_PER_CHANGE_OVER,
-    Moment,
-    SpotTask,
-    least_usd,
-    play,
-)
+from sailor_cloud.launch.simulation.spot_market import POLICIES, least_usd, play
 from sailor_cloud.launch.simulation.spot_replay import OPTIMUM, replay_spot
 from sailor_cloud.launch.simulation.spot_traces import ZoneTrace, availability, read_spot_traces
+from sailor_cloud.planner.spot_timing import IDLE, ON_DEMAND, TICKS_PER_CHANGE_OVER, Moment, SpotTask
 
 # A tick is one second here, a change-over four of them.
 TASK = SpotTask(
