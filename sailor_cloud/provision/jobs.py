@@ -167,6 +167,9 @@ class Scheduler(Protocol):
     def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
         """Return the machines of a group that could start now."""
 
+    def silent(self, machines: Collection[str]) -> frozenset[str]:
+        """Return which machines of the cluster don't answer; one that the cluster has no longer is not among them."""
+
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
         """Return what an agent has said since an offset, and the next offset, where folders are not shared."""
 
@@ -184,6 +187,16 @@ def other_cluster(there: str, *wanted: str) -> str:
     return (
         f"the cluster that answers is {there}, and the run's jobs are on {', '.join(wanted)}, which was not asked; "
         "select that one (kubectl's context, or a login node of it) and try again"
+    )
+
+
+def unanswered(machines: Collection[str]) -> str:
+    """Say what is not known of jobs on machines that don't answer."""
+    many = len(machines) > 1
+    return (
+        f"{'machines' if many else 'machine'} {', '.join(sorted(machines))} {'do' if many else 'does'} not answer, and "
+        f"what runs there may run on; 'down' confirms it once {'they answer or have' if many else 'it answers or has'} "
+        "left the cluster"
     )
 
 

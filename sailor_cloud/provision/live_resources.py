@@ -30,6 +30,7 @@ class LiveResource:
     `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
     `owner` and `expires` are what its tags say of the run. `network` is what contains it on AWS; `ending`: it still
     exists, and nothing can be done with it any more. `ends`: when it will end by itself, where the cloud says that.
+    `silent`: why nobody knows whether it still runs, such as a machine that does not answer; nobody can end it either.
     """
 
     provider: str
@@ -47,6 +48,13 @@ class LiveResource:
     network: str = ""
     ending: bool = False
     ends: str = ""
+    silent: str = ""
+
+    @property
+    def doubt(self) -> str:
+        """What is said of something that may still run."""
+        what = f"{self.type} {self.name}{f' of node {self.node}' if self.node else ''}"
+        return f"not confirmed as gone: {what}: {self.silent}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -99,12 +107,13 @@ class Asked:
 class CloudSweep:
     """What was found, and what was asked: only what was asked and answered, and not found, is gone.
 
-    `stays` was found, too, and is left on purpose.
+    `stays` was found, too, and is left on purpose; `silent` may still run, and nobody can tell.
     """
 
     found: tuple[LiveResource, ...]
     asked: tuple[Asked, ...] = ()
     stays: tuple[LiveResource, ...] = ()
+    silent: tuple[LiveResource, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:

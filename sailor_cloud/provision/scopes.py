@@ -212,4 +212,5 @@ def _together(looks: Iterable[Look]) -> CloudSweep:
         asked += [
             Asked(scope=scope, kind=kind, problem=why.get(kind, "")) for scope in look.scopes for kind in look.kinds
         ]
-    return CloudSweep(found=tuple(found), asked=tuple(asked))
+    silent = tuple(one for one in found if one.silent)
+    return CloudSweep(found=tuple(one for one in found if not one.silent), asked=tuple(asked), silent=silent)

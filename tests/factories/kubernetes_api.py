@@ -95,8 +95,12 @@ class Cluster:
     deleted: list[str] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def phase(self, pod: Pod) -> str:
+        """What a machine that does not answer last said of its pods stands as it was."""
+        return "Running" if pod.node in self.down else pod.phase
+
     def lose(self, node: str) -> None:
-        """A machine loses its power."""
+        """A machine loses its power; its pods stay listed until it is back, or is taken out of `nodes`."""
         with self.lock:
             self.down.add(node)
             for pod in [pod for pods in self.pods.values() for pod in pods if pod.node == node]:
@@ -183,7 +187,7 @@ class Cluster:
             for pod in pods:
                 if pod.ends_at is not None and time.monotonic() > pod.ends_at and pod.process.poll() is None:
                     os.killpg(pod.process.pid, signal.SIGKILL)
-            self.pods[name] = [pod for pod in pods if pod.process.poll() is None and pod.node not in self.down]
+            self.pods[name] = [pod for pod in pods if pod.node in self.nodes and self.phase(pod) == "Running"]
             if not self.pods[name]:
                 del self.pods[name]
                 self.jobsets.pop(name, None)
@@ -202,7 +206,7 @@ class Cluster:
 
     def shown(self, jobset: dict[str, Any]) -> dict[str, Any]:
         pods = self.pods.get(jobset["metadata"]["name"], [])
-        phases = {pod.phase for pod in pods}
+        phases = {self.phase(pod) for pod in pods}
         conditions = []
         if phases == {"Succeeded"}:
             conditions = [{"type": "Completed", "status": "True", "reason": "AllJobsCompleted", "message": "done"}]
@@ -307,7 +311,9 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
         return (200, pods[0].log.read_bytes()) if pods else _status(404, "not found")
     if parts[-1] == "pods":
         every = [pod for pods in cluster.pods.values() for pod in pods]
-        return 200, {"items": [_pod(pod) for pod in every if selector.items() <= pod.labels.items()]}
+        return 200, {
+            "items": [_pod(pod, cluster.phase(pod)) for pod in every if selector.items() <= pod.labels.items()]
+        }
     if path == "/api/v1/namespaces/kube-system":
         return 200, {"metadata": {"name": "kube-system", "uid": cluster.uid}}
     if parts[-1] == "nodes":
@@ -317,12 +323,12 @@ def _answer(cluster: Cluster, method: str, path: str, query: dict[str, str], bod
     return _status(404, f"the server could not find {path}")
 
 
-def _pod(pod: Pod) -> dict[str, Any]:
+def _pod(pod: Pod, phase: str) -> dict[str, Any]:
     container = {"name": "agent", "image": "x", "resources": {"limits": pod.limits}}
     return {
         "metadata": {"name": pod.name, "namespace": "ml", "labels": pod.labels, "annotations": pod.notes},
         "spec": {"nodeName": pod.node, "containers": [container]},
-        "status": {"phase": pod.phase},
+        "status": {"phase": phase},
     }
 
 

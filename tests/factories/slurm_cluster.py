@@ -75,6 +75,25 @@ class SlurmCluster:
                 continue
         daemon.wait()
 
+    def start(self, name: str) -> None:
+        """Start the controller, whose name is empty, or a node's slurmd."""
+        of = ["slurmd", "-N", name] if name else ["slurmctld"]
+        with (self.folder / "daemons.log").open("ab") as log:
+            self.daemons[name] = subprocess.Popen(
+                [*of, "-D", "-f", str(self.conf)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def until(self, shown: str, nodes: int) -> None:
+        """Wait until Slurm shows so many nodes in a state."""
+        until = time.monotonic() + 30
+        while True:
+            command = ["sinfo", "--noheader", "--Node", "--format=%N %T "]
+            found = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+            if found.count(f" {shown} ") == nodes:
+                return
+            assert time.monotonic() < until, f"{found}\n{(self.folder / 'daemons.log').read_text()[-3000:]}"
+            time.sleep(0.1)
+
 
 def _started_by(node: str) -> Iterator[int]:
     """Yield what steps of a node have started, which has its name in its environment, and slurmstepd above that."""
@@ -139,7 +158,9 @@ def slurm_cluster(folder: Path, groups: dict[str, tuple[int, str, int]]) -> Iter
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(cluster.conf)
     try:
-        _start(cluster)
+        for name in ("", *cluster.nodes):
+            cluster.start(name)
+        cluster.until("idle", len(nodes))
         yield cluster
     finally:
         for node in list(cluster.daemons):
@@ -154,25 +175,6 @@ def slurm_cluster(folder: Path, groups: dict[str, tuple[int, str, int]]) -> Iter
             del os.environ["SLURM_CONF"]
         else:
             os.environ["SLURM_CONF"] = before
-
-
-def _start(cluster: SlurmCluster) -> None:
-    def daemon(*command: str) -> subprocess.Popen[bytes]:
-        with (cluster.folder / "daemons.log").open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    cluster.daemons[""] = daemon("slurmctld", "-D", "-f", str(cluster.conf))
-    for name in cluster.nodes:
-        cluster.daemons[name] = daemon("slurmd", "-D", "-f", str(cluster.conf), "-N", name)
-    until = time.monotonic() + 30
-    while True:
-        shown = subprocess.run(
-            ["sinfo", "--noheader", "--Node", "--format=%N %T"], capture_output=True, text=True, check=False
-        ).stdout
-        if shown.count(" idle\n") == len(cluster.nodes):
-            return
-        assert time.monotonic() < until, f"{shown}\n{(cluster.folder / 'daemons.log').read_text()[-3000:]}"
-        time.sleep(0.1)
 
 
 def _free_ports(count: int) -> list[int]:

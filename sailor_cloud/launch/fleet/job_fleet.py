@@ -178,7 +178,9 @@ class JobFleet:
         for node in nodes:
             self._known.discard(node)
             ledger.close_item(ledger_key(node), at=self.clock.now())
-            journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
+            if node not in self._lost:
+                # Of a machine that was lost only a look can say more, once it answers again.
+                journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
         with suppress(ProvisionError):
@@ -255,7 +257,8 @@ class JobFleet:
         rows = {row.key: row for row in fold(journal.entries()).resources if row.resource == NODE}
         for group in current.job.groups:
             for node in group.nodes:
-                journal.append(Event.CREATED, resource=NODE, key=node, cloud_id=current.id)
+                host = {"host": current.state.hosts[node]} if node in current.state.hosts else {}
+                journal.append(Event.CREATED, resource=NODE, key=node, cloud_id=current.id, **host)
                 if rows[node].created_at is None:
                     open_node(ledger, node, rows[node].data, since=now)
                 self._price(ledger, node, rows[node].data["usd_per_hour"])
@@ -427,7 +430,10 @@ class JobFleet:
             job_id = await asyncio.to_thread(self.scheduler.find, job) or max(ids, key=_number, default=None)
         # What was queued when its controller died has no node yet that the journal says it created.
         self._queued = job_id is not None and job_id not in ids
-        self._known = {key for key, row in rows.items() if row.live}
+        self._lost = {
+            name for entry in entries if entry.event is Event.NODES_LOST for name in entry.data.get("nodes", ())
+        }
+        self._known = {key for key, row in rows.items() if row.live} - self._lost
         self._document = document
         state = fold(read(self.folder.journal_file))
         self._expires_at = state.expires_at

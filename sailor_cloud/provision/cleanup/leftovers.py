@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE
+from sailor_cloud.provision.jobs import unanswered
 from sailor_cloud.provision.live_resources import (
     ACCOUNT,
     BY_TAG,
@@ -24,7 +26,7 @@ from sailor_cloud.provision.scopes import NOWHERE, Places, places_of, remove_fro
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.receipt import AskedPlace, KeptResource, ReceiptResource
-from sailor_cloud.run.state import ResourceState, RunState
+from sailor_cloud.run.state import ResourceState, RunState, fold
 from sailor_cloud.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
@@ -109,7 +111,30 @@ class Leftovers:
         cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, beside=self.places.beside)
         kept = tuple(resource for resource in cloud.found if stays(self.folder, resource))
         found = (resource for resource in cloud.found if resource not in kept)
-        return CloudSweep(found=(*here.found, *found), asked=(*here.asked, *cloud.asked), stays=kept)
+        silent = (*cloud.silent, *self._silent())
+        return CloudSweep(found=(*here.found, *found), asked=(*here.asked, *cloud.asked), stays=kept, silent=silent)
+
+    def _silent(self) -> Iterator[LiveResource]:
+        """Yield the nodes whose machine does not answer: its scheduler may count their job as ended all the same."""
+        rows = [row for row in fold(read(self.folder.journal_file)).live if row.resource == NODE and "host" in row.data]
+        for provider, bought in providers.every():
+            mine = [row for row in rows if row.data.get("provider") == provider]
+            machines = {str(row.data["host"]) for row in mine}
+            try:
+                unsure = {machine: unanswered({machine}) for machine in bought.silent(machines)} if mine else {}
+            except ProvisionError as error:
+                unsure = dict.fromkeys(machines, str(error))
+            for row in mine:
+                if why := unsure.get(str(row.data["host"])):
+                    yield LiveResource(
+                        provider=provider,
+                        region=str(row.data.get("region", "")),
+                        type=bought.machine,
+                        name=str(row.data.get("cloud_id", "")),
+                        run_id=self.folder.run_id,
+                        node=row.key,
+                        silent=why,
+                    )
 
     def remove(self, found: Iterable[LiveResource]) -> tuple[str, ...]:
         """Delete what a sweep found, compute first; return what failed."""
@@ -121,7 +146,7 @@ class Leftovers:
         Only what was asked for in its own place, and answered, is gone. What carries no tag that can be looked for is
         gone when Terraform has destroyed its root without an error; `cleared` are such roots by stack and region.
         """
-        if any(is_of(row, found) for found in swept.found):
+        if any(is_of(row, found) for found in (*swept.found, *swept.silent)):
             return None
         provider = provider_of(row)
         if provider is None:

@@ -64,7 +64,7 @@ def find_leftovers(
     swept = sweep_scopes(where)
     problems = list(swept.problems)
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
-    for resource in swept.found:
+    for resource in (*swept.found, *swept.silent):
         by_run[resource.run_id].append(resource)
     for done, folder in enumerate(known.values(), start=1):
         progress(done, looks)
@@ -101,28 +101,32 @@ def _rights(folder: RunFolder) -> CloudSweep:
 def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
     """Delete what a run without a folder here has left; return what is left of it, or can't be looked for."""
     patience, failed = backoff or Backoff(), 0
-    resources = leftover.resources
+    resources = tuple(one for one in leftover.resources if not one.silent)
     while True:
         problems = remove_from(resources)
-        left, unsure = still_there(leftover)
+        left, unsure, silent = still_there(leftover)
         if not left and not unsure:
-            return ()
+            return silent
         failed += 1
         pause_s = patience.pause_s(failed)
         if pause_s is None:
-            return (*problems, *unsure, *_told(left))
+            return (*problems, *unsure, *silent, *_told(left))
         pause(pause_s)
         resources = left
 
 
-def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str, ...]]:
-    """Look once more at where the leftovers of a run were found; return what is there, and what can't be said."""
+def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str, ...], tuple[str, ...]]:
+    """Look once more at where the leftovers of a run were found.
+
+    Returns what is there, what can't be said, and what may run on machines that don't answer.
+    """
     swept = sweep_scopes(where_found(leftover.resources), run_id=leftover.run_id)
     here = sweep_here(leftover.folder).found if leftover.folder is not None else ()
     left = tuple(found for found in (*here, *swept.found) if not _may_be_wanted(found, leftover.folder))
     asked = {asked.scope.provider for asked in swept.asked}
     silent = {found.provider for found in leftover.resources if not on_this_machine(found.provider)} - asked
-    return left, (*swept.problems, *(f"{provider} was not asked" for provider in sorted(silent)))
+    unsure = (*swept.problems, *(f"{provider} was not asked" for provider in sorted(silent)))
+    return left, unsure, tuple(dict.fromkeys(one.doubt for one in swept.silent))
 
 
 def where_found(resources: Iterable[LiveResource]) -> Scopes:
@@ -134,8 +138,8 @@ def where_found(resources: Iterable[LiveResource]) -> Scopes:
 
 def confirmed(leftover: Leftover) -> tuple[str, ...]:
     """Return what a second look, which believes no file, says against that all leftovers of a run are gone."""
-    left, unsure = still_there(leftover)
-    return (*unsure, *_told(left))
+    left, unsure, silent = still_there(leftover)
+    return (*unsure, *silent, *_told(left))
 
 
 def _told(left: Iterable[LiveResource]) -> tuple[str, ...]:

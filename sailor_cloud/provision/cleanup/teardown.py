@@ -121,7 +121,7 @@ class _Teardown:
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
             at, swept = self.clock.now(), self.leftovers.sweep()
-            if not swept.found and not swept.problems and not self.leftovers.places.doubts:
+            if not (swept.found or swept.silent or swept.problems or self.leftovers.places.doubts):
                 return self._destroyed(state, swept, at)
         if harm:
             self.problems.append(f"{harm}; what it lacks is made up for by looking everywhere")
@@ -180,7 +180,7 @@ class _Teardown:
         """Write down what the journal does not name, or calls gone, and which was found all the same."""
         live = [found for found in before.found if found.type != FOLDER]
         again = [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
-        new = unknown(state, (*before.found, *before.stays))
+        new = unknown(state, (*before.found, *before.stays, *before.silent))
         self.journal.append_all(
             [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]
             + [Draft(event=Event.CREATED, resource=row.resource, key=row.key) for row in again]
@@ -328,7 +328,7 @@ class _Teardown:
 
     def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> Destroyed:
         """Write down as gone what its own place was asked for and no longer has."""
-        self.problems += swept.problems
+        self.problems += [*swept.problems, *dict.fromkeys(one.doubt for one in swept.silent)]
         state = self._also_found(self._state(), swept)
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}

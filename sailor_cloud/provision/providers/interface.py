@@ -209,6 +209,10 @@ class MachineProvider(Protocol):
         """Return what a run has on this machine."""
         return ()
 
+    def silent(self, machines: Collection[str]) -> frozenset[str]:
+        """Return which machines of a scheduler don't answer: what it has started there may still run."""
+        return frozenset()
+
     def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
         """Tell whether looks into some scopes would find a resource of the journal."""
         return kind in self.swept

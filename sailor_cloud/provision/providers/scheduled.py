@@ -30,6 +30,7 @@ class SchedulerProvider(MachineProvider):
     ends_within_s: ClassVar[float]
     modules = {}  # noqa: RUF012 - a constant
     machine = JOB
+    swept = frozenset({JOB})
     scope_kinds = (CLUSTER, CLUSTER_ID)
 
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
@@ -51,7 +52,10 @@ class SchedulerProvider(MachineProvider):
         return Scopes({Scope(provider=self.name, kind=CLUSTER, name=cluster)})
 
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
-        """Yield a resource for each node of each job of one run, or of all runs; `cluster` is what they are said of."""
+        """Yield a resource for each node of each job of one run, or of all runs; `cluster` is what they are said of.
+
+        What is left on machines that don't answer is `silent`.
+        """
         raise NotImplementedError
 
     def end(self, namespace: str, job: str) -> None:
@@ -74,7 +78,7 @@ class SchedulerProvider(MachineProvider):
                 problems.append(str(error))
         until, pause_s = time.monotonic() + self.ends_within_s, 0.1
         while not problems and time.monotonic() < until:
-            if not {(found.title, found.name) for found in self.jobs("", None)} & set(places):
+            if not {(found.title, found.name) for found in self.jobs("", None) if not found.silent} & set(places):
                 return []
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, poll_s)
@@ -95,6 +99,9 @@ class SchedulerProvider(MachineProvider):
             Look(scopes=tuple(mine), kinds=(JOB,), ask=partial(self._ask, identity, mine[0].name, run_id))
             for identity, mine in places.items()
         ]
+
+    def silent(self, machines: Collection[str]) -> frozenset[str]:
+        return self.scheduler.silent(machines)
 
     def _ask(self, identity: str, cluster: str, run_id: str | None) -> Listing:
         if identity and (there := self.scheduler.identity()) != identity:

@@ -15,7 +15,9 @@ from factories.quick_runs import Notes
 from factories.slurm_cluster import skip_without_slurm, slurm_cluster
 from sailor_cloud import api
 from sailor_cloud.catalog.clusters import with_inventory
+from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import ProvisionError
+from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.options import Ending
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
@@ -67,14 +69,22 @@ def test_a_run_over_three_groups_loses_a_node_goes_on_and_ends(tmp_path: Path, m
         losing.start()
         outcome = api.up(document, watcher)
         losing.join()
+        [folder] = RunFolder.list()
+        # Slurm has ended the job, and does not know what the lost machine does.
+        for receipt in (outcome.receipt, take_down(folder, clock=SystemClock())):
+            assert [(row.name, row.found) for row in receipt.left] == [("n1", False)]
+            (doubt,) = receipt.problems
+            assert "of node n1: machine a1002 does not answer" in doubt
+        assert outcome.exit_code == 1
+        cluster.start("a1002")
+        cluster.until("idle", 4)
+        assert take_down(folder, clock=SystemClock()).clean
         assert cluster.run("squeue", "--noheader", "--states=PENDING,RUNNING") == ""
         script = subprocess.run(
             ["squeue", "--noheader", "--format=%i"], capture_output=True, text=True, check=True
         ).stdout
-    [folder] = RunFolder.list()
     entries = read(folder.journal_file)
     assert outcome.ending is Ending.COMPLETED, outcome.message
-    assert outcome.receipt.clean
     assert 0 < outcome.receipt.spent_usd < 1
     [lost] = [entry.data["nodes"] for entry in entries if entry.event is Event.NODES_LOST]
     assert lost == ["n1"]

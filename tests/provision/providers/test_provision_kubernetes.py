@@ -8,6 +8,7 @@ import json
 import subprocess
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import kubernetes_validate
@@ -19,7 +20,9 @@ from factories.kubernetes_api import Cluster, Pod, jobset_faults, kubernetes_api
 from factories.quick_runs import CLOCK, Notes
 from sailor_cloud import api
 from sailor_cloud.catalog.clusters import with_inventory
+from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import CredentialsError, ProvisionError, RequestError
+from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.fleet.job_artefact import exported_job
 from sailor_cloud.launch.fleet.job_fleet import JobFleet
 from sailor_cloud.launch.options import Ending
@@ -27,6 +30,7 @@ from sailor_cloud.launch.telemetry.generation_log import read_events
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
+from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.jobs import JobPhase, check_scheduler
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
@@ -158,14 +162,26 @@ def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, m
         losing.start()
         outcome = api.up(document, watcher)
         losing.join()
-        assert cluster.jobsets == {}
         assert cluster.secrets == {}
         first, second = cluster.created
         assert cluster.deleted[:1] == [first["metadata"]["name"]]
-    assert outcome.ending is Ending.COMPLETED, outcome.message
-    assert outcome.receipt.clean
+        assert outcome.ending is Ending.COMPLETED, outcome.message
+        # Nobody knows what the lost machine does.
+        assert list(cluster.jobsets) == [first["metadata"]["name"]]
+        [folder] = RunFolder.list()
+        for receipt in (outcome.receipt, take_down(folder, clock=SystemClock())):
+            assert [(row.name, row.found) for row in receipt.left] == [("n0", False)]
+            (doubt,) = receipt.problems
+            assert "of node n0: machine a100-1 does not answer" in doubt
+        assert outcome.exit_code == 1
+        where = places_of(folder).scopes
+        (leftover,) = find_leftovers([], clock=SystemClock(), scopes=where, older_than=timedelta(0)).reapable
+        assert [one.node for one in leftover.resources] == ["n0"]
+        assert remove_strangers(leftover, pause=lambda seconds: None) == (doubt,)
+        del cluster.nodes["a100-1"]
+        assert take_down(folder, clock=SystemClock()).clean
+        assert cluster.jobsets == {}
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "api").rglob("spec.json")} == {0o600}
-    [folder] = RunFolder.list()
     ended = [entry.data for entry in read(folder.journal_file) if entry.event is Event.GENERATION_ENDED]
     assert [one["end"] for one in ended] == ["nodes lost", "finished"]
     assert "a100-1" in str(second["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["affinity"])

@@ -6,7 +6,7 @@ import pytest
 
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.providers.slurm import provider
+from sailor_cloud.provision.providers.slurm import commands, provider
 from sailor_cloud.provision.scopes import remove_from
 
 RUN, OTHER = "tiny-20261121-051313-a1b2", "tiny-20261121-051313-a1b20"
@@ -33,6 +33,19 @@ def test_a_job_is_found_by_its_comment_or_by_its_name_where_a_site_writes_the_co
     ]
     assert found(RUN) == [("12", RUN, "n0"), ("12", RUN, "n1"), ("13", RUN, "")]
     assert found(None) == [*found(RUN), ("14", OTHER, "")]
+
+
+def test_a_job_that_waits_for_machines_that_do_not_answer_is_no_job_that_is_gone(
+    queue: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue += [f"12+0|COMPLETING|a1|sailor-{RUN}-g1|sailor-cloud-run={RUN} sailor-cloud-node=n0,n1"]
+    monkeypatch.setattr(provider, "hostnames", lambda compact: (compact,))
+    monkeypatch.setattr(provider, "hosts_down", lambda hosts: frozenset(hosts))
+    (job,) = provider.PROVIDER.jobs("lab", RUN)
+    assert (job.name, job.node) == ("12", "")
+    assert job.doubt.startswith("not confirmed as gone: job 12: machine a1 does not answer, and what runs there may")
+    monkeypatch.setattr(commands, "slurm", lambda *command: "a1|down*\na2|idle\na3|drained\na4|idle*\n")
+    assert provider.PROVIDER.silent({"a1", "a2", "a3", "a9"}) == {"a1"}
 
 
 def test_a_scheduler_that_fails_in_the_middle_of_a_teardown_is_a_problem_and_no_end_of_it(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sailor_cloud.provision.jobs import JOB
+from sailor_cloud.provision.jobs import JOB, unanswered
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     NODE_LABEL,
@@ -35,16 +35,24 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
     listed = jobsets(run_id)
     left = pods_left(run_id)
     known = {(jobset["metadata"]["namespace"], jobset["metadata"]["name"]) for jobset in listed}
-    for namespace, name, run, node in left:
-        if (namespace, name) not in known:
+    for namespace, name, run, node, machine in left:
+        if machine or (namespace, name) not in known:
             yield LiveResource(
-                provider=_NAME, region=cluster, type=JOB, name=name, title=namespace, run_id=run, node=node, ending=True
+                provider=_NAME,
+                region=cluster,
+                type=JOB,
+                name=name,
+                title=namespace,
+                run_id=run,
+                node=node,
+                ending=True,
+                silent=unanswered({machine}) if machine else "",
             )
-    running = {(namespace, name) for namespace, name, _, _ in left}
+    running = {(namespace, name) for namespace, name, _, _, machine in left if not machine}
     for jobset in listed:
         metadata = jobset["metadata"]
         if "deletionTimestamp" in metadata and (metadata["namespace"], metadata["name"]) not in running:
-            # It waits for pods of machines that don't answer; nobody can end what may run there.
+            # It waits for pods of machines that don't answer, which are told of above.
             continue
         labels, notes = metadata.get("labels", {}), metadata.get("annotations", {})
         groups = (group["template"]["spec"]["template"] for group in jobset["spec"]["replicatedJobs"])

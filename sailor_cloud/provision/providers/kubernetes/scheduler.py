@@ -90,7 +90,7 @@ class Kubernetes:
         with calls() as api:
             jobset = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, job_id)
             if jobset is None or "deletionTimestamp" in jobset["metadata"]:
-                if _living(api, f"{_OF_JOBSET}={job_id}"):
+                if any(answers for _, answers in _living(api, f"{_OF_JOBSET}={job_id}")):
                     return JobState(phase=JobPhase.RUNNING, why="the JobSet was deleted, and its pods end")
                 return JobState(phase=JobPhase.ENDED, why="there is no such JobSet any more", missing=True)
             pods = api.core.list_namespaced_pod(
@@ -142,6 +142,10 @@ class Kubernetes:
                 >= has.devices_per_node
             )
         )
+
+    def silent(self, machines: Collection[str]) -> frozenset[str]:
+        with calls() as api:
+            return frozenset(name for name, ready in _ready(api, set(machines)).items() if not ready)
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
         place = job.inventory.namespace
@@ -221,26 +225,31 @@ def delete(name: str, namespace: str) -> None:
         api.gone(api.core.delete_namespaced_secret, name, namespace)
 
 
-def pods_left(run_id: str | None) -> list[tuple[str, str, str, str]]:
-    """Return namespace, JobSet, run and node of each pod that may still run, of one run or of all runs."""
+def pods_left(run_id: str | None) -> list[tuple[str, str, str, str, str]]:
+    """Return namespace, JobSet, run and node of each pod that may still run, of one run or of all runs.
+
+    The last is the machine that does not answer, of a pod on such a one; else empty.
+    """
     with calls() as api:
         pods = _living(api, RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}")
     found = []
-    for pod in pods:
+    for pod, answers in pods:
         notes, labels = pod.metadata.annotations or {}, pod.metadata.labels or {}
         nodes, index = notes.get(NODE_LABEL, "").split(","), labels.get(_INDEX, "")
         node = nodes[int(index)] if index.isdigit() and int(index) < len(nodes) else ""
-        found.append((pod.metadata.namespace, labels.get(_OF_JOBSET, pod.metadata.name), labels[RUN_LABEL], node))
+        silent = "" if answers else str(pod.spec.node_name)
+        of = (pod.metadata.namespace, labels.get(_OF_JOBSET, pod.metadata.name), labels[RUN_LABEL])
+        found.append((*of, node, silent))
     return found
 
 
-def _living(api: Calls, selector: str) -> list[Any]:
-    """Return the pods that may still run: nobody can end those of a machine that does not answer any more."""
+def _living(api: Calls, selector: str) -> list[tuple[Any, bool]]:
+    """Return the pods that may still run, and whether somebody can end them: whether their machine answers."""
     pods = api.core.list_pod_for_all_namespaces(label_selector=selector, _request_timeout=_TIMEOUT_S).items
     pods = [pod for pod in pods if _phase(pod) in ("Pending", "Running", "Unknown")]
     hosts = {pod.spec.node_name for pod in pods if pod.spec.node_name}
     ready = _ready(api, hosts) if hosts else {}
-    return [pod for pod in pods if not pod.spec.node_name or ready.get(pod.spec.node_name, False)]
+    return [(pod, not pod.spec.node_name or ready.get(pod.spec.node_name, False)) for pod in pods]
 
 
 def jobsets(run_id: str | None) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sailor_cloud.errors import ProvisionError
 
@@ -77,6 +77,13 @@ def hosts_down(hosts: Sequence[str]) -> frozenset[str]:
         return frozenset()
     shown = slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", "--format=%N|%T")
     return frozenset(_names_down(shown))
+
+
+def hosts_silent(hosts: Collection[str]) -> frozenset[str]:
+    """Return which machines of the cluster don't answer."""
+    shown = slurm("sinfo", "--noheader", "--Node", "--format=%N|%T") if hosts else ""
+    rows = (line.partition("|") for line in shown.splitlines())
+    return frozenset(name for name, _, state in rows if name in hosts and state.endswith(_NOT_ANSWERING))
 
 
 def _names_down(shown: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sailor_cloud.provision.jobs import JOB
+from sailor_cloud.provision.jobs import JOB, unanswered
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     NODE_LABEL,
@@ -45,10 +45,11 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
             labels[RUN_LABEL] = named[1]
         if RUN_LABEL not in labels or run_id not in (None, labels[RUN_LABEL]):
             continue
+        silent = ""
         if state == "COMPLETING" and left and set(hostnames(left)) <= hosts_down(hostnames(left)):
-            # Slurm waits for machines that don't answer any more; nobody else can end what may run there.
-            continue
-        for node in labels.get(NODE_LABEL, "").split(","):
+            silent = unanswered(hostnames(left))
+        # Which nodes stood on the machines that a job still waits for, only the journal tells.
+        for node in labels.get(NODE_LABEL, "").split(",") if not silent else ("",):
             yield LiveResource(
                 provider=_NAME,
                 region=cluster,
@@ -61,6 +62,7 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
                 expires=labels.get(EXPIRES_LABEL, ""),
                 detail=state.lower(),
                 ending=state == "COMPLETING",
+                silent=silent,
             )
 
 

@@ -18,6 +18,7 @@ from sailor_cloud.provision.providers.slurm.commands import (
     cluster_name,
     hostnames,
     hosts_down,
+    hosts_silent,
     node_rows,
     slurm,
 )
@@ -131,6 +132,9 @@ class Slurm:
                 continue
             found.add(row.name)
         return tuple(sorted(found))
+
+    def silent(self, machines: Collection[str]) -> frozenset[str]:
+        return hosts_silent(machines)
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
         raise AssertionError("the agents' folders are shared")
