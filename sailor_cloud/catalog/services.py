@@ -22,11 +22,18 @@ class Service(StrEnum):
     NAT_DATA = "nat-data"
     DISK_BALANCED = "disk-balanced"
     DISK_SSD = "disk-ssd"
+    DISK_HYPERDISK = "disk-hyperdisk"
     OBJECT_STORAGE = "object-storage"
     OBJECT_WRITES = "object-writes"
 
 
 EVERY_REGION = "*"
+# What boot disks are billed as, by the clouds' own words for their types; a type that is not here, as balanced ones.
+BOOT_DISKS = {
+    "gp3": Service.DISK_BALANCED,
+    "pd-balanced": Service.DISK_BALANCED,
+    "hyperdisk-balanced": Service.DISK_HYPERDISK,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sailor_cloud.catalog import Catalog, Service, ServicePrice, providers
+from sailor_cloud.catalog import BOOT_DISKS, Catalog, Service, ServicePrice, providers
 from sailor_cloud.catalog.doubts import is_stale
+from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider
@@ -122,7 +123,9 @@ def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tup
     if not providers.of(offer.provider).bills_services:
         return ()
     services = catalog.services
-    disk = services.price(offer.provider, offer.region, Service.DISK_BALANCED)
+    known = machine_type(offer)
+    kind = BOOT_DISKS.get(known.boot_disk if known is not None else "", Service.DISK_BALANCED)
+    disk = services.price(offer.provider, offer.region, kind)
     found = [(disk, disk.usd_per_unit * BOOT_DISK_GIB / HOURS_PER_MONTH)]
     if network is NetworkAccess.PUBLIC_SSH:
         address = services.price(offer.provider, offer.region, Service.PUBLIC_ADDRESS)
@@ -132,12 +135,12 @@ def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tup
 
 def service_kind(service: Service) -> CostKind:
     """Return the group of a bill's lines to which a service belongs that is paid for by the hour."""
-    return CostKind.DISK if service is Service.DISK_BALANCED else CostKind.ADDRESS
+    return CostKind.DISK if service in BOOT_DISKS.values() else CostKind.ADDRESS
 
 
 def service_part(service: Service) -> str:
     """Return the name under which a plan's bill and a ledger have a service that is paid for by the hour."""
-    return f"{service} of {BOOT_DISK_GIB:.0f} GiB" if service is Service.DISK_BALANCED else str(service)
+    return f"{service} of {BOOT_DISK_GIB:.0f} GiB" if service in BOOT_DISKS.values() else str(service)
 
 
 def node_usd_per_hour(offer: Offer, scenario: Scenario) -> NodeRate:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sailor_cloud import resources
-from sailor_cloud.catalog import Service, load
+from sailor_cloud.catalog import BOOT_DISKS, Service, load
 from sailor_cloud.catalog.machine_types import load_machine_types
 from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS
 from sailor_cloud.catalog.quotas import load_rules
@@ -203,7 +203,14 @@ def test_every_instance_on_offer_has_its_network_limit() -> None:
 
 def test_every_region_with_offers_prices_what_a_node_needs() -> None:
     for provider, region in {(offer.provider, offer.region) for offer in OFFERS}:
-        for service in (Service.PUBLIC_ADDRESS, Service.NAT_GATEWAY, Service.NAT_DATA, Service.DISK_BALANCED):
+        disks = {row.boot_disk for row in load_machine_types() if row.provider == provider}
+        services = {
+            Service.PUBLIC_ADDRESS,
+            Service.NAT_GATEWAY,
+            Service.NAT_DATA,
+            *(BOOT_DISKS[kind] for kind in disks),
+        }
+        for service in services | {Service.DISK_BALANCED}:
             assert 0 < CATALOG.services.price(provider, region, service).usd_per_unit < 1
 
 

@@ -24,6 +24,9 @@ from sailor_cloud.simulator.money import (
     egress_usd_per_byte,
     preemptions_per_hour,
     run_usd,
+    service_kind,
+    service_part,
+    services_with,
     worst_instance_usd_per_hour,
 )
 from sailor_cloud.simulator.scenario import Scenario
@@ -32,6 +35,7 @@ PRICED = date(2026, 11, 20)
 # 0.146 USD per GiB and month of 730 hours is 0.02 USD an hour for a disk of 100 GiB.
 PRICES = {
     Service.DISK_BALANCED: (0.146, "GiB-month"),
+    Service.DISK_HYPERDISK: (0.073, "GiB-month"),
     Service.PUBLIC_ADDRESS: (0.005, "hour"),
     Service.NAT_GATEWAY: (0.045, "hour"),
     Service.NAT_DATA: (0.05, "GB"),
@@ -310,3 +314,18 @@ def test_the_estimate_of_a_run_is_what_was_worked_out_by_hand() -> None:
         preemptions_per_hour=0.001,
     )
     assert (float(expected), float(worst)) == pytest.approx((12.502, 24.012))
+
+
+def test_a_disk_is_priced_by_its_type() -> None:
+    """A3 Ultra takes Hyperdisk alone: 100 GiB at 0.073 USD a month are 0.01 USD an hour, half of the others here."""
+    catalog = scenario_of(make_job(model=TINY, resources=[GCP], steps=1)).catalog
+    usual = catalog.offers(zones=[CENTRAL])[0]
+    for kind, usd, part in (
+        ("a3-ultragpu-8g", 0.01, "disk-hyperdisk of 100 GiB"),
+        ("a2-highgpu-1g", 0.02, "disk-balanced of 100 GiB"),
+        ("a9-newgpu-8g", 0.02, "disk-balanced of 100 GiB"),
+    ):
+        offer = dataclasses.replace(usual, instance_type=kind)
+        (disk, amount), _ = services_with(offer, catalog, NetworkAccess.PUBLIC_SSH)
+        assert (service_kind(disk.service), service_part(disk.service)) == (CostKind.DISK, part)
+        assert (amount, disk.source, disk.as_of_from) == (pytest.approx(usd), "hand", PRICED)

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from sailor_cloud import catalog
-from sailor_cloud.catalog import Service, Services
+from sailor_cloud.catalog import BOOT_DISKS, Service, Services
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
@@ -149,7 +149,8 @@ class Bill:
         return self._hourly(Service.NAT_GATEWAY)
 
     def instance(self, kind: str, name: str, node: str, *, address: bool) -> PlannedResource:
-        disk = self._hourly(Service.DISK_BALANCED) * BOOT_DISK_GIB / HOURS_PER_MONTH
+        kind = BOOT_DISKS.get(self.variables["nodes"][node]["boot_disk"], Service.DISK_BALANCED)
+        disk = self._hourly(kind) * BOOT_DISK_GIB / HOURS_PER_MONTH
         parts = [
             ("machine", self.machines[node]),
             ("disk", disk),

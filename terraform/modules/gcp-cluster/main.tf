@@ -55,6 +55,10 @@ resource "google_compute_instance" "node" {
       size   = var.disk_gib
       type   = each.value.boot_disk
       labels = var.labels
+
+      # What every Hyperdisk has without more to pay; by default it is given more of both, and billed.
+      provisioned_iops       = startswith(each.value.boot_disk, "hyperdisk") ? 3000 : null
+      provisioned_throughput = startswith(each.value.boot_disk, "hyperdisk") ? 140 : null
     }
   }
 

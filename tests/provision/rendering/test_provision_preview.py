@@ -16,6 +16,7 @@ from factories.cloud_plans import (
     GCP_OFFERS,
     aws_document,
     cloud_document,
+    cloud_offer,
     efa_document,
     gcp_document,
     two_regions_document,
@@ -94,6 +95,16 @@ def test_the_hourly_price_of_each_resource_is_told_with_its_parts() -> None:
     assert instance.parts == (("machine", 1.5), ("disk", pytest.approx(disk)), ("address", pytest.approx(address)))
     assert instance.usd_per_hour == pytest.approx(1.5 + disk + address)
     assert [resource for resource in root.resources if resource.usd_per_hour is not None] == [instance]
+
+
+def test_the_shipped_price_of_hyperdisk_stands_in_the_preview_with_its_source() -> None:
+    ultra = cloud_offer("ultra", Provider("gcp"), "us-central1-b", "a3-ultragpu-8g", "H200-141", 8, spot=True)
+    _, root = previewed(cloud_document(("n0", ultra), image=None))
+    (parts,) = [resource.parts for resource in root.resources if resource.type == "google_compute_instance"]
+    # 100 GiB at 0.08 USD a month of 730 hours.
+    assert dict(parts)["disk"] == pytest.approx(0.010958904)
+    price = catalog.load_services().price(Provider("gcp"), "us-central1", Service.DISK_HYPERDISK)
+    assert (price.source, price.confidence.value) == ("gcp-hyperdisk-restated", "low")
 
 
 def test_the_prices_beside_machines_are_those_of_the_whole_catalog() -> None:
