@@ -11,7 +11,7 @@ from sailor_cloud.launch.teardown import tear_down
 from sailor_cloud.provision.cloud_clock import by_cloud
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.progress import Listener
-from sailor_cloud.provision.scopes import NOWHERE, places_of
+from sailor_cloud.provision.scopes import NOWHERE, check_own, places_of
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.receipt import Receipt
@@ -31,6 +31,7 @@ def take_down(
     Needs none of the files in the run's folder, and looks into `also` besides the places that they tell of.
     """
     with folder.lock():
+        check_own(folder)
         clock = by_cloud(clock, places_of(folder, also=also).scopes, lambda text, ahead_s: say(text))
         outcome = fold(read(folder.journal_file)).outcome
         ending = Ending(outcome) if outcome in set(Ending) else Ending.TORN_DOWN

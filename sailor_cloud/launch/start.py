@@ -38,7 +38,7 @@ from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.provisioner import check_supported
-from sailor_cloud.provision.scopes import scopes_of
+from sailor_cloud.provision.scopes import check_own, scopes_of
 from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder, new_run_id
 from sailor_cloud.run.journal import Event, Journal, damage, read
@@ -108,6 +108,7 @@ def run_document(
             origin = str((base or Path()).absolute())
             Journal.of(folder, clock).append(
                 Event.RUN_CREATED,
+                run=run_id,
                 job=document.job.name,
                 fallback=chosen.fallback,
                 replan_slow_links=chosen.replan_slow_links,
@@ -166,6 +167,7 @@ def resume_run(
 ) -> Outcome:
     """Take over a run whose controller died. Raises RequestError where its training is over already."""
     with folder.lock():
+        check_own(folder)
         state = fold(read(folder.journal_file))
         if state.phase in OVER:
             raise RequestError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,11 +26,12 @@ from sailor_cloud.provision.live_resources import (
 )
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
-from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, resource_prefix
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.state import fold
 
 logger = logging.getLogger(__name__)
+_NAMED = re.compile(rf'"name": "({FIRST_OF_NAMES}[0-9a-f]{{10}})"')
 NOWHERE = Scopes()
 
 
@@ -76,6 +78,24 @@ def touched(entries: Iterable[Entry]) -> Scopes:
         for entry in started
         for name in entry.data.get(f"{provider}_{kind}s", ())
     )
+
+
+def check_own(folder: RunFolder) -> None:
+    """Raise RequestError where a folder was copied or renamed: what its run has bought bears the run's own name."""
+    entries = read(folder.journal_file)
+    told = (str(entry.data["run"]) for entry in entries if entry.event is Event.RUN_CREATED and "run" in entry.data)
+    other = next((run for run in told if run != folder.run_id), "")
+    for base in folder.terraform_dirs():
+        for file in base.rglob(VARIABLES_FILE):
+            with contextlib.suppress(OSError):
+                found = _NAMED.search(file.read_bytes().decode(errors="replace"))
+                if found is not None and found[1] != resource_prefix(folder.run_id):
+                    other = other or f"whose resources are called {found[1]}-…"
+    if other:
+        raise RequestError(
+            f"{folder.path} is a copy of the run {other}, or that run renamed; give the folder the run's own name "
+            "again, or delete it if it is a copy"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

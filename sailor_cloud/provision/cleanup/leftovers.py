@@ -111,7 +111,9 @@ class Leftovers:
         cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, beside=self.places.beside)
         kept = tuple(resource for resource in cloud.found if stays(self.folder, resource))
         found = (resource for resource in cloud.found if resource not in kept)
-        silent = (*cloud.silent, *self._silent())
+        mine = tuple(self._silent())
+        # Of a job that waits for machines, the journal tells which nodes those were.
+        silent = (*mine, *(one for one in cloud.silent if one.node or one.name not in {own.name for own in mine}))
         return CloudSweep(found=(*here.found, *found), asked=(*here.asked, *cloud.asked), stays=kept, silent=silent)
 
     def _silent(self) -> Iterator[LiveResource]:
