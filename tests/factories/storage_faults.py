@@ -130,6 +130,15 @@ class Bought:
         """Return what the cloud still has of the run, without the bucket that is kept for its results."""
         return tuple(key for key in self.run.cloud.owned_by(self.run.run.run_id) if key[0] not in _BUCKETS)
 
+    def results(self) -> tuple[dict[tuple[str, str], bytes], bool]:
+        """Return the objects that nobody has fetched, and whether their bucket is there: it goes with all in it."""
+        buckets = {bucket for bucket, _ in self.store.objects}
+        return dict(self.store.objects), buckets <= {
+            str(state.get("name") or state.get("bucket"))
+            for (kind, _), state in self.run.cloud.resources.items()
+            if kind in _BUCKETS
+        }
+
     def files(self) -> list[str]:
         """Return the files of the folder that a command reads or writes, one for each sort of Terraform's."""
         found = [file.relative_to(self.path) for file in sorted(self.path.rglob("*")) if file.is_file()]
@@ -221,7 +230,7 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
     """Run `down` or `reap` on the folder as it is now, and then what its answer tells the user to do."""
     run_id, named = bought.run.run.run_id, NAMED[bought.run.provider]
     arguments = ("down", run_id) if command == "down" else ("reap", "--yes", *named)
-    kept = dict(bought.store.objects)
+    kept = bought.results()
     answer = called(*arguments)
 
     def case(verdict: Verdict) -> Case:
@@ -232,7 +241,7 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
         return case(Verdict.TRACEBACK)
     if answer.code == 0 and bought.left():
         return case(Verdict.FALSE_GONE)
-    if kept != bought.store.objects:
+    if kept != bought.results():
         return case(Verdict.LOST)
     if answer.code == 0:
         return case(Verdict.GONE)
@@ -242,7 +251,7 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
         return case(Verdict.TRACEBACK)
     if bought.left():
         return case(Verdict.LEAK if again.code else Verdict.FALSE_GONE)
-    if kept != bought.store.objects:
+    if kept != bought.results():
         return case(Verdict.LOST)
     return case(Verdict.UNSURE if again.code == 0 else Verdict.LEAK)
 

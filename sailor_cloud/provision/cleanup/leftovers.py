@@ -73,6 +73,13 @@ def kept_bucket(run_id: str, entries: Iterable[Entry]) -> KeptBucket | None:
     return KeptBucket(name=name) if holds else None
 
 
+def is_fetched(run_id: str, entries: Iterable[Entry]) -> bool:
+    """Tell whether all that was saved in the run's own bucket, as far as the journal knows, was fetched."""
+    name, known = resource_name(run_id, "data"), tuple(entries)
+    fetched = any(one.event is Event.RESULTS_FETCHED and one.data.get("bucket") == name for one in known)
+    return fetched and kept_bucket(run_id, known) is None
+
+
 def usd_per_month(document: PlanDocument) -> float:
     """Return about what the plan's checkpoints cost per month: the plan's own line for them, stretched to a month.
 
@@ -204,17 +211,17 @@ def sweep_here(folder: RunFolder) -> CloudSweep:
 def stays(folder: RunFolder, resource: LiveResource) -> bool:
     """Tell what is left on purpose: a run's own bucket that holds what nobody has fetched, and what can't be cancelled.
 
-    By a damaged journal, nobody has fetched anything.
+    Nodes save without a controller, too: what the journal does not call fetched, nobody has fetched.
     """
     if is_uncancellable(resource.type):
         return True
-    if not is_bucket(resource.type):
+    if not is_bucket(resource.type) or resource.name != resource_name(folder.run_id, "data"):
         return False
-    kept = kept_bucket(folder.run_id, read(folder.journal_file))
-    if kept is not None:
-        return resource.name == kept.name
-    own = resource.name == resource_name(folder.run_id, "data")
-    return own and resource.detail == HOLDS_OBJECTS and bool(damage(folder.journal_file))
+    entries = read(folder.journal_file)
+    if kept_bucket(folder.run_id, entries) is not None:
+        return True
+    unfetched = bool(damage(folder.journal_file)) or not is_fetched(folder.run_id, entries)
+    return resource.detail == HOLDS_OBJECTS and unfetched
 
 
 def provider_of(row: ResourceState) -> str | None:

@@ -20,6 +20,8 @@ from sailor_cloud.provision.cleanup.leftovers import (
     KeptBucket,
     Leftovers,
     asked_places,
+    is_bucket,
+    is_fetched,
     is_of,
     is_uncancellable,
     kept_block,
@@ -90,7 +92,6 @@ def destroy(
         leftovers=Leftovers.of(folder, also=also),
         backoff=backoff or Backoff(),
         pause=pause or stop.wait,
-        keep=_to_keep(folder, journal),
         before_data=before_data,
     )
     return teardown.run()
@@ -113,6 +114,7 @@ class _Teardown:
     cleared: set[tuple[str, str]] = field(default_factory=set)
     paces: dict[str, Pace] = field(default_factory=dict)
     keep: KeptBucket | None = None
+    holds: bool = False
     before_data: Callable[[], None] | None = None
     telling: threading.Lock = field(default_factory=threading.Lock)
 
@@ -134,6 +136,9 @@ class _Teardown:
         late = bool(harm) or any(row.created_at is None for row in state.live)
         self._end_other_terraform()
         before = self.leftovers.sweep()
+        self.holds = any(is_bucket(one.type) for one in before.stays)
+        self.holds |= any(is_bucket(asked.kind) and asked.problem for asked in before.asked)
+        self.keep = self._to_keep()
         state = self._also_found(state, before)
         self._charge_for_found(state, (*before.found, *before.stays))
         self.journal.append_all(
@@ -171,7 +176,15 @@ class _Teardown:
     def _save_data(self) -> None:
         if self.keep is not None and self.before_data is not None:
             self.before_data()
-            self.before_data, self.keep = None, _to_keep(self.folder, self.journal)
+            self.before_data, self.keep = None, self._to_keep()
+
+    def _to_keep(self) -> KeptBucket | None:
+        """Return the bucket that Terraform must not delete, with what nobody has fetched or nobody could look at."""
+        entries = self.journal.entries()
+        own = KeptBucket(name=resource_name(self.folder.run_id, "data"))
+        if damage(self.folder.journal_file) or (self.holds and not is_fetched(self.folder.run_id, entries)):
+            return own
+        return kept_bucket(self.folder.run_id, entries)
 
     def _state(self) -> RunState:
         return fold(self.journal.entries())
@@ -388,13 +401,6 @@ class _Teardown:
             else KeptBucket(name=row.data["name"]).row(row.resource, monthly)
             for row in kept
         )
-
-
-def _to_keep(folder: RunFolder, journal: Journal) -> KeptBucket | None:
-    """Return the bucket that Terraform must not delete; by a damaged journal, only a look shows what is in it."""
-    if damage(folder.journal_file):
-        return KeptBucket(name=resource_name(folder.run_id, "data"))
-    return kept_bucket(folder.run_id, journal.entries())
 
 
 def _may_have_state(root: Root) -> bool:

@@ -357,13 +357,15 @@ def test_a_ledger_that_can_not_be_written_to_keeps_no_node_alive(run: Run) -> No
     assert len(kept_lines(run.folder.ledger_file)) >= 4
 
 
-def with_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool = True) -> Run:
+def with_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, saved: bool = True, detail: str = HOLDS_OBJECTS
+) -> Run:
     run = made(tmp_path, monkeypatch, gcp_document()).bought().roots("gcp", "gcp-data")
     place = {"provider": GCP, "region": "us-central1", "stack": "gcp-data"}
     kind = "google_storage_bucket"
     run.journal().append(Event.CREATE_INTENDED, resource=kind, key=f"gcp-data/{kind}.run[{BUCKET!r}]", **place)
     run.journal().append(Event.CREATED, resource=kind, key=f"gcp-data/{kind}.run[{BUCKET!r}]")
-    run.paper.alive.append(live(kind, BUCKET, detail=HOLDS_OBJECTS))
+    run.paper.alive.append(live(kind, BUCKET, detail=detail))
     if saved:
         run.journal().append(Event.CHECKPOINT_SAVED, path=f"gs://{BUCKET}/checkpoints/step-10")
     return run
@@ -399,9 +401,30 @@ def test_a_bucket_whose_checkpoints_are_fetched_once_the_nodes_are_gone_goes(
 
 
 def test_an_empty_bucket_goes_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = with_bucket(tmp_path, monkeypatch, saved=False)
+    run = with_bucket(tmp_path, monkeypatch, saved=False, detail="")
     told = run.down(before_data=lambda: pytest.fail("there is nothing to fetch"))
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_what_nodes_have_saved_while_no_controller_was_there_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terraform would empty the bucket: it is left to a look, which sees whether there is anything in it."""
+    run = with_bucket(tmp_path, monkeypatch, saved=False)
+    told = run.down()
+    assert "forget gcp-data" in run.paper.told
+    assert ([one.name for one in run.paper.alive], [one.name for one in told.kept]) == ([BUCKET], [BUCKET])
+    assert told.clean
+
+
+def test_a_bucket_that_nobody_can_look_into_is_not_destroyed_with_what_may_be_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_bucket(tmp_path, monkeypatch, saved=False)
+    run.paper.silent["google_storage_bucket"] = "403 storage.buckets.list"
+    assert not run.down().clean
+    assert "forget gcp-data" in run.paper.told
+    assert [one.name for one in run.paper.alive] == [BUCKET]
 
 
 def test_without_plan_and_places_nothing_is_confirmed(run: Run) -> None:
