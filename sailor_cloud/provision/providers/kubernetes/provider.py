@@ -52,7 +52,7 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
     for jobset in listed:
         metadata = jobset["metadata"]
         if "deletionTimestamp" in metadata and (metadata["namespace"], metadata["name"]) not in running:
-            # It waits for pods of machines that don't answer, which are told of above.
+            # It waits for pods of machines that don't answer; the loop above yields those.
             continue
         labels, notes = metadata.get("labels", {}), metadata.get("annotations", {})
         groups = (group["template"]["spec"]["template"] for group in jobset["spec"]["replicatedJobs"])
