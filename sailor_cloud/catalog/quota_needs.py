@@ -31,7 +31,7 @@ def needs(job: Job, catalog: Catalog, rules: Iterable[QuotaRule]) -> tuple[Quota
         by_accelerator.setdefault((rule.provider, rule.accelerator), []).append(rule)
     for provider, zone, accelerator, devices, markets in _wanted(job):
         for rule in by_accelerator.get((provider, accelerator), []):
-            if rule.market is not None and rule.market not in markets:
+            if not markets or rule.market not in {None, *markets}:
                 continue
             region = "" if rule.scope is QuotaScope.PROJECT else catalog.region_of(zone)
             per_device = _vcpus_per_device(catalog, zone, accelerator) if rule.counts is Counted.VCPUS else 1.0
@@ -103,10 +103,14 @@ def _status(need: QuotaNeed, limits: QuotaLimits) -> QuotaStatus:
 
 
 def _wanted(job: Job) -> Iterator[tuple[Provider, str, str, int, tuple[Market, ...]]]:
+    """Yield the devices of each zone with the markets whose quotas buying them counts against."""
     for resource in job.resources:
+        buys = {Market.SPOT, Market.ON_DEMAND, *providers.of(resource.provider).buys}
+        bought = (market.quota for market in resource.markets if market in buys)
+        markets = tuple(sorted({market for market in bought if market is not None}))
         for zone in sorted(set(resource.zones)):
             for accelerator, devices in sorted(resource.accelerators.items()):
-                yield resource.provider, zone, accelerator, devices, resource.markets
+                yield resource.provider, zone, accelerator, devices, markets
 
 
 def _vcpus_per_device(catalog: Catalog, zone: str, accelerator: str) -> float:

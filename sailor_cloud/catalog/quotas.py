@@ -94,7 +94,9 @@ class QuotaLimit:
         """Return how much of the quota one node of an offer takes, 0 where it doesn't fall under it."""
         if offer.provider is not self.provider or self.region not in ("", offer.region):
             return 0.0
-        if not {(offer.accelerator, offer.market), (offer.accelerator, None)} & self.covers:
+        # A reservation that the account has was counted when it was made.
+        market = None if offer.terms is not None and offer.terms.held else offer.market.quota
+        if market is None or not {(offer.accelerator, market), (offer.accelerator, None)} & self.covers:
             return 0.0
         return float(offer.vcpus if self.counts is Counted.VCPUS else offer.accelerator_count)
 

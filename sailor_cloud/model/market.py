@@ -28,6 +28,18 @@ class Market(StrEnum):
     def has_terms(self) -> bool:
         return self not in (Market.ON_DEMAND, Market.SPOT)
 
+    @property
+    def quota(self) -> Market | None:
+        """The market whose quotas its purchases count against; None for blocks, which EC2 limits apart.
+
+        A reservation counts as its nodes would on demand (docs.aws.amazon.com, EC2 "On-Demand Capacity Reservations"),
+        and flex-start takes the quotas of preemptible VMs (docs.cloud.google.com, "Use Dynamic Workload Scheduler");
+        both looked up 2026-11-24.
+        """
+        if self is Market.CAPACITY_BLOCK:
+            return None
+        return {Market.RESERVATION: Market.ON_DEMAND, Market.FLEX_START: Market.SPOT}.get(self, self)
+
 
 class Precision(StrEnum):
     FP32 = "fp32"

@@ -92,6 +92,23 @@ def test_an_aws_quota_that_the_account_lacks_is_named(aws: AwsWorld) -> None:
     assert "quota L-7212CCBC of us-east-1" in against(AWS).missing[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        # Flex-start takes the quotas of preemptible VMs; a reservation of Compute Engine is never bought by a run.
+        (GCP.replace("spot, on-demand", "flex-start"), {"GPUS_ALL_REGIONS", "PREEMPTIBLE_NVIDIA_A100_GPUS"}),
+        (GCP.replace("spot, on-demand", "reservation"), set()),
+        (AWS.replace("spot", "reservation"), {"L-417A185B"}),
+        (AWS.replace("spot", "capacity-block"), set()),
+    ],
+)
+def test_capacity_that_a_run_buys_falls_under_the_quotas_that_its_cloud_counts_it_by(
+    text: str, names: set[str]
+) -> None:
+    found = {need.quota for need in needs(parse_job(text.replace(", V100-16: 4", "")), load(), load_rules())}
+    assert found == names
+
+
 def test_a_local_job_falls_under_no_quota() -> None:
     text = JOB + "  - {provider: local, zones: [local-a], accelerators: {CPU-fast: 1}}\n"
     assert against(text) == Quotas(rows=(), missing=())

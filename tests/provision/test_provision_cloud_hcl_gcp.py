@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from factories.cloud_plans import gcp_document, with_job
 from factories.cloud_stacks import CALLER, Stacks, stacks
+from factories.reserved import gcp_reserved_document
 from sailor_cloud import catalog
 from sailor_cloud.model.job import GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
@@ -58,6 +60,27 @@ def test_every_instance_ends_at_the_expiry_without_help(public: Stacks) -> None:
         assert scheduling["instance_termination_action"] == "DELETE"
         assert scheduling["on_host_maintenance"] == "TERMINATE"
         assert scheduling["automatic_restart"] is False
+
+
+def test_reservations_and_flex_start_are_bought_as_the_providers_schema_has_them(tmp_path: Path) -> None:
+    """Through a real Terraform core and the official schema; no rule of Compute Engine's API is in either."""
+    with stacks(tmp_path, gcp_reserved_document()) as made:
+        made.apply()
+        nodes = made.instances("google_compute_instance")
+    flex, standing, calendar = (nodes[name]["scheduling"][0] for name in ("n0", "n1", "n2"))
+    assert (flex["provisioning_model"], flex["termination_time"]) == ("FLEX_START", None)
+    assert 0 < flex["max_run_duration"][0]["seconds"] <= 7 * 86400
+    assert (standing["provisioning_model"], standing["max_run_duration"]) == ("STANDARD", [])
+    assert (calendar["provisioning_model"], calendar["max_run_duration"]) == ("RESERVATION_BOUND", [])
+    ends = {standing["termination_time"], calendar["termination_time"]}
+    assert ends == {"2026-11-21T06:00:30Z"}
+    affinities = [nodes[name]["reservation_affinity"] for name in ("n0", "n1", "n2")]
+    named = {"key": "compute.googleapis.com/reservation-name"}
+    assert affinities == [
+        [{"type": "NO_RESERVATION", "specific_reservation": []}],
+        [{"type": "SPECIFIC_RESERVATION", "specific_reservation": [{**named, "values": ["team-a100"]}]}],
+        [{"type": "SPECIFIC_RESERVATION", "specific_reservation": [{**named, "values": ["calendar-1"]}]}],
+    ]
 
 
 def test_a_watchdog_is_called_with_its_own_account_which_may_do_so_until_a_week_after_the_end(watched: Stacks) -> None:

@@ -6,7 +6,9 @@ from collections import Counter
 
 import numpy as np
 
+from factories.cloud_plans import GCP_OFFERS
 from factories.planning import example, make_space, plan, quota, tiny_job
+from factories.reserved import gcp_entry, reserved_offer
 from sailor_cloud.catalog.quotas import Counted
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
@@ -49,6 +51,18 @@ def two_markets(**changes: object) -> Job:
         },
         **changes,
     )
+
+
+def test_capacity_counts_as_its_cloud_counts_it_and_what_the_account_has_already_not_again():
+    limits = {market: quota("Q", 8, {"A100-40": market}, **GCP) for market in (None, Market.ON_DEMAND, Market.SPOT)}
+    held = gcp_entry("held", "reservation", id="mine")
+    for entry, counting in (
+        (held, set()),
+        (gcp_entry("flex", "flex-start"), {None, Market.SPOT}),
+        (held.model_copy(update={"id": None}), {None, Market.ON_DEMAND}),
+    ):
+        offer = reserved_offer(entry, like=GCP_OFFERS[0])
+        assert {market for market, limit in limits.items() if limit.units(offer)} == counting
 
 
 def test_zones_of_a_region_share_a_quota():

@@ -70,7 +70,7 @@ def addresses(region: str) -> tuple[float, int]:
 def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule | None:
     """Return the quota of AWS under which the refused nodes fall, if all of them fall under one."""
     offers = {placed.offer.id: placed.offer for placed in nodes}
-    bought = {(offers[group.offer].accelerator, group.market) for group in refused}
+    bought = {(offers[group.offer].accelerator, group.market.quota) for group in refused}
     found = [
         rule
         for rule in load_rules()
