@@ -52,6 +52,7 @@ def plan(
     choose: Pick | None = None,
     deciding: Callable[[Decision], None] | None = None,
     time_limit_s: float | None = None,
+    prove: bool = False,
     progress: Callable[[float], None] | None = None,
     machine: LocalMachine | None = None,
     strategy: str | None = None,
@@ -72,7 +73,8 @@ def plan(
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. `choose` takes the cheapest, the balanced or the fastest plan
     instead of the goal's; `deciding` gets the three while the search goes on. After `time_limit_s` the best plan
-    found so far is the answer. `progress` gets the share of the search that is done.
+    found so far is the answer. With `prove` the bound is raised for up to 300 CPU seconds once the plan is found.
+    `progress` gets the share of the search that is done.
 
     Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
     `base` is the folder against which paths in the job are resolved, by default that of the job file. `profiles`,
@@ -124,6 +126,7 @@ def plan(
             choose=choose,
             deciding=deciding,
             time_limit_s=time_limit_s,
+            prove=prove,
             progress=progress,
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from sailor_cloud.model.document import (
 )
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
+from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
@@ -43,7 +45,7 @@ from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort, OutOfTimeError
-from sailor_cloud.planner.space.goals import TIE, Target, target_of
+from sailor_cloud.planner.space.goals import TIE, Figure, Target, target_of
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.planner.space.wishes import Wishes as Wishes
@@ -57,6 +59,8 @@ _BESIDE = tuple((restriction,) for restriction in Restriction)
 # Plans that a search with a time limit keeps for its end, and seconds that it has for a first plan even where reading
 # the data took all of its time.
 _INCUMBENTS, _FIRST_S = 24, 0.25
+# CPU seconds that a proof may take.
+_PROOF_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +223,8 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float) -> Pl
     finally:
         deadline.lift()
         problem.space.known.meet = None
+    if asked.prove and team.leads:
+        run.prove()
     return run.document(clock.monotonic_s() - started)
 
 
@@ -308,6 +314,18 @@ class _Run:
             self.beside = Beside(self.space, self.target, self.chosen.draft, self.effort, met)
         if self.asked.decide and self.decision is None:
             self._decide(proven=False)
+
+    def prove(self) -> None:
+        """Raise the bound for as long as a proof may take; the plan stays."""
+        if self.chosen is None or self.answer.bound is None or self.answer.exhausted:
+            return
+        figures = replayed(self.chosen.draft, self.chosen.evaluation)
+        deadline = self.space.known.deadline
+        deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
+        iteration_s = float(figures[Figure.ITERATION_S])
+        bound = proven_bound(self.space, self.target, iteration_s, self.answer.bound)
+        self.answer = replace(self.answer, bound=bound)
+        deadline.lift()
 
     def _decide(self, *, proven: bool) -> None:
         assert self.chosen is not None, "choices come after the plan"

@@ -60,6 +60,7 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
     type=click.FloatRange(min=0, min_open=True),
     help="End the search after so long; the best plan found by then is shown, and not called optimal.",
 )
+@click.option("--prove", is_flag=True, help="Also raise the bound once the plan is found, for up to 300 CPU seconds.")
 @click.option(
     "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="The training program that the plan is for."
 )
@@ -90,6 +91,7 @@ def plan(
     frontier: bool,
     choose: str | None,
     time_limit_s: float | None,
+    prove: bool,
     engine: str,
     strategy: str | None,
     oracle: bool,
@@ -123,6 +125,8 @@ def plan(
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
     if strategy is not None and (restrictions or top or frontier or choose):
         raise RequestError("--strategy makes its own search; --restrict, --top, --frontier and --choose are of ours")
+    if prove and (strategy is not None or time_limit_s is not None or engine != ENGINES[0]):
+        raise RequestError(f"--prove goes with neither --strategy nor --time-limit, and with engine {ENGINES[0]} alone")
     job = read_job(job_file, on=on, cluster=cluster)
     with waiting("searching for the best plan") as show:
         document = api.plan(
@@ -137,6 +141,7 @@ def plan(
             frontier=frontier or "html" in forms.values(),
             choose=None if choose is None else Pick(choose),
             time_limit_s=time_limit_s,
+            prove=prove,
             deciding=first_screen(job, show),
             progress=lambda share: show(share, 1.0),
             strategy=strategy,

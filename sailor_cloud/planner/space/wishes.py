@@ -18,6 +18,7 @@ class Wishes:
     that no other one beats in both. `top`: also so many plans of other kinds. `decide`: also the cheapest, the balanced
     and the fastest plan, of which `choose` is the answer, else the goal's; `deciding` gets them whenever they may
     have changed. After `time_limit_s` the best plan found until then is the answer, and never called optimal.
+    `prove`: the bound is raised once the plan is found, for some minutes at most.
     `progress` gets the share of the search that is done, ever larger ones.
     """
 
@@ -29,4 +30,5 @@ class Wishes:
     choose: Pick | None = None
     deciding: Callable[[Decision], None] | None = None
     time_limit_s: float | None = None
+    prove: bool = False
     progress: Callable[[float], None] | None = None

@@ -11,6 +11,8 @@ from factories.planning import example, make_space
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
+from sailor_cloud.planner.bound.pipelines import Box, Sizes, kinds_of
+from sailor_cloud.planner.bound.proof import branches
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
@@ -100,12 +102,27 @@ def own_boxes(assessor: Assessor, floors: StageFloors, draft: Draft) -> np.ndarr
     return np.array(rows, dtype=np.float64).T
 
 
+def assert_in_reach(space: Space, draft: Draft, seconds: float, dice: random.Random) -> None:
+    """What the proof says of each pipeline, and of all together, allows a plan the time that it takes."""
+    units = {pool.accelerator.name: 1 for pool in space.pools}
+    branch = next(each for each in branches(space, units) if each.count.most >= len(draft.pipelines))
+    sizes = Sizes(space, branch.count, kinds_of(space, branch.count, units))
+    for pipeline in {row.cut: row for row in draft.pipelines}.values():
+        size, taken = pipeline.microbatch_size, sum(slot.tp for slot in pipeline.slots)
+        for box in (Box(sizes, size, size), Box(sizes, dice.randint(1, size), size + dice.randint(0, 3))):
+            samples = size * pipeline.microbatches
+            assert box.floor_units(samples, seconds, taken + 1) <= taken
+            assert box.least_units(samples, seconds, taken + 1) <= taken
+    if dice.random() < 0.2:
+        assert not branch.refutes(seconds)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_no_plan_is_cheaper_than_the_ranges_of_its_pipelines_or_sooner_than_the_bound(seed):
     dice = random.Random(seed)
     plans, nearest = 0, 0.0
     for _ in range(JOBS):
-        space = make_space(random_job(dice))
+        space = make_space(random_job(dice)).at(dice.choice((0, 1)))
         assessor, floors, bound = Assessor(space, SOONEST), StageFloors.of(space), iteration_bound_s(space, SOONEST)
         pools = list(zip(space.pools, space.rates, strict=True))
         rates = np.array(
@@ -126,6 +143,8 @@ def test_no_plan_is_cheaper_than_the_ranges_of_its_pipelines_or_sooner_than_the_
             assert least <= found[Figure.USD_PER_ITERATION] * (1 + 1e-9)
             nearest = max(nearest, least / found[Figure.USD_PER_ITERATION])
             plans += 1
+            if plans % 10 == 0:
+                assert_in_reach(space, draft, found[Figure.ITERATION_S], dice)
     assert plans > JOBS * PLANS / 4
     assert nearest > 0.9
 

@@ -1,0 +1,427 @@
+"""What one pipeline can do within a time: a dynamic programme over layers, stages and devices.
+
+A box holds microbatch sizes from `least` to `most`. Stages hold whole layers and fit into memory with the microbatches
+in flight. Every inequality is one that the replay keeps; docs/planner.md has them with symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.network import Link
+from sailor_cloud.planner.space.space import Seat, Space, Stages
+from sailor_cloud.simulator import StageTable, boundary_pairs
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+# More seconds than anything takes, where there is nothing; products with samples are finite in single precision.
+_NEVER = 1e18
+# By how much single precision may be off in a sum over all stages, relatively.
+_SINGLE = 1e-5
+# Numbers of microbatches for which the way through stages is kept: fewer in flight need less memory.
+_HELD = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+# The share of the time from which on tails are compared with the way to a stage as well.
+_LONG_TAIL = 0.05
+
+
+class Count(NamedTuple):
+    """How many pipelines the plans of a branch have, at least and at most."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Stages on `tp` devices of an accelerator; `units`: the price of them all.
+
+    `pools`: one of each instance type that has so many. `ring_s_per_byte`: of an all-reduce, as fast as any may be.
+    """
+
+    tp: int
+    units: int
+    pools: tuple[int, ...]
+    ring_s_per_byte: float
+
+
+class _Spans(NamedTuple):
+    """Stages of a kind with so many microbatches in flight, shape [layers, layers]: first layer, and width less one.
+
+    `way_s`: both passes of the smallest microbatch. `sample_s`: of a sample, the least. `longest_s`: both passes of
+    the largest microbatch. `tail_s`: from the end of the passes to that of the step, at least. `gather_s`: by how much
+    the all-gather of new weights is longer than a forward pass.
+    """
+
+    way_s: Singles
+    sample_s: Singles
+    longest_s: Singles
+    tail_s: Singles
+    gather_s: Singles
+
+
+class _Sized(NamedTuple):
+    """All stages of a kind at one microbatch size, with activations kept and with them computed again.
+
+    `first_s`: the seconds of its last backward pass after which a stage has a bucket of gradients, at the least.
+    """
+
+    fit: Stages
+    backward_s: tuple[Floats, Floats]
+    first_s: Floats
+
+
+def kinds_of(space: Space, count: Count, units: Mapping[str, int]) -> list[Kind]:
+    """Return the kinds of stages of a space; `units`: the price of a device of each accelerator."""
+    types: dict[tuple[str, str], int] = {}
+    for index, pool in enumerate(space.pools):
+        types.setdefault((pool.accelerator.name, pool.offer.instance_type, pool.offer.zone), index)
+    found: dict[tuple[str, int], list[int]] = {}
+    for (name, *_), index in types.items():
+        for tp in space.tp_degrees[index]:
+            found.setdefault((name, tp), []).append(index)
+    everywhere = tuple(types.values())
+    return [
+        Kind(
+            tp=tp,
+            units=units[name] * tp,
+            pools=tuple(pools),
+            ring_s_per_byte=_ring_s_per_byte(space, pools, tp, everywhere, count.least),
+        )
+        for (name, tp), pools in sorted(found.items())
+    ]
+
+
+def _ring_s_per_byte(space: Space, pools: list[int], tp: int, others: tuple[int, ...], members: int) -> float:
+    """Return the least seconds per byte of a ring with at least so many members, one of them on `tp` devices of a pool.
+
+    A ring goes over a link from the member's node to another one, or all its members stand on the node.
+    """
+    if members < 2 or (space.scenario.job.training.sync_every or 1) > 1:
+        return 0.0
+    links = [space.link(here, there, same_node=False, pairs=tp) for here, there in product(pools, others)]
+    links += [
+        space.link(here, here, same_node=True, pairs=tp)
+        for here in pools
+        if tp + members - 1 <= space.pools[here].devices
+    ]
+    message = space.scenario.engine.bucket_bytes / members
+    return 2.0 * (members - 1) / members * min(_s_per_byte(link, message) for link in links)
+
+
+def _s_per_byte(link: Link, most: float) -> float:
+    """Return the least seconds per byte of messages of at most `most` bytes."""
+    # The rate is a parabola over the logarithm of the size; where it falls again, its cap stands for all of it.
+    if link.a < 0.0 and -link.b / (2.0 * link.a) < np.log2(most / 1e6):
+        return 1.0 / link.max_bytes_per_s
+    return link.transfer_s(most) / most
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The tables of all kinds of stages of a branch, by microbatch size."""
+
+    space: Space
+    count: Count
+    kinds: list[Kind]
+    _sized: dict[tuple[int, int], _Sized] = field(default_factory=dict)
+    _cuts: dict[tuple[int, int], Singles] = field(default_factory=dict)
+    _sums: list[tuple[Floats, Floats, Floats, Floats]] = field(default_factory=list)
+
+    @property
+    def replicas(self) -> int:
+        """The number of pipelines with which stages need the least memory."""
+        return self.count.most if self.space.zero_stage else self.count.least
+
+    def table(self, kind: int, size: int, again: bool = False) -> StageTable:
+        return self.space.table(self.kinds[kind].pools[0], self.kinds[kind].tp, size, recompute=again)
+
+    def sized(self, kind: int, size: int) -> _Sized:
+        if (kind, size) not in self._sized:
+            first, end, some = _ranges(self.space.layers)
+            backward = [
+                np.where(some, table.backward_s(first, end) + table.handing_s(first, end), 0.0)
+                for table in (self.table(kind, size, again) for again in (False, True))
+            ]
+            seat = Seat(self.kinds[kind].pools[0], self.kinds[kind].tp, 0)
+            fit = self.space.stages(seat, size, self.replicas)
+            self._sized[kind, size] = _Sized(fit, (backward[0], backward[1]), self._first_bucket_s(kind, size))
+        return self._sized[kind, size]
+
+    def cut_s(self, kind: int, size: int) -> Singles:
+        """Return the least seconds of both tensors of a microbatch over a cut behind such a stage, shape [2 * layers + 2].
+
+        To the fastest neighbour that any stage may have, and both tensors as fast as the faster one.
+        """
+        if (kind, size) not in self._cuts:
+            nbytes = self.table(kind, 1).boundary_bytes * size
+            ways = [link.transfer_s(nbytes) for link in self._links(kind)]
+            seconds = 2.0 * (np.min(ways, axis=0) + self.space.scenario.engine.message_s)
+            self._cuts[kind, size] = np.pad(seconds, (0, len(seconds))).astype(np.float32)
+        return self._cuts[kind, size]
+
+    def _links(self, kind: int) -> set[Link]:
+        """Return the links to and from all neighbours."""
+        here, space = self.kinds[kind], self.space
+        found = set()
+        for other in self.kinds:
+            pairs = boundary_pairs(here.tp, other.tp)
+            for one, two in product(here.pools, other.pools):
+                for src, dst in ((one, two), (two, one)):
+                    link = space.link(src, dst, same_node=False, pairs=pairs)
+                    found.add(space.scenario.stage_link(link, same_node=False))
+                if one == two and here.tp + other.tp <= space.pools[one].devices:
+                    found.add(space.link(one, one, same_node=True, pairs=pairs))
+        return found
+
+    def sums(self, kind: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return what all stages of a kind exchange and update: seconds of the sums, of the last of their buckets, of
+        the gather, and of the step; and bytes of gradients by layer.
+        """
+        if not self._sums:
+            tables = [self.table(each, 1) for each in range(len(self.kinds))]
+            # A group's bytes are those of one of its members, whichever that is.
+            layers = np.min([np.diff(table.gradient_prefix_bytes) for table in tables], axis=0)
+            tied = max(table.gradient_bytes_per_parameter * table.tied_parameters * table.tp for table in tables)
+            self._sums = [self._exchanged(each, layers, tied) for each in range(len(self.kinds))]
+        return self._sums[kind]
+
+    def _exchanged(self, kind: int, layers: Floats, tied: float) -> tuple[Floats, Floats, Floats, Floats]:
+        first, end, some = _ranges(self.space.layers)
+        table, engine, per_byte = self.table(kind, 1), self.space.scenario.engine, self.kinds[kind].ring_s_per_byte
+        prefix = np.concatenate([[0.0], np.cumsum(layers)])
+        whole = (first == 0) & (end == self.space.layers)
+        ring = np.where(some, np.maximum(0.0, prefix[end] - prefix[first] - tied * whole), 0.0) * per_byte
+        share = table.sharding
+        # Bytes of gradients, of those that a ring counts.
+        factor = 2.0 * share.gradient / share.total
+        last = np.minimum(layers * factor, engine.bucket_bytes) / factor * per_byte * share.summed_share
+        update = np.where(some, table.update_s(first, end, shards=self.count.most), 0.0) + engine.idle_s
+        last_s = np.where(some, np.append(last, 0.0)[first], 0.0)
+        return ring * share.summed_share, last_s, ring * share.gathered_share, update
+
+    def _first_bucket_s(self, kind: int, size: int) -> Floats:
+        table, (first, end, some) = self.table(kind, size), _ranges(self.space.layers)
+        share = table.sharding
+        each = [np.diff(self.table(number, 1).gradient_prefix_bytes) for number in range(len(self.kinds))]
+        sent = np.concatenate([[0.0], np.cumsum(np.max(each, axis=0))]) * (2.0 * share.gradient / share.total)
+        part = np.minimum(1.0, self.space.scenario.engine.bucket_bytes / np.maximum(sent[end] - sent[first], 1.0))
+        seconds = np.where(some, part * table.backward_s(first, end), np.inf)
+        # Of any group of layers at the end of a stage.
+        least = np.minimum.accumulate(seconds[::-1], axis=0)[::-1]
+        return np.where(some, least, 0.0)
+
+
+def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return first layers and ends, shape [layers + 1, layers + 1], and which of them are stages."""
+    first, end = np.indices((layers + 1, layers + 1))
+    return first, end, first < end
+
+
+@dataclass(slots=True)
+class Box:
+    """Pipelines of a branch with microbatches of `least` to `most` samples."""
+
+    sizes: Sizes
+    least: int
+    most: int
+    _spans: dict[tuple[int, int, int], _Spans | None] = field(default_factory=dict)
+    _rests: dict[int, list[Singles]] = field(default_factory=dict)
+    _forward_share: float = 0.5
+    _first_tail_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        some, tails = _ranges(self.layers)[2], [_NEVER]
+        for kind in range(len(self.sizes.kinds)):
+            for size in {self.least, self.most}:
+                each = self.sizes.sized(kind, size)
+                for all_s, back_s in zip((each.fit.kept_s, each.fit.again_s), each.backward_s, strict=True):
+                    share = float((1.0 - back_s[some] / all_s[some]).min())
+                    self._forward_share = min(self._forward_share, share)
+            spans = self._span(kind, 1, 1)
+            if spans is not None:
+                tails.append(float(np.where(spans.way_s[0] < _NEVER, spans.tail_s[0], _NEVER).min()))
+        self._first_tail_s = min(tails)
+
+    @property
+    def layers(self) -> int:
+        return self.sizes.space.layers
+
+    def halves(self) -> tuple[Box, Box]:
+        middle = (self.least + self.most) // 2
+        return Box(self.sizes, self.least, middle), Box(self.sizes, middle + 1, self.most)
+
+    def unit_s(self) -> float:
+        """Return the least that a sample takes, in seconds of a device times its price."""
+        spans = [(kind.units, self._span(number, 0, 0)) for number, kind in enumerate(self.sizes.kinds)]
+        return min((units * float(each.sample_s[0, -1]) for units, each in spans if each is not None), default=np.inf)
+
+    def _span(self, kind: int, held: int, most_held: int) -> _Spans | None:
+        """Return the stages that hold at least and at most so many microbatches; None where none fits.
+
+        Without any held, as if all stages did.
+        """
+        key = (kind, held, most_held)
+        if key not in self._spans:
+            self._spans[key] = self._spans_of(*key)
+        return self._spans[key]
+
+    def _spans_of(self, kind: int, held: int, most_held: int) -> _Spans | None:
+        low, high = (self.sizes.sized(kind, size) for size in (self.least, self.most))
+        kept = low.fit.most_kept >= held
+        fits = (kept | (low.fit.most_again >= held)) & _ranges(self.layers)[2]
+        if not fits.any():
+            return None
+        shortest, each = (np.where(kept, those.fit.kept_s, those.fit.again_s) for those in (low, high))
+        # Of the largest microbatch, the longest that its passes may take.
+        surely = high.fit.most_kept >= most_held
+        longest = np.where(surely, high.fit.kept_s, high.fit.again_s)
+        backward = np.where(surely, *high.backward_s)
+        sums, last, gather, update = self.sizes.sums(kind)
+        engine = self.sizes.space.scenario.engine
+        if engine.overlaps_sync(self.sizes.space.zero_stage):
+            sums = np.maximum(0.0, np.maximum(sums + low.first_s - backward, last))
+        gather = gather + backward - longest if engine.overlap_gather else np.zeros_like(gather)
+        by_width = ((shortest, _NEVER), (each / self.most, _NEVER), (longest, 0.0), (sums + update, 0.0), (gather, 0.0))
+        first, width = np.indices((self.layers, self.layers))
+        end = np.minimum(first + width + 1, self.layers)
+        there = fits[first, end] & (first + width < self.layers)
+        return _Spans(*(np.where(there, all_s[first, end], none).astype(np.float32) for all_s, none in by_width))
+
+    def _held(self, stages: int, samples: int) -> tuple[int, int]:
+        """Return how many microbatches the first of so many last stages holds, at least and at most."""
+        return min(stages, -(-samples // self.most)), min(stages, samples // self.least)
+
+    def _rest(self, samples: int, units: int) -> list[Singles]:
+        """Return the least seconds of a microbatch through the last stages and back, by their number.
+
+        Shape [2 * layers + 2, units + 1] each: the first layer, and the units that they may take.
+        """
+        microbatches = -(-samples // self.most)
+        held = max(count for count in _HELD if count <= microbatches)
+        if held not in self._rests or self._rests[held][0].shape[1] <= units:
+            # Larger tables serve smaller ones.
+            units = max(units, 8 + units * 5 // 4)
+            rest = [np.full((2 * self.layers + 2, units + 1), _NEVER, dtype=np.float32)]
+            rest[0][self.layers] = 0.0
+            for stages in range(1, min(self.layers, units) + 1):
+                found, many = np.full_like(rest[0], _NEVER), self.layers - stages + 1
+                for number, kind in enumerate(self.sizes.kinds):
+                    spans = self._span(number, min(stages, held), min(stages, held))
+                    if spans is None or kind.units > units:
+                        continue
+                    behind = rest[-1][1:, : units + 1 - kind.units]
+                    if stages > 1:
+                        behind = behind + self.sizes.cut_s(number, self.least)[1:, None]
+                    way = (spans.way_s[:many, :, None] + _windows(behind, many, self.layers)).min(axis=1)
+                    np.minimum(found[:many, kind.units :], way, out=found[:many, kind.units :])
+                rest.append(found)
+            self._rests[held] = rest
+        return self._rests[held]
+
+    def least_units(self, samples: int, seconds: float, most: int) -> int:
+        """Return the fewest units with which a pipeline may do so many samples in time; `most` + 1 if more than that.
+
+        From the last stage on: how late the first microbatch may leave the stage before, both ways counted.
+        """
+        layers, rest, fewest = self.layers, self._rest(samples, most), most + 1
+        seconds = np.float32(seconds * (1.0 + _SINGLE))
+        latest = np.full((2 * layers + 2, most + 1), -_NEVER, dtype=np.float32)
+        latest[layers] = _NEVER
+        begin, useful = layers, self._useful(samples, float(seconds), most)
+        for stages in range(1, min(layers, most) + 1):
+            held, most_held = self._held(stages, samples)
+            found, end, start = np.full_like(latest, -_NEVER), layers - stages + 1, begin
+            for number in useful:
+                kind, spans = self.sizes.kinds[number], self._span(number, held, most_held)
+                if spans is None:
+                    continue
+                busy = samples * spans.sample_s
+                width = int((busy.min(axis=0) <= seconds).sum())
+                first = max(0, start - width)
+                if first >= end or not width:
+                    continue
+                begin, many = min(begin, first), end - first
+                way, _, longest, tail, gather = (each[first:end, :width, None] for each in spans)
+                behind = rest[stages - 1][first + 1 :, : most + 1 - kind.units]
+                after = latest[first + 1 :, : most + 1 - kind.units]
+                if stages > 1:
+                    cut = self.sizes.cut_s(number, self.least)[first + 1 :, None]
+                    behind, after = behind + cut, after - cut
+                # Waits for the first microbatch and the last one to come back; with few, only the longer of both.
+                both = 2.0 if samples > stages * self.most else 1.0
+                idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
+                np.maximum(idle, 0.0, out=idle)
+                free = seconds - busy[first:end, :width, None]
+                in_time = idle <= free - tail - np.maximum(gather, 0.0)
+                if float(tail.max()) - self._first_tail_s > _LONG_TAIL * seconds:
+                    late = (free - tail - idle) / self._forward_share
+                    np.minimum(late, free - self._first_tail_s - idle, out=late)
+                else:
+                    late = np.subtract(free - self._first_tail_s, idle, out=idle)
+                np.minimum(late, _windows(after, many, width) - way, out=late)
+                late[~in_time] = -_NEVER
+                np.maximum(found[first:end, kind.units :], late.max(axis=1), out=found[first:end, kind.units :])
+            latest = found
+            done = np.flatnonzero(latest[0, :fewest] >= 0.0)
+            if done.size:
+                fewest = int(done[0])
+        return fewest
+
+    def _useful(self, samples: int, seconds: float, most: int) -> list[int]:
+        """Return the kinds that a pipeline of so many units may have: others must do what such a stage leaves to them.
+
+        A stage takes all of its units as long as the pipeline, whatever little work it does.
+        """
+        each = [(number, kind.units, self._span(number, 1, 1)) for number, kind in enumerate(self.sizes.kinds)]
+        there = [(number, units, samples * spans.sample_s) for number, units, spans in each if spans is not None]
+        single = np.min([units * busy[:, 0] for _, units, busy in there], axis=0)
+        total, found = float(single.sum()), []
+        for number, units, busy in there:
+            sums = np.concatenate([[0.0], np.cumsum(single)])
+            first, width = np.nonzero(busy <= seconds)
+            taken = (sums[first + width + 1] - sums[first]).max(initial=-np.inf)
+            if units + (total - taken) / seconds <= most * (1.0 + _SINGLE):
+                found.append(number)
+        return found
+
+    def floor_units(self, samples: int, seconds: float, most: int) -> int:
+        """Return units that no pipeline with so many samples undercuts, at a small part of the work of `least_units`.
+
+        Each stage's time, weighted by its units: its passes, and the way of a microbatch to it and back.
+        """
+        behind = np.arange(most + 1, dtype=np.float64)
+        spent = np.full((self.layers + 1, most + 1), np.inf)
+        spent[-1, 0] = 0.0
+        kinds = [
+            (kind.units, spans)
+            for number, kind in enumerate(self.sizes.kinds)
+            if kind.units <= most and (spans := self._span(number, 1, 1)) is not None
+        ]
+        for first in range(self.layers - 1, -1, -1):
+            for units, spans in kinds:
+                left, widths = most + 1 - units, slice(self.layers - first)
+                work = (units * samples) * spans.sample_s[first, widths, None]
+                passes = work + spans.way_s[first, widths, None] * behind[:left] + spent[first + 1 :, :left]
+                np.minimum(spent[first, units:], passes.min(axis=0), out=spent[first, units:])
+        done = np.flatnonzero(spent[0] <= (seconds * (1.0 + _SINGLE) - self._first_tail_s) * behind)
+        return int(done[0]) if done.size else most + 1
+
+
+def _windows(rows: Singles, many: int, width: int) -> Singles:
+    """Return, for each of the first `many` rows, the rows from there on, shape [many, width, columns]."""
+    return rows[np.arange(many)[:, None] + np.arange(width)]
+
+
+def boxes(sizes: Sizes, most: int) -> Iterator[Box]:
+    """Yield boxes that hold all microbatch sizes up to `most`, each with twice the sizes of the one before."""
+    least = 1
+    while least <= most:
+        yield Box(sizes, least, min(most, 2 * least - 1))
+        least *= 2
