@@ -317,7 +317,8 @@ class _Run:
 
     def prove(self) -> None:
         """Raise the bound for as long as a proof may take; the plan stays."""
-        if self.chosen is None or self.answer.bound is None or self.answer.exhausted:
+        by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
+        if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:
             return
         figures = replayed(self.chosen.draft, self.chosen.evaluation)
         deadline = self.space.known.deadline

@@ -79,7 +79,7 @@ class _Sized(NamedTuple):
 
 def kinds_of(space: Space, count: Count, units: Mapping[str, int]) -> list[Kind]:
     """Return the kinds of stages of a space; `units`: the price of a device of each accelerator."""
-    types: dict[tuple[str, str], int] = {}
+    types: dict[tuple[str, str, str], int] = {}
     for index, pool in enumerate(space.pools):
         types.setdefault((pool.accelerator.name, pool.offer.instance_type, pool.offer.zone), index)
     found: dict[tuple[str, int], list[int]] = {}
@@ -155,9 +155,10 @@ class Sizes:
         return self._sized[kind, size]
 
     def cut_s(self, kind: int, size: int) -> Singles:
-        """Return the least seconds of both tensors of a microbatch over a cut behind such a stage, shape [2 * layers + 2].
+        """Return the least seconds of both tensors of a microbatch over a cut behind such a stage, before each layer.
 
-        To the fastest neighbour that any stage may have, and both tensors as fast as the faster one.
+        To the fastest neighbour that any stage may have, and both tensors as fast as the faster one. Shape
+        [2 * layers + 2], 0 beyond the last layer.
         """
         if (kind, size) not in self._cuts:
             nbytes = self.table(kind, 1).boundary_bytes * size
@@ -331,10 +332,10 @@ class Box:
         From the last stage on: how late the first microbatch may leave the stage before, both ways counted.
         """
         layers, rest, fewest = self.layers, self._rest(samples, most), most + 1
-        seconds = np.float32(seconds * (1.0 + _SINGLE))
+        limit = np.float32(seconds * (1.0 + _SINGLE))
         latest = np.full((2 * layers + 2, most + 1), -_NEVER, dtype=np.float32)
         latest[layers] = _NEVER
-        begin, useful = layers, self._useful(samples, float(seconds), most)
+        begin, useful = layers, self._useful(samples, seconds, most)
         for stages in range(1, min(layers, most) + 1):
             held, most_held = self._held(stages, samples)
             found, end, start = np.full_like(latest, -_NEVER), layers - stages + 1, begin
@@ -343,7 +344,7 @@ class Box:
                 if spans is None:
                     continue
                 busy = samples * spans.sample_s
-                width = int((busy.min(axis=0) <= seconds).sum())
+                width = int((busy.min(axis=0) <= limit).sum())
                 first = max(0, start - width)
                 if first >= end or not width:
                     continue
@@ -358,9 +359,9 @@ class Box:
                 both = 2.0 if samples > stages * self.most else 1.0
                 idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
                 np.maximum(idle, 0.0, out=idle)
-                free = seconds - busy[first:end, :width, None]
+                free = limit - busy[first:end, :width, None]
                 in_time = idle <= free - tail - np.maximum(gather, 0.0)
-                if float(tail.max()) - self._first_tail_s > _LONG_TAIL * seconds:
+                if float(tail.max()) - self._first_tail_s > _LONG_TAIL * limit:
                     late = (free - tail - idle) / self._forward_share
                     np.minimum(late, free - self._first_tail_s - idle, out=late)
                 else:
@@ -416,7 +417,7 @@ class Box:
 
 def _windows(rows: Singles, many: int, width: int) -> Singles:
     """Return, for each of the first `many` rows, the rows from there on, shape [many, width, columns]."""
-    return rows[np.arange(many)[:, None] + np.arange(width)]
+    return np.asarray(rows[np.arange(many)[:, None] + np.arange(width)])
 
 
 def boxes(sizes: Sizes, most: int) -> Iterator[Box]:

@@ -7,7 +7,7 @@ pipelines by their samples and the price of their devices. Column generation add
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -34,14 +34,15 @@ class Branch:
     """Plans with a ZeRO stage and so many pipelines.
 
     `units`: the price of a device of each accelerator, a whole number; all devices have `all_units`. `columns`: units
-    and samples of pipelines met so far. No plan takes `refuted_s`; that none takes `open_s` could not be shown.
+    and samples of pipelines met so far, and the least time in which they were met. No plan takes `refuted_s`; that none
+    takes `open_s` could not be shown.
     """
 
     space: Space
     count: Count
     units: Mapping[str, int]
     all_units: int
-    columns: set[tuple[int, int]] = field(default_factory=set)
+    columns: dict[tuple[int, int], float] = field(default_factory=dict)
     refuted_s: float = 0.0
     open_s: float = math.inf
     _boxes: list[Box] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Branch:
         kinds = kinds_of(self.space, self.count, self.units)
         sizes = Sizes(self.space, self.count, kinds)
         self._boxes = list(boxes(sizes, self.space.batch))
-        self.columns.add((min(kind.units for kind in kinds), 0))
+        self.columns[min(kind.units for kind in kinds), 0] = 0.0
 
     def raised(self, known_s: float) -> bool:
         """Try a higher time; return whether one is left to try below that of a known plan."""
@@ -74,11 +75,12 @@ class Branch:
         """Return whether no plan of the branch takes so little; False where this is not known."""
         batch = self.space.batch
         while True:
-            if len(self.columns) == 1:
+            columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
+            if len(columns) == 1:
                 # At first as if every unit did its share of the batch.
                 unit = (1.0 - _FIRST) * batch / self.all_units
             else:
-                solved = self._solved()
+                solved = self._solved(columns)
                 if -solved.cost >= batch * (1.0 - _ROUNDED):
                     return False
                 unit = float(solved.prices[0])
@@ -86,11 +88,11 @@ class Branch:
             found = self._better(seconds, unit, min(left / number for number in self.count) - _ROUNDED * batch)
             if found is None:
                 return True
-            self.columns.add(found)
+            self.columns[found] = seconds
 
-    def _solved(self) -> Solution:
+    def _solved(self, columns: Sequence[tuple[int, int]]) -> Solution:
         """Return the most samples that the columns do together, as a cost below 0."""
-        units, samples = np.array(sorted(self.columns), dtype=np.float64).T
+        units, samples = np.array(columns, dtype=np.float64).T
         ones = np.ones(len(units))
         limits = np.array([self.all_units, self.count.most, -self.count.least], dtype=np.float64)
         solved = linear(-samples, np.stack([units, ones, -ones]), limits)
@@ -118,7 +120,7 @@ class Branch:
         return best
 
     def _in_box(self, box: Box, seconds: float, unit: float, worth: float, most: int) -> tuple[int, int] | None:
-        """Return the best pipeline of a box of one size, or whether a box of several may have one; None below `worth`."""
+        """Return the best pipeline of a box of one size, or that a box of several may have one; None below `worth`."""
         batch, step = self.space.batch, box.least if box.least == box.most else 1
         last = batch - (self.count.least - 1)
         samples = batch if self.count.most == 1 else max(box.least, step)
