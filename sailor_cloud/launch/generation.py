@@ -18,6 +18,7 @@ from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.launch.telemetry.generation_log import AgentEvent, EventRecord
 from sailor_cloud.launch.telemetry.monitor import Failure, Monitor
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +261,7 @@ class Generation:
         if failures and not (dead_agents and self._runs_command and all(map(_lost_neighbour, failures))):
             first = Result(end=End.FAILED, step=0, failures=failures).failure
             assert first is not None
-            said = f"{first.tail.rstrip()}{_hint(first.tail)}"
+            said = f"{first.tail.rstrip()}{_hint(first.tail, self.document.job)}"
             why, final = f"{first}; its last lines:\n{said}" if said else f"{first}, without a word", first.final
         elif self.monitor.refused:
             node, reason = sorted(self.monitor.refused.items())[0]
@@ -321,10 +322,15 @@ def _nodes(names: Sequence[str]) -> str:
     return f"node {names[0]}" if len(names) == 1 else f"nodes {', '.join(names)}"
 
 
-def _hint(tail: str) -> str:
+def _hint(tail: str, job: Job) -> str:
     """Return what helps against a failure that a user's code often has on a new machine; nothing for others."""
     missing = re.findall(r"ModuleNotFoundError: No module named '([^']+)'", tail)
     if missing:
         return f"\nnodes lack the package {missing[-1]}: install it in setup, such as setup: pip install {missing[-1]}"
     unknown = re.findall(r"line \d+: (\S+): command not found", tail)
-    return f"\nnodes lack the program {unknown[-1]}: install it in setup" if unknown else ""
+    if unknown:
+        return f"\nnodes lack the program {unknown[-1]}: install it in setup"
+    if "No such file or directory" in tail and job.run is not None and job.workdir is None:
+        return "\nnodes have no files of yours, since the job names no workdir: add workdir: ."
+    closed = re.findall(r"^bash: (?:line \d+: )?(\S+): Permission denied", tail, re.MULTILINE)
+    return f"\n{closed[-1]} is no program: chmod +x {closed[-1]}, or name what runs it, such as bash" if closed else ""

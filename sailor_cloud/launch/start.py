@@ -59,7 +59,7 @@ def check_job(job: Job, base: Path | None) -> None:
     if job.constraints.budget_usd is None and job.constraints.deadline is None:
         raise RequestError(NO_END)
     check_environment(job)
-    code.shipped(job, base or Path())
+    code.described(job, base or Path())
     settled(job, base or Path())
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from factories.command_runs import command_job, saved, script, steps, up
 from factories.runs import assert_nothing_is_left, journal_has, processes_of, read_lines, sailor
+from sailor_cloud.launch import generation
+from sailor_cloud.model.job_file import read_job
 from sailor_cloud.provision import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
@@ -177,6 +179,24 @@ def test_a_command_that_can_not_go_on_is_named_and_nothing_is_left_or_paid_for(t
     assert_nothing_is_left(run.folder)
     started = [event for event in read_lines(run.folder / "journal.jsonl") if event["event"] == "generation_started"]
     assert len(started) == (4 if HUNG in words else 2)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "tail", "hint"),
+    [
+        (
+            "work",
+            "bash: ./run.sh: Permission denied",
+            "./run.sh is no program: chmod +x ./run.sh, or name",
+        ),
+        (None, "python: can't open file 'train.py': [Errno 2] No such file or directory", "add workdir: ."),
+        ("work", "open('data.txt'): [Errno 2] No such file or directory", ""),
+    ],
+)
+def test_what_a_command_lacks_on_a_node_is_said(tmp_path: Path, workdir: str | None, tail: str, hint: str) -> None:
+    job = read_job(command_job(tmp_path, "./run.sh", workdir=workdir))
+    assert hint in generation._hint(tail, job)
+    assert bool(hint) == bool(generation._hint(tail, job))
 
 
 def test_what_a_command_forks_into_other_sessions_ends_with_it(tmp_path: Path) -> None:

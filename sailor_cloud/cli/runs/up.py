@@ -97,6 +97,7 @@ def up(
     from sailor_cloud import api
     from sailor_cloud.cli.terminal.dry_run import show_dry_run
     from sailor_cloud.clock import SystemClock
+    from sailor_cloud.launch.fleet.code import described
     from sailor_cloud.launch.fleet.job_artefact import job_text
     from sailor_cloud.model.document import Status
     from sailor_cloud.provision.before_buying import check_before_buying
@@ -133,6 +134,8 @@ def up(
         buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
         tell=lambda note: echo(f"note: {note}", err=True),
     )
+    if (files := described(document.job, job_file.parent)) is not None:
+        echo(files, err=True)
     try:
         agreed = (buy_reserved or _reserved_confirmed(document)) and (yes or _confirmed(document))
     except click.Abort:

@@ -47,7 +47,7 @@ def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: b
     else:
         print_receipt(outcome.receipt, result_console())
     if outcome.message:
-        progress_console().print(f"error: {outcome.message}", style="red", markup=False)
+        progress_console().print(f"error: {outcome.message}", style="red", markup=False, soft_wrap=True)
     return outcome.exit_code
 
 

@@ -16,6 +16,7 @@ from pathspec import GitIgnoreSpec
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.units import counted
 
 # Every node gets the code over the connection of whoever starts the run; data and weights belong in a bucket.
 MOST_BYTES = 100 * 2**20
@@ -23,6 +24,7 @@ MOST_FILES = 20_000
 IGNORE_FILES = (".sailorignore", ".gitignore")
 _NEVER = (".git/", "__pycache__/", "*.pyc", ".venv/", ".terraform/")
 _KEPT = "code.tar.gz"
+_MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +41,10 @@ def pack(job: Job, base: Path) -> Code | None:
     Files that `.sailorignore`, or without one `.gitignore`, names stay here. Raises RequestError for a folder that is
     not there or too large.
     """
-    found = shipped(job, base)
+    found = _shipped(job, base)
     if found is None:
         return None
-    root, files = found
+    root, files, _ = found
     digest, raw = hashlib.sha256(), io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path in files:
@@ -55,17 +57,32 @@ def pack(job: Job, base: Path) -> Code | None:
     return Code(sha256=digest.hexdigest(), content=gzip.compress(raw.getvalue(), compresslevel=6, mtime=0))
 
 
-def shipped(job: Job, base: Path) -> tuple[Path, list[Path]] | None:
-    """Return a job's folder and what is shipped of it; None where it names none. Raises as `pack` does."""
+def described(job: Job, base: Path) -> str | None:
+    """Say what nodes get of a job's folder and what its ignore files leave out. Raises as `pack` does."""
+    found = _shipped(job, base)
+    if found is None:
+        return None
+    root, files, left_out = found
+    size = sum(path.lstat().st_size for path in files) / 2**20
+    large = f" ({size:.1f} MiB)" if size >= 0.1 else ""
+    text = f"every node gets {counted(len(files), 'file')} of {root}{large}"
+    shown = [f"{path.relative_to(root)}{'/' * path.is_dir()}" for path in left_out[:_MOST_SHOWN]]
+    more = [f"{len(left_out) - _MOST_SHOWN} more"] if len(left_out) > _MOST_SHOWN else []
+    return f"{text}; its ignore files leave out {', '.join(shown + more)}" if shown else text
+
+
+def _shipped(job: Job, base: Path) -> tuple[Path, list[Path], list[Path]] | None:
+    """Return a job's folder, the files of it that are shipped, and what its ignore files leave out."""
     if job.shipped_folder is None:
         return None
     root = base.absolute() / Path(job.shipped_folder).expanduser()
     if not root.is_dir():
         what = "is no folder" if root.exists() else "is not there"
         raise RequestError([Problem(path="workdir", message=f"is {job.shipped_folder!r}, and {root} {what}")])
-    files = sorted(_files(root), key=lambda path: path.relative_to(root).as_posix())
+    left_out: list[Path] = []
+    files = sorted(_files(root, left_out), key=lambda path: path.relative_to(root).as_posix())
     _check_size(root, files)
-    return root, files
+    return root, files, left_out
 
 
 def keep(code: Code | None, folder: RunFolder) -> None:
@@ -84,7 +101,7 @@ def kept(folder: RunFolder) -> Code | None:
     return Code(sha256=(folder.path / "code.sha256").read_text().strip(), content=path.read_bytes())
 
 
-def _files(root: Path) -> Iterator[Path]:
+def _files(root: Path, left_out: list[Path]) -> Iterator[Path]:
     """Yield files and links of a folder that are to be shipped; a folder's ignore file counts below it."""
 
     def below(folder: Path, rules: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
@@ -93,6 +110,8 @@ def _files(root: Path) -> Iterator[Path]:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
             if _ignored(path, is_folder, rules):
+                if not _ignored(path, is_folder, rules[:1]):
+                    left_out.append(path)
                 continue
             if is_folder:
                 yield from below(path, rules)

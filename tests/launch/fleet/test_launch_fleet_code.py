@@ -57,6 +57,16 @@ def test_an_ignore_file_counts_for_its_folder_and_below_as_git_has_it(tmp_path: 
     assert names(tmp_path) == [*expected, "sub/.gitignore", "sub/other", "train.py"]
 
 
+def test_what_an_ignore_file_leaves_out_is_said_before_anything_is_bought(tmp_path: Path) -> None:
+    fill(tmp_path / "work", {"train.py": "", ".gitignore": "data/\n*.log\n", "__pycache__/train.pyc": ""})
+    assert code.described(job(), tmp_path) == f"every node gets 2 files of {tmp_path}/work"
+    fill(tmp_path / "work", {"data/a.txt": "", **{f"{index}.log": "" for index in range(6)}})
+    left_out = "0.log, 1.log, 2.log, 3.log, 4.log, 2 more"
+    assert code.described(job(), tmp_path) == (
+        f"every node gets 2 files of {tmp_path}/work; its ignore files leave out {left_out}"
+    )
+
+
 def test_the_same_files_give_the_same_bytes_and_a_program_stays_one(tmp_path: Path) -> None:
     fill(tmp_path / "work", {"train.py": "print()", "start.sh": "true"})
     (tmp_path / "work" / "start.sh").chmod(0o755)
