@@ -156,7 +156,8 @@ def _check_extent(text: str, origin: str) -> None:
 
 
 def _first_faults(faults: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out lists that are called too short only because what is in them is wrong."""
+    """Leave out lists called too short only because what is in them is wrong, and all but the first of a choice."""
+    faults = [fault for fault in faults if not str(fault["loc"][-1:]).startswith("('constrained-")]
     places = [fault["loc"] for fault in faults]
     return [
         fault
@@ -187,6 +188,14 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
             close = difflib.get_close_matches(str(given), re.findall(r"'([^']+)'", expected), n=1)
             guess = f"did you mean '{close[0]}'? " if close else ""
             return Problem(path=path, message=f"is {given!r}", hint=f"{guess}one of {expected}")
+        case "literal_error" if str(fault["loc"][-1]).startswith("literal["):
+            path = f"{origin}: {_dotted(fault['loc'][:-1])}"
+            return Problem(path=path, message=f"is {given!r}", hint=f"a number above 0, or {fault['ctx']['expected']}")
+        case "string_type":
+            hint = "put it in quotes" if isinstance(given, int | float) else ""
+            return Problem(path=path, message=f"must be text, got {given!r}", hint=hint)
+        case "string_too_short":
+            return Problem(path=path, message="must not be empty")
         case "string_pattern_mismatch":
             return Problem(path=path, message=f"is {given!r}", hint=_FORMS.get(fault["loc"][-1], ""))
         case "tuple_type" | "list_type":

@@ -31,7 +31,7 @@ def test_documents_without_a_command_say_nothing_of_one() -> None:
     ("text", "words"),
     [
         ("goal: minimize-cost", ("model: is missing", "the command to 'run'", "training: is missing")),
-        ("run: ''", ("run", "at least 1 character")),
+        ("run: ''", ("run", "must not be empty")),
         ("run: '  '", ("run", "is blank", "torchrun train.py")),
         ("run: x\nmodel: {preset: opt-350m}", ("training must say global_batch_size and sequence_length",)),
         ("run: x\nenv: {A: 10}", ("env.A", "put it in quotes, got 10")),
