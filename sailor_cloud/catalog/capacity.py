@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -132,20 +133,24 @@ def _allows(resource: Resource, entry: Capacity) -> bool:
 
 
 def groups(job: Job, now: datetime) -> list[tuple[Capacity, ...]]:
-    """Return which capacity is planned with together: what is there from now on, and that with one start and end.
+    """Return which capacity is planned with together: for each start and end of an entry all that is there meanwhile.
 
-    What nobody waits for and nothing ends is in every group; the first has nothing else.
+    The first has what nobody waits for and nothing ends. Reservations that a run buys are paid for at once, and
+    flex-start is queued for when nodes are made, so neither waits for something else.
     """
-    lasting, timed = [], dict[tuple[float, float | None], list[Capacity]]()
-    for entry in job.cloud.reserved:
-        if not any(_allows(resource, entry) for resource in job.resources):
-            continue
-        start, end = entry.terms.start_s(now), entry.terms.end_s(now, entry.market)
-        if start <= 0 and end is None:
-            lasting.append(entry)
-        elif end is None or end > max(0.0, start):
-            timed.setdefault((start, end), []).append(entry)
-    found = [tuple(lasting)]
-    for key in sorted(timed, key=lambda key: (key[0], key[1] is None, key[1] or 0.0)):
-        found.append((*lasting, *timed[key]))
-    return found
+    times = {
+        entry.name: (entry.terms.start_s(now), math.inf if end is None else end)
+        for entry in job.cloud.reserved
+        if any(_allows(resource, entry) for resource in job.resources)
+        for end in (entry.terms.end_s(now, entry.market),)
+        if end is None or end > max(0.0, entry.terms.start_s(now))
+    }
+    return [
+        tuple(
+            entry
+            for entry in job.cloud.reserved
+            if entry.name in times and times[entry.name][0] <= start and times[entry.name][1] >= end
+            if times[entry.name][0] == start or entry.id is not None or entry.market is Market.CAPACITY_BLOCK
+        )
+        for start, end in ((0.0, math.inf), *sorted(set(times.values()) - {(0.0, math.inf)}))
+    ]

@@ -115,6 +115,7 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
         left=context.left(),
         offers=offers_of(context, document),
         seen=seen(entries, context.clock.now()),
+        now=context.clock.now(),
         margin_s=(context.options.growth_interval_s or 0.0) + first.job.checkpoint.every,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from itertools import count
 from typing import Protocol
@@ -22,6 +23,7 @@ from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.explain.decision import goal_pick
 from sailor_cloud.simulator import startup_s, teardown_s
+from sailor_cloud.simulator.money import wait_s as capacity_wait_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
@@ -111,7 +113,8 @@ class Policy(StrEnum):
 class Option:
     """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
 
-    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile. `way` is the
+    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile, and until
+    capacity begins. `way` is the
     option as the spot policy sees it, `risk_usd` what that expects spot capacity to add, and an option is `safe` where
     on-demand could still finish in time if it brought nothing.
     """
@@ -141,7 +144,8 @@ class Situation:
 
     `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
     are known, by id. `choose` is what the run's plan was chosen for, where that was not left to the goal. `seen` is
-    what the run knows of spot capacity, and `margin_s` the time that may be lost until it looks again.
+    what the run knows of spot capacity, and `margin_s` the time that may be lost until it looks again. Capacity that
+    begins later is waited for from `now` on.
     """
 
     job: Job
@@ -154,6 +158,7 @@ class Situation:
     choose: Pick | None = None
     seen: Seen = field(default_factory=dict)
     margin_s: float = 0.0
+    now: datetime | None = None
 
     @property
     def pick(self) -> Pick:
@@ -213,7 +218,12 @@ def growth(
     current = _option("stay", situation.document, situation, None)
     if situation.weighs_spot:
         current, *options = _weighed([current, *options], situation, search)
-    fitting = [option for option in options if option.safe and option.fits(situation.left)]
+    fitting = [
+        option
+        for option in options
+        # What begins later can't be bought beside training; it is planned with again once it has begun.
+        if option.safe and option.fits(situation.left) and not _begins_later(option.document, situation.now)
+    ]
     if not fitting:
         return None
     best = min(fitting, key=lambda option: _rank(option, situation.pick))
@@ -221,6 +231,14 @@ def growth(
         return best if best.seconds + least_gain_s < current.seconds else None
     better = _rank(best, situation.pick)[0] < _rank(current, situation.pick)[0]
     return best if better or not current.safe else None
+
+
+def _begins_later(document: PlanDocument, now: datetime | None) -> bool:
+    assert document.plan is not None
+    offers = document.inputs.offers_by_id()
+    terms = [offers[node.offer].terms for node in document.plan.nodes]
+    starts = [one.starts_at for one in terms if one is not None and one.starts_at is not None]
+    return now is not None and any(start > now for start in starts)
 
 
 def _weighed(options: Sequence[Option], situation: Situation, search: Search) -> list[Option]:
@@ -416,7 +434,9 @@ def _option(
     offers = document.inputs.offers_by_id()
     alive = {node.id for node in situation.survivors}
     providers = {offers[node.offer].provider for node in document.plan.nodes}
-    new = {offers[node.offer].provider for node in document.plan.nodes if node.id not in alive}
+    added = [offers[node.offer] for node in document.plan.nodes if node.id not in alive]
+    new = {offer.provider for offer in added}
+    begins_s = 0.0 if situation.now is None else capacity_wait_s(added, situation.now)
     moves = search is not None and situation.job.model is not None
     moved_s, moved_usd = search.moving(document, situation.document) if search is not None and moves else (0.0, 0.0)
     seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
@@ -425,11 +445,12 @@ def _option(
     seconds += (document.iteration_s or 0.0) * steps
     paid_s = seconds + max(teardown_s(provider) for provider in providers)
     usd = _nodes_usd_per_hour(document) * paid_s / SECONDS_PER_HOUR
-    idle_usd = math.fsum(situation.offers[node.offer].usd_per_hour for node in situation.survivors) * wait_s
+    idle_s = wait_s + begins_s
+    idle_usd = math.fsum(situation.offers[node.offer].usd_per_hour for node in situation.survivors) * idle_s
     return Option(
         label=label,
         document=document,
-        seconds=wait_s + seconds,
+        seconds=idle_s + seconds,
         usd=usd + moved_usd + egress.usd_per_step(document) * steps + idle_usd / SECONDS_PER_HOUR,
         way=_way(document, situation, waits=wait_s > 0),
         wait_s=wait_s,

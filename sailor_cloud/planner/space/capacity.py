@@ -1,7 +1,7 @@
 """Plans over capacity with a start and an end: one search for each start and end, the best of which is the answer.
 
-Within one search nodes are waited for as `planner.evaluate.bill` says, and the end is a deadline. A plan uses capacity
-of one start and end, together with what is there from now on.
+Within one search nodes are waited for as `planner.evaluate.bill` says, and the end is a deadline. A plan uses what is
+there from a start to an end.
 """
 
 from __future__ import annotations
@@ -101,12 +101,14 @@ def _left_out(
     if document is best:
         return []
     used = {offer.terms.name for offer in best.inputs.offers if offer.terms is not None}
-    timed = [entry for entry in part if entry.name not in used]
-    timed = [
-        entry for entry in timed if entry.terms.start_s(now) > 0 or entry.terms.end_s(now, entry.market) is not None
-    ]
+    starts = [entry.terms.start_s(now) for entry in part]
+    ends = [entry.terms.end_s(now, entry.market) for entry in part]
+    limits = max(starts, default=0.0), min((end for end in ends if end is not None), default=None)
     rows = []
-    for entry in timed:
+    for entry, start, end in zip(part, starts, ends, strict=True):
+        # What is there for longer has a search of its own.
+        if entry.name in used or (start, end) != limits or (start <= 0 and end is None):
+            continue
         if document is None:
             why = "no plan with it was found in its share of the time limit"
         elif document.infeasibility is None:

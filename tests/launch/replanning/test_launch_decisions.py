@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,8 +12,9 @@ from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth
-from sailor_cloud.model.document import Pick
+from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.offer import Terms
 
 A, B = "us-central1-a", "us-central1-b"
 STEPS = 1000
@@ -134,6 +136,37 @@ def test_each_way_to_go_on_wins_where_its_figures_are_best(figures: Figures, bes
 )
 def test_a_run_grows_where_its_figures_say_that_it_pays(figures: Figures, grows: bool) -> None:
     assert figures.grown() == ("grow" if grows else None)
+
+
+def test_capacity_that_begins_later_is_waited_for_and_never_grown_to() -> None:
+    """V100s for a cent, in a reservation that begins in two hours."""
+    now = datetime(2026, 11, 24, tzinfo=UTC)
+    held = Terms(name="held", nodes=6, held="mine", starts_at=now + timedelta(hours=2))
+    found, quick = Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, elsewhere_usd_per_hour=0.01).situation()
+    assert found.document.plan is not None
+    later = Reserved(prices=quick.prices, terms=held)
+    seconds = []
+    for situation in (replace(found, now=now), replace(found, now=now + timedelta(hours=2))):
+        option = decide(situation, later).option
+        assert option is not None
+        assert (option.label, option.wait_s) == (ELSEWHERE, 0.0)
+        seconds.append(option.seconds)
+        alone = replace(situation, document=search(_job({(A, "A100-40"): 1})), survivors=found.document.plan.nodes[:1])
+        grown = growth(alone, later, least_gain_s=LEAST_GAIN_S)
+        assert (grown is None) == (situation.now == now)
+    assert seconds[0] == pytest.approx(seconds[1] + 7200.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved(QuickSearch):
+    """A search whose V100s are all of one reservation."""
+
+    terms: Terms
+
+    def __call__(self, wanted: Job, choose: Pick | None = None) -> PlanDocument:
+        found = QuickSearch.__call__(self, wanted, choose)
+        offers = (replace(o, terms=self.terms) if o.zone == B else o for o in found.inputs.offers)
+        return replace(found, inputs=replace(found.inputs, offers=tuple(offers)))
 
 
 def test_where_no_way_keeps_the_limits_the_nearest_one_says_what_it_lacks() -> None:

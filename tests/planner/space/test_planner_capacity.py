@@ -10,6 +10,7 @@ import pytest
 from factories.documents import document as any_document
 from factories.planning import AS_OF, example, plan
 from factories.reserved import gcp_entry
+from sailor_cloud.catalog.capacity import groups
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Status
 from sailor_cloud.model.job import Job
@@ -111,6 +112,22 @@ def test_what_is_committed_is_paid_however_little_of_it_is_used() -> None:
     assert long.cost is not None
     assert short.cost.total_usd < long.cost.total_usd
     assert any(line.unit == "reserved hour" for line in long.cost.lines)
+
+
+def test_capacity_is_planned_with_together_while_all_of_it_is_there() -> None:
+    def held(name: str, start: int, end: int | None) -> Capacity:
+        ends = {} if end is None else {"ends_at": AS_OF + timedelta(hours=end)}
+        return gcp_entry(name, "reservation", id="mine", starts_at=AS_OF + timedelta(hours=start), **ends)
+
+    bought = gcp_entry("bought", "reservation")
+    entries = held("long", -9, 20), held("short", -1, 10), held("late", 5, 20), held("always", -9, None), bought
+    found = groups(small_job(*entries, markets=("on-demand", "reservation")), AS_OF)
+    assert [[entry.name for entry in group] for group in found] == [
+        ["always", "bought"],
+        ["long", "short", "always", "bought"],
+        ["long", "always", "bought"],
+        ["long", "late", "always"],
+    ]
 
 
 def over(job: Job, *, late: str = "", why: Infeasibility | None = None) -> PlanDocument:
