@@ -191,7 +191,11 @@ def resume_run(
         clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
         Journal.of(folder, clock).append(Event.RUN_RESUMED)
         _tell_time(folder, clock, observer, compared)
-        recharge(Ledger.of(folder, clock), state.resources)
+        try:
+            recharge(Ledger.of(folder, clock), state.resources)
+        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+            why = f"run {folder.run_id} can't be taken over: what its journal says of prices can't be read ({error!r})"
+            raise RequestError(f"{why}; 'sailor-cloud down {folder.run_id}' removes it") from error
         return _control(folder, document, decoder, observer, clock, options, on_start, search)
 
 

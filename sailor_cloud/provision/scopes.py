@@ -76,8 +76,13 @@ def touched(entries: Iterable[Entry]) -> Scopes:
         for provider, bought in providers.every()
         for kind in bought.scope_kinds
         for entry in started
-        for name in entry.data.get(f"{provider}_{kind}s", ())
+        for name in _listed(entry.data.get(f"{provider}_{kind}s"))
     )
+
+
+def _listed(names: object) -> list[object]:
+    """Return the names of a list; none where a damaged journal has something else."""
+    return names if isinstance(names, list) else []
 
 
 def check_own(folder: RunFolder) -> None:

@@ -146,6 +146,8 @@ class _Known:
 # A controller asks for its journal at every turn; only what was appended since is read again.
 _READ: dict[Path, _Known] = {}
 _MOST_KNOWN = 8
+# What the journal says of a resource or a run in words; anything else there is damage.
+_WORDS = ("provider", "region", "zone", "stack", "cloud_id", "capacity", "instance_type", "market", "host", "outcome")
 # No run has as many entries; a number beyond it is damage.
 _LARGEST = 10**9
 _MUTEX = threading.Lock()
@@ -182,10 +184,13 @@ def _entry(line: bytes) -> Entry | None:
             seq=int(raw["seq"]),
             ts=datetime.fromisoformat(raw["ts"]),
             event=Event(raw["event"]),
-            resource=str(raw["resource"]),
-            key=str(raw["key"]),
+            resource=raw["resource"],
+            key=raw["key"],
             data=dict(raw["data"]),
         )
+        words = [entry.resource, entry.key, *(word for name in _WORDS if (word := entry.data.get(name)) is not None)]
+        if not all(isinstance(word, str) for word in words) or not isinstance(entry.data.get("generation", 0), int):
+            return None
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
     return entry if entry.ts.tzinfo is not None and 0 < entry.seq < _LARGEST else None

@@ -332,11 +332,11 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
     return _Item(
         kind=CostKind(raw["kind"]),
         key=raw["key"],
-        what=raw["what"],
+        what=_word(raw["what"]),
         minimum_s=_finite(raw["minimum_s"]),
         prices=(_price(raw, raw["since"]), *later),
         until=until,
-        part=raw.get("part", ""),
+        part=_word(raw.get("part", "")),
     )
 
 
@@ -344,7 +344,7 @@ def _price(raw: dict[str, Any], since: str) -> _Price:
     return _Price(
         since=_instant(since),
         usd_per_hour=_finite(raw["usd_per_hour"]),
-        source=raw["price_source"],
+        source=_word(raw["price_source"]),
         as_of=date.fromisoformat(raw["price_as_of"]),
     )
 
@@ -353,15 +353,15 @@ def _charge(raw: dict[str, Any]) -> LedgerLine:
     return LedgerLine(
         kind=CostKind(raw["kind"]),
         key=raw["key"],
-        what=raw["what"],
+        what=_word(raw["what"]),
         quantity=_finite(raw["quantity"]),
-        unit=raw["unit"],
+        unit=_word(raw["unit"]),
         usd_per_unit=_finite(raw["usd_per_unit"]),
         usd=float(_exact(raw["quantity"]) * _exact(raw["usd_per_unit"])),
-        price_source=raw["price_source"],
+        price_source=_word(raw["price_source"]),
         price_as_of=date.fromisoformat(raw["price_as_of"]),
         open=False,
-        part=raw.get("part", ""),
+        part=_word(raw.get("part", "")),
     )
 
 
@@ -373,9 +373,15 @@ def _instant(text: str) -> datetime:
 
 
 def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        raise ValueError(f"{number} is not finite")
+    if isinstance(number, bool) or not 0.0 <= number < math.inf:
+        raise ValueError(f"{number} is no finite number from 0 on")
     return number
+
+
+def _word(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no text")
+    return text
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.journal import Event, Journal, damage, read
 from sailor_cloud.run.state import Phase, fold
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
@@ -92,6 +92,24 @@ def test_threads_do_not_tear_each_others_lines(path: Path, clock: FixedClock) ->
     for thread in threads:
         thread.join()
     assert [entry.seq for entry in read(path)] == list(range(1, 81))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("resource", None), ("key", [1]), ("provider", {}), ("region", ["a"]), ("host", 5), ("generation", "two")],
+)
+def test_an_entry_that_names_something_by_no_word_is_damage(
+    path: Path, clock: FixedClock, field: str, value: object
+) -> None:
+    journal = Journal(path, clock)
+    for node in ("n0", "n1", "n2"):
+        journal.append(Event.CREATED, resource="node", key=node, provider="gcp")
+    lines = path.read_text().splitlines()
+    raw = json.loads(lines[1])
+    (raw if field in raw else raw["data"])[field] = value
+    path.write_text("\n".join([lines[0], json.dumps(raw), lines[2], ""]))
+    assert [entry.key for entry in read(path)] == ["n0", "n2"]
+    assert damage(path) == f"{path} lacks entry 2"
 
 
 def test_no_journal_is_no_entries(path: Path) -> None:

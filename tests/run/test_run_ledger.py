@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,19 @@ def test_what_had_been_used_until_some_time_in_the_past_is_what_a_bill_of_that_d
     assert ledger.used_usd(START + 2 * hour) == pytest.approx(2.0 + 3.0 + 1.0)
     assert ledger.used_usd(START + hour / 2) == pytest.approx(1.0 + 0.5)
     assert ledger.used_usd(START) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("usd_per_hour", -1.0), ("usd_per_hour", True), ("what", []), ("part", 1e308), ("minimum_s", -60)],
+)
+def test_a_line_that_is_no_bill_is_left_out_and_told(tmp_path: Path, field: str, value: object) -> None:
+    """A negative price would hide what others cost."""
+    path = tmp_path / "ledger.jsonl"
+    raw = {"record": "opened", "key": "node/n0", "kind": "compute", "what": "n0", "part": "", "usd_per_hour": 1.0}
+    raw |= {"minimum_s": 60.0, "since": START.isoformat(), "price_source": "hand", "price_as_of": "2026-11-20"}
+    path.write_text(json.dumps(raw) + "\n" + json.dumps({**raw, "key": "node/n1", field: value}) + "\n")
+    ledger = Ledger(path, FixedClock(START + timedelta(hours=2)))
+    assert ledger.spent_usd() == 2.0
+    assert [line.key for line in ledger.lines()] == ["node/n0"]
+    assert ledger.damage() == (f"1 lines of {path} can't be read: more may have been spent than the ledger says",)

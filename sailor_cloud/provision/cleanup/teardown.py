@@ -44,7 +44,7 @@ from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Draft, Event, Journal, damage
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.receipt import KeptResource
-from sailor_cloud.run.state import Phase, RunState, fold
+from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
 
 __all__ = ["SWEEP", "Destroyed", "destroy"]
 
@@ -217,17 +217,24 @@ class _Teardown:
         existed = {resource.node for resource in found}
         existed |= {resource.key for resource in state.resources if resource.created_at is not None}
         for resource in state.resources:
-            if resource.capacity is not None and resource.intended_at is not None:
-                if resource.created_at is not None or any(is_of(resource, live) for live in found):
-                    open_capacity(self.ledger, resource.data, since=resource.intended_at)
-                continue
-            if resource.resource != NODE or resource.key not in existed or resource.intended_at is None:
-                continue
-            if not priced(resource.data):
-                if ledger_key(resource.key) not in self.ledger.paid_by_time():
-                    self.problems.append(f"nothing says what node {resource.key} cost; the ledger lacks it")
-                continue
+            try:
+                self._charge(resource, existed, found)
+            except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+                # What a damaged journal says of prices must not keep a node alive.
+                why = f"what the journal says of {resource.resource} {resource.key} can't be charged ({error!r})"
+                self.problems.append(f"{why}; the ledger lacks it")
+
+    def _charge(self, resource: ResourceState, existed: set[str], found: tuple[LiveResource, ...]) -> None:
+        if resource.capacity is not None and resource.intended_at is not None:
+            if resource.created_at is not None or any(is_of(resource, live) for live in found):
+                open_capacity(self.ledger, resource.data, since=resource.intended_at)
+            return
+        if resource.resource != NODE or resource.key not in existed or resource.intended_at is None:
+            return
+        if priced(resource.data):
             open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)
+        elif ledger_key(resource.key) not in self.ledger.paid_by_time():
+            self.problems.append(f"nothing says what node {resource.key} cost; the ledger lacks it")
 
     def _destroy_root(self, root: Root, *, target: str | None = None) -> None:
         try:

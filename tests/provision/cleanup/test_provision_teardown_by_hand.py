@@ -5,6 +5,8 @@ Kinds, places and what confirms what are the real ones of Google Cloud.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,7 +19,8 @@ import pytest
 from factories.cloud_plans import gcp_document
 from factories.cloud_runs import PROJECT, small_document
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import ProvisionError, RequestError
+from sailor_cloud.launch.down import take_down
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
@@ -26,10 +29,10 @@ from sailor_cloud.provision.cleanup import leftovers, teardown
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSweep, LiveResource, Scopes, of_provider
 from sailor_cloud.provision.rendering.root import placed_nodes, root_of
-from sailor_cloud.provision.scopes import journaled, scopes_of
+from sailor_cloud.provision.scopes import check_own, journaled, scopes_of
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
 from sailor_cloud.run.appended import kept_lines
-from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.folder import RunFolder, resource_name, resource_prefix
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, fold
@@ -398,6 +401,33 @@ def test_a_bucket_whose_checkpoints_are_fetched_once_the_nodes_are_gone_goes(
     assert there == [[BUCKET]]
     assert "forget gcp-data" not in run.paper.told
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_a_copied_or_renamed_folder_is_no_run_of_its_own(run: Run) -> None:
+    """Its resources bear the name of the run that bought them: a look by the folder's name would find none."""
+    run.bought().roots("gcp")
+    run.journal().append(Event.RUN_CREATED, job="tiny", run=run.folder.run_id)
+    variables = run.folder.terraform_dirs()[0] / "terraform.tfvars.json"
+    (named,) = run.folder.path.rglob(variables.name)
+    named.write_text(json.dumps({"name": resource_prefix(run.folder.run_id)}))
+    check_own(run.folder)
+    for name, lost in (("tiny-copy", "terraform"), ("tiny-renamed", "journal.jsonl")):
+        copied = RunFolder(run_id=name, path=run.folder.path.with_name(name))
+        shutil.copytree(run.folder.path, copied.path)
+        shutil.rmtree(copied.path / lost, ignore_errors=True)
+        (copied.path / lost).unlink(missing_ok=True)
+        with pytest.raises(RequestError, match=f"{name} is a copy of the run .*, or that run renamed; give the folder"):
+            take_down(copied, clock=run.clock)
+
+
+def test_prices_that_can_not_be_read_keep_no_node_alive(run: Run) -> None:
+    run.bought().roots("gcp")
+    data = {**run.state().resource(NODE, "n0").data, "services": ["x"], "usd_per_hour": "dear"}
+    run.journal().append(Event.CREATE_INTENDED, resource=NODE, key="n0", **data)
+    run.folder.ledger_file.unlink(missing_ok=True)
+    told = run.down()
+    assert (run.paper.alive, told.clean) == ([], True)
+    assert any("what the journal says of node n0 can't be charged" in problem for problem in told.problems)
 
 
 def test_an_empty_bucket_goes_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
