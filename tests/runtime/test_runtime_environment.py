@@ -62,10 +62,12 @@ def test_setup_brings_another_version_of_a_package_without_touching_the_one_that
             wheel.writestr(f"{about}/RECORD", f"thing.py,,\n{about}/METADATA,,\n{about}/WHEEL,,\n{about}/RECORD,,\n")
             if version == "1.0":
                 wheel.extractall(folder)
+    (outside / "bin" / "launch").write_text(f"#!{outside}/bin/python\nimport thing; print(thing.version)\n")
+    (outside / "bin" / "launch").chmod(0o755)
     code = "import os, sys; from pathlib import Path; from sailor_runtime.command.environment import installing\n"
     code += "os.execvpe('bash', ['bash', '-c', sys.argv[2]], os.environ | installing(Path(sys.argv[1])))"
-    run = f"set -e; cd {tmp_path}; say() {{ python -c 'import thing; print(thing.version)'; }}; say\n"
-    run += "pip install -q --no-index --no-deps thing-2.0-*.whl; say"
+    run = f"set -e; cd {tmp_path}; launch\n"
+    run += "pip install -q --no-index --no-deps thing-2.0-*.whl; launch"
     command = [outside / "bin" / "python", "-c", code, tmp_path, run]
     environ = {**os.environ, "PYTHONPATH": str(Path(environment.__file__).parents[2])}
     done = subprocess.run(command, env=environ, capture_output=True, text=True)

@@ -22,26 +22,40 @@ def installing(home: Path) -> dict[str, str]:
     They go into a virtual environment that sees all that this interpreter has. There pip installs another version
     beside the one it finds, and elsewhere it would replace that: on this machine or a shared disk the owner's own.
     """
-    packages, found = home / "packages", library(home)
-    pip = packages / "bin" / "pip"
-    if not pip.exists():
-        own_pip = importlib.util.find_spec("pip") is None
-        venv.EnvBuilder(symlinks=True, with_pip=own_pip).create(packages)
-        seen = [
-            path for path in sys.path if Path(path).name in ("site-packages", "dist-packages") and path != str(found)
-        ]
-        (found / "outside.pth").write_text(f"import site; list(map(site.addsitedir, {seen}))\n")
-        if not own_pip:
-            # The one that is seen belongs to another interpreter.
-            pip.write_text(f'#!/bin/sh\nexec "{packages}/bin/python" -m pip "$@"\n')
-            pip.chmod(0o755)
-            pip.with_name("pip3").symlink_to("pip")
-    own = str(Path(sys.executable).parent)
+    packages, own = home / "packages", Path(sys.executable).parent
+    if not (packages / "bin" / "pip").exists():
+        brings_pip = importlib.util.find_spec("pip") is None
+        venv.EnvBuilder(symlinks=True, with_pip=brings_pip).create(packages)
+        seen = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
+        sees = f"import site; list(map(site.addsitedir, {[path for path in seen if path != str(library(home))]}))\n"
+        (library(home) / "outside.pth").write_text(sees)
+        # Programs such as torchrun, which otherwise start the interpreter that they were installed with.
+        for program in own.iterdir() if sys.prefix != sys.base_prefix else ():
+            if (
+                program.is_file()
+                and not program.name.startswith("pip")
+                and _first_line(program).startswith(f"#!{own}/")
+            ):
+                _run_here(packages, program.name, f'"{program}"')
+        if not brings_pip:
+            _run_here(packages, "pip3", "-m pip")
+            _run_here(packages, "pip", "-m pip")
     return {
-        "PATH": os.pathsep.join([str(packages / "bin"), own, os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([str(packages / "bin"), str(own), os.environ.get("PATH", os.defpath)]),
         "VIRTUAL_ENV": str(packages),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
+
+
+def _first_line(program: Path) -> str:
+    with program.open(errors="replace") as file:
+        return file.readline(1000)
+
+
+def _run_here(packages: Path, name: str, what: str) -> None:
+    program = packages / "bin" / name
+    program.write_text(f'#!/bin/sh\nexec "{packages}/bin/python" {what} "$@"\n')
+    program.chmod(0o755)
 
 
 def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:
