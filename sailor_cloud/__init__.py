@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sailor_cloud.errors import RequestError, SailorError
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
+    from sailor_cloud.resources import data_folders
 
 __all__ = [
     "Job",
@@ -30,6 +31,7 @@ __all__ = [
     "SailorError",
     "choose",
     "compare",
+    "data_folders",
     "explain",
     "offers",
     "plan",
@@ -40,7 +42,13 @@ __all__ = [
     "simulate_layout",
     "up",
 ]
-_TYPES = {"Job": "model.job", "PlanDocument": "model.document", "RequestError": "errors", "SailorError": "errors"}
+_ELSEWHERE = {
+    "Job": "model.job",
+    "PlanDocument": "model.document",
+    "RequestError": "errors",
+    "SailorError": "errors",
+    "data_folders": "resources",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -50,7 +58,7 @@ def __getattr__(name: str) -> Any:
 
         return version("sailor-cloud")
     if name in __all__:
-        return getattr(import_module(f"sailor_cloud.{_TYPES.get(name, 'api')}"), name)
+        return getattr(import_module(f"sailor_cloud.{_ELSEWHERE.get(name, 'api')}"), name)
     raise AttributeError(f"module 'sailor_cloud' has no attribute {name!r}")
 
 

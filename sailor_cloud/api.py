@@ -425,7 +425,7 @@ def simulate(
 def _simulated(
     document: PlanDocument | Path | str, base: Path | None, profiles: Path | None, *, timeline: bool
 ) -> Simulation:
-    from sailor_cloud import catalog, network, workload
+    from sailor_cloud import catalog, network, resources, workload
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator.resimulate import simulate_document
@@ -434,16 +434,16 @@ def _simulated(
         base = base or Path(document).parent
         document = PlanDocument.read(Path(document))
     know(document.job)
-    return simulate_document(
-        document,
-        catalog=catalog.load(),
-        network=network.load(),
-        profiles=workload.profiles.load(profiles=profiles),
-        decoder=workload.job_decoder(document.job, base=base),
-        as_of=document.as_of,
-        imported=profiles,
-        timeline=timeline,
-    )
+    with resources.data_folders(profiles=profiles):
+        return simulate_document(
+            document,
+            catalog=catalog.load(),
+            network=network.load(),
+            profiles=workload.profiles.load(),
+            decoder=workload.job_decoder(document.job, base=base),
+            as_of=document.as_of,
+            timeline=timeline,
+        )
 
 
 def simulate_layout(
@@ -621,28 +621,36 @@ def resume(
     Raises RequestError where it is over already or its files can't be believed, CredentialsError where the caller lacks
     a permission that the run needs, unless `allow_missing_permissions` permits that.
     """
+    from sailor_cloud import resources
+    from sailor_cloud.launch.job_paths import folders_of
     from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import allows_doubtful, base_of, resume_run
 
     origin = base or base_of(run)
     document, ticking = run.read_document(), clock or SystemClock()
-    decoder = _decoder(document.job, origin)
-    return resume_run(
-        run,
-        decoder=decoder,
-        observer=observer,
-        clock=ticking,
-        options=LaunchOptions(allow_missing_permissions=allow_missing_permissions),
-        on_start=on_start,
-        search=CatalogSearch(
-            decoder,
-            ticking,
-            machine=document.inputs.machine,
-            allow_doubtful=allows_doubtful(run),
-            engine=document.engine,
-        ),
-    )
+    given = {name: path for name, path in dataclasses.asdict(resources.folders()).items() if path is not None}
+    own = folders_of(run) | given
+    if gone := [f"--{name} {path}" for name, path in own.items() if not path.is_dir()]:
+        told = " and ".join(gone)
+        raise RequestError(f"run {run.run_id} was begun with {told}, where no folder is now; give the option again")
+    with resources.data_folders(**own):
+        decoder = _decoder(document.job, origin)
+        return resume_run(
+            run,
+            decoder=decoder,
+            observer=observer,
+            clock=ticking,
+            options=LaunchOptions(allow_missing_permissions=allow_missing_permissions),
+            on_start=on_start,
+            search=CatalogSearch(
+                decoder,
+                ticking,
+                machine=document.inputs.machine,
+                allow_doubtful=allows_doubtful(run),
+                engine=document.engine,
+            ),
+        )
 
 
 def _decoder(job: Job, base: Path | None) -> Decoder | None:

@@ -3,11 +3,50 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 
 from sailor_cloud.errors import RequestError
 
 _PACKAGE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFolders:
+    """Folders of the user whose files go before the shipped ones: --pricing, --network and --profiles."""
+
+    pricing: Path | None = None
+    network: Path | None = None
+    profiles: Path | None = None
+
+
+_NONE = DataFolders()
+_FOLDERS: ContextVar[DataFolders] = ContextVar("folders", default=_NONE)
+
+
+def folders() -> DataFolders:
+    """Return the folders that everything reads which names none itself."""
+    return _FOLDERS.get()
+
+
+@contextmanager
+def data_folders(
+    *, pricing: Path | None = None, network: Path | None = None, profiles: Path | None = None
+) -> Iterator[None]:
+    """Let everything within read these folders; one that is not given stays what it was."""
+    outer = folders()
+    token = _FOLDERS.set(
+        DataFolders(
+            pricing=pricing or outer.pricing, network=network or outer.network, profiles=profiles or outer.profiles
+        )
+    )
+    try:
+        yield
+    finally:
+        _FOLDERS.reset(token)
 
 
 def data_root() -> Path:

@@ -82,10 +82,11 @@ _INTERRUPTION_COLUMNS = (
 def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     """Return the catalog of the shipped data with this user's refreshed prices over it.
 
-    `root` names another data folder and `pricing` another pricing folder; both leave refreshed prices out, and files
-    that `pricing` lacks come from the one under the root. Raises DataError; offers of a folder that is named are looked
-    through here, shipped ones where they are asked for.
+    `root` names another data folder and `pricing` another pricing folder, by default the user's own where the command
+    names one; both leave refreshed prices out, and files that `pricing` lacks come from the one under the root. Raises
+    DataError; offers of a folder that is named are looked through here, shipped ones where they are asked for.
     """
+    pricing = pricing or (resources.folders().pricing if root is None else None)
     home = root or resources.data_root()
     offers = OfferBook.read(offer_files(home, pricing and _existing(pricing)))
     if root is not None or pricing is not None:
@@ -115,9 +116,10 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     )
 
 
-def load_services() -> Services:
-    """Return the prices of disks, addresses and NAT alone, as `load()` finds them but without reading the offers."""
-    paths = tables("pricing", "services.csv", root=resources.data_root())
+def load_services(*, pricing: Path | None = None) -> Services:
+    """Return the prices of disks, addresses and NAT alone, as `load` finds them but without reading the offers."""
+    named = pricing or resources.folders().pricing
+    paths = tables("pricing", "services.csv", root=resources.data_root(), named=named)
     return Services(row for path in paths for row in records(path, _SERVICE_COLUMNS, _service))
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from typing import Any, TextIO
+
 import click
 
 from sailor_cloud.errors import printable
@@ -10,3 +15,37 @@ from sailor_cloud.errors import printable
 def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
     """Print a text with control characters as their escapes."""
     click.echo(printable(text), nl=nl, err=err)
+
+
+def complain(text: str) -> None:
+    """Print on stderr; where that can't be written, the exit code has to do."""
+    print(text, file=Lasting(sys.stderr), flush=True)
+
+
+def forget(stream: TextIO) -> None:
+    """Send the rest of a stream nowhere, so that Python's own flush at exit succeeds as well."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Lasting:
+    """A stream whose writer goes on where it can't be written: its reader has left, its terminal is gone."""
+
+    def __init__(self, stream: TextIO, errors: type[OSError] = OSError) -> None:
+        self._stream, self._errors = stream, errors
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except self._errors:
+            forget(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except self._errors:
+            forget(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -8,11 +8,13 @@ import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli.echo import complain, forget
 from sailor_cloud.errors import SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
 
@@ -65,7 +67,27 @@ COMMANDS: dict[str, _Entry] = {
 }
 
 
+class _ReaderLeftError(Exception):
+    """Nobody reads stdout any more; click would end with 1 at a BrokenPipeError."""
+
+
+@contextlib.contextmanager
+def _readers_may_leave() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderLeftError from error
+
+
 class _LazyGroup(click.Group):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _readers_may_leave():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _readers_may_leave():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -121,9 +143,8 @@ def _complain(error: click.ClickException) -> None:
         error.show()
         return
     context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is not None:
-        print(f"{context.get_usage()}\nsee '{context.command_path} --help'\n", file=sys.stderr)
-    print(f"error: {printable(error.format_message())}", file=sys.stderr)
+    usage = "" if context is None else f"{context.get_usage()}\nsee '{context.command_path} --help'\n\n"
+    complain(f"{usage}error: {printable(error.format_message())}")
 
 
 def _start_and_end_quickly() -> None:
@@ -135,12 +156,6 @@ def _start_and_end_quickly() -> None:
     atexit.register(gc.freeze)
 
 
-def _forget_output() -> None:
-    """Let Python's own flush at exit succeed where stdout can't be written, for example because a disk is full."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def main() -> None:
     """Run the command line and exit with the code that docs/design.md gives to each outcome."""
     _start_and_end_quickly()
@@ -150,23 +165,24 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Abort:
-        print("interrupted", file=sys.stderr)
+        complain("interrupted")
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
         _complain(error)
         sys.exit(error.exit_code)
     except SailorError as error:
-        print(f"error: {error}", file=sys.stderr)
+        complain(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        complain("interrupted")
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe has gone; Python would complain again when it flushes stdout at exit.
-        sys.stderr.close()
+    except (BrokenPipeError, _ReaderLeftError):
+        # The reader of a pipe has gone; Python would complain again when it flushes at exit.
+        forget(sys.stdout)
+        forget(sys.stderr)
         sys.exit(0)
     except OSError as error:
-        _forget_output()
-        print(f"error: {printable(of_system(error))}", file=sys.stderr)
+        forget(sys.stdout)
+        complain(f"error: {printable(of_system(error))}")
         sys.exit(SailorError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

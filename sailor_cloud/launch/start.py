@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,7 @@ def run_document(
                 allow_missing_permissions=chosen.allow_missing_permissions,
                 base=origin,
                 plan_sha256=sha256_of(folder.plan_file),
+                **_folders_in_use(),
                 **(_budget(document, month) if reserved.held else {}),
             )
             # From here on the journal names the reservation, and the receipt releases it.
@@ -144,6 +145,11 @@ def base_of(folder: RunFolder) -> Path | None:
     """Return the folder that relative paths of a run's job start from, where the run was begun by this version."""
     bases = [entry.data["base"] for entry in read(folder.journal_file) if "base" in entry.data]
     return Path(bases[0]) if bases else None
+
+
+def _folders_in_use() -> dict[str, Any]:
+    used = {name: str(path.absolute()) for name, path in asdict(resources.folders()).items() if path is not None}
+    return {"folders": used} if used else {}
 
 
 def allows_doubtful(folder: RunFolder) -> bool:
@@ -189,7 +195,7 @@ def resume_run(
             observer.note(note)
         compared: list[tuple[str, float]] = []
         clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
-        Journal.of(folder, clock).append(Event.RUN_RESUMED)
+        Journal.of(folder, clock).append(Event.RUN_RESUMED, **_folders_in_use())
         _tell_time(folder, clock, observer, compared)
         try:
             recharge(Ledger.of(folder, clock), state.resources)

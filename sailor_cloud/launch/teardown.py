@@ -16,7 +16,7 @@ from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.spend import gateways, usage
 from sailor_cloud.launch.spend.bill_parts import bill_parts
 from sailor_cloud.launch.spend.charges import charge_all
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsePrices, prices_of
 from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import StateBackend
@@ -49,7 +49,7 @@ def tear_down(
 
     The results of a run that had trained to its end are fetched from its own bucket before; without a plan, they stay.
     """
-    prices = UsePrices()
+    prices = prices_of(folder)
     fetch = Fetch(folder=folder, document=document, clock=clock, prices=prices, say=say) if document else None
     before_data = fetch if ending is Ending.COMPLETED else None
     destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=before_data, also=also)

@@ -27,8 +27,10 @@ def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Pat
     """Return the network of the shipped data with the zones that a price refresh has found.
 
     `root` names another data folder, `profiles` and `pricing` folders whose files stand before those under it; `root`
-    and `pricing` leave the refresh out. Raises DataError.
+    and `pricing` leave the refresh out. Without a root, the user's own folders count. Raises DataError.
     """
+    own = resources.folders() if root is None else resources.DataFolders()
+    profiles, pricing = profiles or own.network, pricing or own.pricing
     home = root or resources.data_root()
     bandwidth = partial(tables, "bandwidth_profiles", root=home, named=profiles)
     prices = partial(tables, "pricing", root=home, named=pricing)

@@ -33,6 +33,7 @@ from sailor_cloud.workload import ComputeProfiles
 TOLERANCE = 0.05
 # What differs by less comes from summing in another order.
 _SAME = 1e-6
+_AGAIN = "write it again with 'sailor-cloud plan JOB -o FILE', or give the --pricing, --network and --profiles it had"
 _OF_THE_DAY = ("usd_per_hour", "as_of_from", "as_of_to", "source", "confidence", "zone_confidence", "outlier", "listed")
 
 
@@ -109,8 +110,7 @@ def verified(
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
     problems += [Problem(path="plan", message=message) for message in broken_limits(found)]
     claims = [claim for claim in _claims(document, found) if claim.ratio > _SAME]
-    hint = "write it again with 'sailor-cloud plan JOB -o FILE'"
-    problems += [Problem(path=c.path, message=str(c), hint=hint) for c in claims if c.ratio > TOLERANCE]
+    problems += [Problem(path=c.path, message=str(c), hint=_AGAIN) for c in claims if c.ratio > TOLERANCE]
     if problems:
         raise RequestError(problems)
     return Verified(document=found, differences=tuple(f"{claim.path}: {claim}" for claim in claims))
@@ -119,12 +119,11 @@ def verified(
 def verified_purchase(document: PlanDocument, *, catalog: Catalog, clock: Clock) -> Verified:
     """Return a plan without a model at today's prices. Raises RequestError where it is not what its job buys today."""
     found = purchase(document.job, catalog=catalog, clock=clock)
-    hint = "write it again with 'sailor-cloud plan JOB -o FILE'"
     if found.plan is None or found.plan != document.plan:
         why = "buys other nodes today" if found.infeasibility is None else found.infeasibility.message
-        raise RequestError([Problem(path="plan", message=f"is not what the job buys: it {why}", hint=hint)])
+        raise RequestError([Problem(path="plan", message=f"is not what the job buys: it {why}", hint=_AGAIN)])
     claims = [claim for claim in _claims(document, found) if claim.ratio > _SAME]
-    problems = [Problem(path=c.path, message=str(c), hint=hint) for c in claims if c.ratio > TOLERANCE]
+    problems = [Problem(path=c.path, message=str(c), hint=_AGAIN) for c in claims if c.ratio > TOLERANCE]
     if problems:
         raise RequestError(problems)
     return Verified(document=found, differences=tuple(f"{claim.path}: {claim}" for claim in claims))

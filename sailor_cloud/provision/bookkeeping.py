@@ -7,6 +7,7 @@ from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from sailor_cloud import resources
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
@@ -198,13 +199,13 @@ def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
             "price_source": price.source,
             "price_as_of": price.as_of_from.isoformat(),
         }
-        for price, usd_per_hour in services_with(offer, _prices(names()), network)
+        for price, usd_per_hour in services_with(offer, _prices(names(), resources.folders()), network)
     ]
 
 
 @cache
-def _prices(providers: tuple[str, ...]) -> Catalog:
-    """Return the catalog of the providers that are registered now."""
+def _prices(providers: tuple[str, ...], folders: resources.DataFolders) -> Catalog:
+    """Return the catalog of the providers that are registered now, and of the folders in use."""
     from sailor_cloud import catalog
 
     # Prices of disks and addresses change once in years; those of this process's start will do.

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -53,7 +54,8 @@ def at_once(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -
     if len(things) < 2:
         return [work(thing) for thing in things]
     with ThreadPoolExecutor(min(most, len(things))) as pool:
-        return list(pool.map(work, things))
+        contexts = [copy_context() for _ in things]
+        return list(pool.map(lambda context, thing: context.run(work, thing), contexts, things))
 
 
 def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> list[_T]:
@@ -78,7 +80,7 @@ def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> lis
 
     # Daemons, so that a process whose user does not wait for them can end.
     for numbered in enumerate(calls):
-        threading.Thread(target=work, args=numbered, daemon=True).start()
+        threading.Thread(target=copy_context().run, args=(work, *numbered), daemon=True).start()
     for end in ended:
         _wait(end, interrupt)
     if errors:

@@ -21,6 +21,10 @@ class PlainConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
+    def on_broken_pipe(self) -> None:
+        # Rich would end with 1 here; a reader that has left ends every command alike.
+        raise BrokenPipeError
+
 
 def result_console() -> Console:
     """Return a console on stdout; in a pipe it is plain text, at least 80 columns wide."""

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import RequestError
@@ -63,15 +62,13 @@ def simulate_document(
     decoder: Decoder,
     as_of: datetime,
     engine: str | None = None,
-    imported: Path | None = None,
     reprice: bool = False,
     timeline: bool = False,
 ) -> Simulation:
     """Evaluate a document's plan.
 
-    `engine` replaces the document's; `imported` is the folder of profiles that engine sailor-artifact judges
-    by. `reprice` takes the price of every offer that the catalog also has from there. Raises RequestError for a
-    document without a plan and for a plan that is wrong.
+    `engine` replaces the document's. `reprice` takes the price of every offer that the catalog also has from there.
+    Raises RequestError for a document without a plan and for a plan that is wrong.
     """
     if document.plan is None:
         raise RequestError(f"the document is {document.status} and holds no plan; simulate needs one")
@@ -86,7 +83,7 @@ def simulate_document(
         network=network,
         profiles=dataclasses.replace(profiles, machine=document.inputs.machine),
         as_of=as_of,
-        engine=engine_named(engine or document.engine, profiles=imported),
+        engine=engine_named(engine or document.engine),
         unpriced={hardware.id: hardware for hardware in document.inputs.unpriced},
     )
     evaluation = evaluate(document.plan, scenario, timeline=timeline)

@@ -75,7 +75,7 @@ class MeasuredRun:
 
     @property
     def network(self) -> Hashable:
-        return (self.src_zone, self.dst_zone)
+        return tuple(sorted((self.src_zone, self.dst_zone)))
 
     @property
     def time(self) -> _Finding:
@@ -148,15 +148,26 @@ class OwnMeasurements:
 
 
 def _posterior(unknown: Hashable, found: Sequence[_Finding]) -> Belief:
+    """Return what runs tell of an unknown: computed over the unknowns, of which there are few, not over the runs."""
     if not found:
         return Belief()
-    between = np.array([[_shared(a.parts, b.parts) for b in found] for a in found])
-    to_runs = np.array([_shared(((unknown, 1.0),), each.parts) for each in found])
-    chance = np.diag([max(each.chance, 1e-3) ** 2 for each in found])
-    off = np.array([each.clipped for each in found])
-    solved = np.linalg.solve(between + chance, np.column_stack([off, to_runs]))
-    left = math.sqrt(max(0.0, 1.0 - float(to_runs @ solved[:, 1])))
-    return Belief(mean=float(to_runs @ solved[:, 0]), left=left, runs=int(np.count_nonzero(to_runs)))
+    known = list(dict.fromkeys(name for each in found for name, _ in each.parts))
+    place = {name: number for number, name in enumerate(known)}
+    between = np.array([[_alike(a, b) for b in known] for a in known])
+    ours = np.array([_alike(unknown, name) for name in known])
+    certainty, told = np.zeros((len(known), len(known))), np.zeros(len(known))
+    runs = 0
+    for each in found:
+        size = np.zeros(len(known))
+        for name, error in each.parts:
+            size[place[name]] += error
+        weight = 1.0 / max(each.chance, 1e-3) ** 2
+        certainty += weight * np.outer(size, size)
+        told += weight * each.clipped * size
+        runs += bool(ours @ size)
+    solved = np.linalg.solve(np.eye(len(known)) + certainty @ between, np.column_stack([told, certainty @ ours]))
+    left = math.sqrt(max(0.0, 1.0 - float(ours @ solved[:, 1])))
+    return Belief(mean=float(ours @ solved[:, 0]), left=left, runs=runs)
 
 
 def _alike(one: Hashable, other: Hashable) -> float:
@@ -165,11 +176,6 @@ def _alike(one: Hashable, other: Hashable) -> float:
         return 1.0
     layers = isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other) == 3
     return SAME_FOR_ALL_MODELS if layers and one[:2] == other[:2] else 0.0  # type: ignore[index]
-
-
-def _shared(ours: tuple[tuple[Hashable, float], ...], theirs: tuple[tuple[Hashable, float], ...]) -> float:
-    """Return the covariance of two sums of unknowns with these errors."""
-    return sum(_alike(a, b) * x * y for a, x in ours for b, y in theirs)
 
 
 def own_file() -> Path:
@@ -188,7 +194,7 @@ def read(path: Path) -> tuple[MeasuredRun, ...]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return tuple(_run(row) for row in rows if row["commit"] == this_version())
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
         told = f"{path} is no table of 'sailor-cloud history --measurements': {error!r}"
         raise DataError(f"{told}; write it again, or delete it to plan without your measurements") from error
 

@@ -271,9 +271,10 @@ def learned_of(accelerator: Accelerator) -> str:
 def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:
     """Return the profiles under `root` (default: the shipped data).
 
-    `profiles` names another folder, whose profiles and table of stacks go before the shipped ones, which go before
-    those that providers bring. Raises DataError.
+    `profiles` names another folder, by default the user's own, whose profiles and table of stacks go before the shipped
+    ones, which go before those that providers bring. Raises DataError.
     """
+    profiles = profiles or (resources.folders().profiles if root is None else None)
     shipped = (root or resources.data_root()) / "compute_profiles"
     folders = [*own_data("compute_profiles"), shipped, *([] if profiles is None else [profiles])]
     for folder in folders:

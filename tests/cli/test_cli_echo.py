@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
 import unicodedata
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-from factories.commands import ROOT
-from sailor_cloud.cli.echo import echo
+from factories.commands import COMMAND, ROOT
+from sailor_cloud.cli.echo import Lasting, echo, forget
 from sailor_cloud.cli.runs.logs import _as_shown
 from sailor_cloud.errors import is_control
 from sailor_cloud.report.console import PlainConsole
@@ -71,3 +74,22 @@ def test_commands_print_in_no_other_way() -> None:
     assert [
         path.name for path in modules if re.search(r"click\.(echo|secho)\(|[^.\w]Console\(", path.read_text())
     ] == []
+
+
+def test_a_stream_that_nobody_reads_any_more_keeps_no_writer_from_going_on() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", buffering=1) as stream:
+        lasting = Lasting(stream)
+        os.close(reader)
+        assert lasting.write("a line\n") == 7
+        print("another", file=lasting, flush=True)
+    with Path("/dev/full").open("w", buffering=1) as full:
+        with pytest.raises(OSError, match="No space left"):
+            Lasting(full, BrokenPipeError).write("a line\n")
+        forget(full)
+
+
+def test_wrong_input_keeps_its_exit_code_where_stderr_can_t_be_written(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([COMMAND, "plan", "gone.yaml"], stderr=full, cwd=tmp_path, check=False)
+    assert done.returncode == 2

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
-import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from factories.called import called
 from factories.commands import ROOT
-from sailor_cloud.errors import RequestError
-from sailor_cloud.model.job_file import parse_job
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
 # What to replace in the quickstart by what, or a whole text, and what is said about it.
@@ -146,47 +139,9 @@ def test_a_full_disk_behind_stdout_is_one_line_and_a_reader_that_left_is_none(ar
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
-    shell = f"{shlex.join(command)} | head -0"
+    shell = f"{shlex.join(command)} | head -0; exit ${{PIPESTATUS[0]}}"
     piped = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
-    assert piped.stderr == ""
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the places of everything inside a job file."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for key, below in inner for place in leaves(below, (*path, key)))]
-
-
-JOBS = [yaml.safe_load((ROOT / "examples" / name).read_text()) for name in ("quickstart.yaml", "gcp-a100-v100.yaml")]
-JUNK = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=20)
-    | st.sampled_from(["", "1e400", "~"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(data=st.data(), which=st.integers(0, len(JOBS) - 1), junk=JUNK)
-def test_a_job_file_with_anything_anywhere_is_read_or_refused_and_never_fails(
-    data: st.DataObject, which: int, junk: Any
-) -> None:
-    job = copy.deepcopy(JOBS[which])
-    *parents, last = data.draw(st.sampled_from(leaves(job)[1:]))
-    place = job
-    for key in parents:
-        place = place[key]
-    place[last] = junk
-    # Anything but these two would be a traceback.
-    try:
-        said = parse_job(yaml.safe_dump(job)).name
-    except RequestError as error:
-        said = str(error)
-    assert said
+    assert (piped.returncode, piped.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

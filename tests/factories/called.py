@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from factories.commands import clean_environment
-from sailor_cloud import api
+from sailor_cloud import api, resources
 from sailor_cloud.cli.main import main
 from sailor_cloud.clock import Clock, SystemClock
 from sailor_cloud.errors import SailorError
@@ -80,11 +80,12 @@ def _remembered(job: Job, *, clock: Clock | None = None, **wishes: Any) -> PlanD
     """Plan as `api.plan` does, or hand out the plan of the same call before."""
     day = None if clock is None or isinstance(clock, SystemClock) else clock.now()
     # Only a model of one's own is looked for beside the job file, only prices and quotas of one's own in the home.
-    apart = wishes["base"] if job.model.config or job.model.weights else None
+    apart = wishes["base"] if job.model is not None and (job.model.config or job.model.weights) else None
     home = Path(os.environ["SAILOR_CLOUD_HOME"])
     own = home if home.is_dir() and {entry.name for entry in home.iterdir()} - {"runs"} else None
     given = sorted((name, str(value)) for name, value in wishes.items() if name not in ("base", "progress"))
-    key = (job.model_dump_json(), day, str(apart), str(own), os.environ.get(this_machine.VARIABLE), *given)
+    machine, folders = os.environ.get(this_machine.VARIABLE), resources.folders()
+    key = (job.model_dump_json(), day, str(apart), str(own), machine, folders, *given)
     if key not in _planned:
         _planned[key] = _search(job, clock=clock, **wishes)
     return _planned[key]

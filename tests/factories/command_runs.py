@@ -37,9 +37,9 @@ def script(home: Path, text: str, name: str = "train.py") -> None:
     (home / "work" / name).write_text(textwrap.dedent(text))
 
 
-def up(home: Path, job: Path, **environment: str) -> Up:
+def up(home: Path, job: Path, *options: str, **environment: str) -> Up:
     process = subprocess.Popen(
-        [str(COMMAND), "up", str(job), "--yes"],
+        [str(COMMAND), "up", str(job), "--yes", *options],
         env={**os.environ, "SAILOR_CLOUD_HOME": str(home), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

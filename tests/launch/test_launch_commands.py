@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from factories.command_runs import command_job, saved, script, steps, up
+from factories.commands import ROOT
 from factories.runs import assert_nothing_is_left, journal_has, processes_of, read_lines, sailor
 from sailor_cloud.launch import generation
 from sailor_cloud.model.job_file import read_job
@@ -122,10 +123,16 @@ def test_ctrl_c_tells_the_command_to_end_and_keeps_what_it_saves(tmp_path: Path,
     assert int(kept.read_text()) >= steps(run.folder)[-1]
 
 
-def test_another_controller_takes_a_command_over_that_planned_anew_with_its_pace(tmp_path: Path) -> None:
+def test_another_controller_takes_a_command_over_that_planned_anew_with_its_pace_at_prices_of_its_owner_s(
+    tmp_path: Path,
+) -> None:
     script(tmp_path, COUNTER)
     fields = {"training": {"steps": 400}, "throughput": "measured"}
-    run = up(tmp_path, command_job(tmp_path, "python train.py 400", nodes=1, **fields))
+    own = tmp_path / "prices" / "offers" / "local.csv"
+    own.parent.mkdir(parents=True)
+    own.write_text((ROOT / "pricing" / "offers" / "local.csv").read_text().replace(",0.04,", ",0.08,"))
+    job = command_job(tmp_path, "python train.py 400", nodes=1, **fields)
+    run = up(tmp_path, job, "--pricing", str(own.parents[1]))
     run.wait_for(journal_has("replanned"), "a measured pace")
     run.process.kill()
     _, err = run.process.communicate()
@@ -133,13 +140,19 @@ def test_another_controller_takes_a_command_over_that_planned_anew_with_its_pace
     assert "USD per million tokens" in note
     assert "the other " in note
     told = json.loads(sailor(tmp_path, "status", run.folder.name, "--json").stdout)
-    assert told["usd_per_step"] == pytest.approx(0.04 * told["iteration_s"] / 3600)
+    assert told["usd_per_step"] == pytest.approx(0.08 * told["iteration_s"] / 3600)
     assert told["usd_per_million_tokens"] == pytest.approx(told["usd_per_step"] * 1e4)
     assert '"step": 1,' in sailor(tmp_path, "logs", run.folder.name, "--rank", "0").stdout
-    resumed = sailor(tmp_path, "resume", run.folder.name)
+    moved = own.parents[1].rename(tmp_path / "moved")
+    refused = sailor(tmp_path, "resume", run.folder.name)
+    assert refused.returncode == 2
+    assert f"--pricing {own.parents[1]}, where no folder is now" in refused.stderr
+    resumed = sailor(tmp_path, "resume", run.folder.name, "--pricing", str(moved))
     assert resumed.returncode == 0, resumed.stderr
     assert "took over generation 1" in resumed.stderr
     assert steps(run.folder) == list(range(1, 401))
+    charged = [row["usd_per_hour"] for row in read_lines(run.folder / "ledger.jsonl") if "usd_per_hour" in row]
+    assert set(charged) == {0.08}
     assert_nothing_is_left(run.folder)
 
 

@@ -206,3 +206,24 @@ def test_a_damaged_table_says_what_to_do(tmp_path: Path, old: str, new: str) -> 
     table.write_text(own_measurements.text([RUN]).replace(old, new))
     with pytest.raises(DataError, match="write it again, or delete it"):
         own_measurements.read(table)
+
+
+def test_thousands_of_runs_say_what_the_same_regression_over_all_of_them_would() -> None:
+    kinds = [("V100-16", "m0"), ("V100-16", "m1"), ("A100-40", "m0")]
+    runs = []
+    for number in range(2000):
+        accelerator, model = kinds[number % 3]
+        zones = {"src_zone": "a", "dst_zone": "b", "network_error": 0.05} if number % 2 else {}
+        seconds = 1.0 + 0.1 * (number % 7)
+        runs.append(dataclasses.replace(RUN, accelerator=accelerator, decoder=model, iteration_time_s=seconds, **zones))
+    few = runs[:12]
+    errors = [{each.layers: each.layers_error, each.network: each.network_error} for each in few]
+    alike = lambda a, b: 1.0 if a == b else 0.5 if len(a) == len(b) == 3 and a[:2] == b[:2] else 0.0  # noqa: E731
+    of = lambda one, two: sum(alike(a, b) * x * y for a, x in one.items() for b, y in two.items())  # noqa: E731
+    between = np.array([[of(one, two) for two in errors] for one in errors]) + np.diag([0.03**2] * 12)
+    to_runs = np.array([of({RUN.layers: 1.0}, each) for each in errors])
+    off = np.array([each.time.clipped for each in few])
+    belief = taught(*few).layers(*RUN.layers)
+    assert belief.mean == pytest.approx(float(to_runs @ np.linalg.solve(between, off)))
+    assert belief.left == pytest.approx(math.sqrt(1.0 - float(to_runs @ np.linalg.solve(between, to_runs))))
+    assert taught(*runs).layers("A100-40", "fp32", "m0").left < 0.3

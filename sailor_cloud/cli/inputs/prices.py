@@ -11,6 +11,7 @@ import click
 
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import (
+    NOT_NEGATIVE,
     ProviderName,
     as_of_option,
     clock_for,
@@ -47,7 +48,7 @@ def prices() -> None:
 
 def _filters(command: _Command) -> _Command:
     for option in (
-        click.option("--max-usd-per-hour", type=float, metavar="USD", help="Leave out more expensive instances."),
+        click.option("--max-usd-per-hour", type=NOT_NEGATIVE, metavar="USD", help="Leave out what costs more."),
         click.option("--instance-type", "instance_types", multiple=True, metavar="TYPE"),
         click.option("--market", "markets", multiple=True, type=MARKET),
         click.option("--accelerator", "accelerators", multiple=True, metavar="NAME", help="For example A100-40."),
@@ -73,7 +74,7 @@ def _sold_or_compared() -> list[str]:
 @click.option(
     "--now", is_flag=True, help="With a provider to compare with: ask gpuhunt's catalog, and keep the answer."
 )
-@click.option("--max-age", type=int, metavar="DAYS", help="Leave out older prices.")
+@click.option("--max-age", type=click.IntRange(0, 36_500), metavar="DAYS", help="Leave out older prices.")
 @click.option("--sort", type=click.Choice(SORTS), default=SORTS[0], show_default=True)
 @click.option(
     "--precision", type=PRECISION, default="fp16", show_default=True, help="Peak rate that usd-per-pflops-hour uses."
@@ -225,7 +226,7 @@ def refresh(
 @click.option("--provider", type=ProviderName())
 @click.option("--from", "start", type=DAY, metavar="DATE", help="Prices as known on this day; default: as shipped.")
 @click.option("--to", "end", type=DAY, metavar="DATE", help="Prices as known on this day; default: now.")
-@click.option("--least", type=float, default=0.0, metavar="PERCENT", help="Leave out smaller moves.")
+@click.option("--least", type=NOT_NEGATIVE, default=0.0, metavar="PERCENT", help="Leave out smaller moves.")
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of the table; 0: all.")
 @json_option
 def diff(start: datetime | None, end: datetime | None, least: float, limit: int, as_json: bool, **filters: Any) -> None:

@@ -9,6 +9,7 @@ import click
 
 from sailor_cloud.cli.terminal.options import (
     ENGINES,
+    POSITIVE,
     as_of_option,
     check_output,
     clock_for,
@@ -34,7 +35,7 @@ from sailor_cloud.cli.terminal.waiting import waiting
     "--time-limit",
     "time_limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     help="End each search after so long.",
 )
 @click.option("--format", "form", type=click.Choice(["table", "json", "markdown", "html"]), help="Form of the result.")
@@ -44,9 +45,6 @@ def compare(
     job_file: Path,
     on: str | None,
     cluster: Path | None,
-    profiles: Path | None,
-    network: Path | None,
-    pricing: Path | None,
     as_of: datetime | None,
     engine: str,
     strategies: str | None,
@@ -79,10 +77,7 @@ def compare(
             progress=lambda done, of, what: show(done, of),
             base=job_file.parent,
             clock=clock_for(as_of),
-            profiles=profiles,
             engine=engine,
-            network=network,
-            pricing=pricing,
             time_limit_s=time_limit_s,
         )
     chosen = "json" if as_json else form or ("json" if output else "table")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.terminal.options import json_option, read_document, write_output
+from sailor_cloud.cli.terminal.options import NOT_NEGATIVE, json_option, read_document, write_output
 
 if TYPE_CHECKING:
     from sailor_cloud.report.decision.difference import Difference
@@ -24,13 +24,11 @@ _DOCUMENT = click.Path(dir_okay=False, path_type=Path)
 @click.argument("head", metavar="HEAD.json", type=_DOCUMENT)
 @click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Form of the result.")
 @json_option
-@click.option(
-    "--fail-above-usd", metavar="USD", type=click.FloatRange(min=0), help="Exit with 1 where HEAD costs more extra."
-)
+@click.option("--fail-above-usd", metavar="USD", type=NOT_NEGATIVE, help="Exit with 1 where HEAD costs more extra.")
 @click.option(
     "--fail-above-percent",
     metavar="PERCENT",
-    type=click.FloatRange(min=0),
+    type=NOT_NEGATIVE,
     help="Exit with 1 where HEAD costs more extra, as a share of BASE.",
 )
 @click.option("-o", "--output", metavar="FILE", type=_DOCUMENT, help="Write to FILE.")

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +14,7 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.planning.plan import first_screen
 from sailor_cloud.cli.terminal.options import (
     JOB_FILE,
+    POSITIVE,
     as_of_option,
     clock_for,
     cluster_options,
@@ -47,7 +48,7 @@ INFEASIBLE = 3
     "--time-limit",
     "time_limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     help="End all searches after so long; what was found by then is shown.",
 )
 @data_options
@@ -59,9 +60,6 @@ def explain(
     on: str | None,
     cluster: Path | None,
     time_limit_s: float | None,
-    profiles: Path | None,
-    network: Path | None,
-    pricing: Path | None,
     as_of: datetime | None,
     as_json: bool,
 ) -> int:
@@ -83,7 +81,6 @@ def explain(
     if given is not None:
         refuse_on_a_plan(what, on, cluster)
     job = read_job(what, on=on, cluster=cluster) if given is None else given.job
-    folders: Any = {"base": what.parent, "profiles": profiles, "network": network, "pricing": pricing}
     clock = None if as_of is None and given is not None else clock_for(as_of)
     if why_not is not None:
         _check_named(job, why_not)
@@ -94,7 +91,7 @@ def explain(
                     clock=clock,
                     time_limit_s=time_limit_s,
                     progress=lambda share: show(share, 1.0),
-                    **folders,
+                    base=what.parent,
                 )
         return _answer(given, why_not, as_json=as_json)
     console = result_console()
@@ -117,7 +114,7 @@ def explain(
             planned=planned,
             found=found,
             time_limit_s=time_limit_s,
-            **folders,
+            base=what.parent,
         )
     if as_json:
         echo(_json(explanation))

@@ -12,6 +12,7 @@ import click
 
 from sailor_cloud.cli.terminal.options import (
     ENGINES,
+    POSITIVE,
     as_of_option,
     check_output,
     choose_option,
@@ -57,7 +58,7 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
     "--time-limit",
     "time_limit_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     help="End the search after so long; the best plan found by then is shown, and not called optimal.",
 )
 @click.option("--prove", is_flag=True, help="Also raise the bound once the plan is found, for up to 300 CPU seconds.")
@@ -82,9 +83,6 @@ def plan(
     job_file: Path,
     on: str | None,
     cluster: Path | None,
-    profiles: Path | None,
-    network: Path | None,
-    pricing: Path | None,
     as_of: datetime | None,
     restrictions: tuple[str, ...],
     top: int,
@@ -133,9 +131,6 @@ def plan(
             job,
             base=job_file.parent,
             clock=clock_for(as_of),
-            profiles=profiles,
-            network=network,
-            pricing=pricing,
             restrictions=[Restriction(name) for name in restrictions],
             top=top,
             frontier=frontier or "html" in forms.values(),
@@ -156,9 +151,7 @@ def plan(
     else:
         for place, chosen in forms.items():
             with waiting("writing the report") as show:
-                written = _written(
-                    document, chosen, base=job_file.parent, profiles=profiles, details=details, show=show
-                )
+                written = _written(document, chosen, base=job_file.parent, details=details, show=show)
             write_output(place, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
@@ -185,7 +178,7 @@ def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:
     return shown
 
 
-def _written(document: PlanDocument, form: str, *, base: Path, profiles: Path | None, details: bool, show: Show) -> str:
+def _written(document: PlanDocument, form: str, *, base: Path, details: bool, show: Show) -> str:
     match form:
         case "json":
             return document.to_json()
@@ -200,7 +193,7 @@ def _written(document: PlanDocument, form: str, *, base: Path, profiles: Path | 
             if document.plan is None:
                 return plan_as_html(document, timeline=())
             show(0, 2, "simulating an iteration for the report")
-            timeline = api.simulate(document, base=base, profiles=profiles, timeline=True).timeline
+            timeline = api.simulate(document, base=base, timeline=True).timeline
             show(1, 2, "drawing the report")
             return plan_as_html(document, timeline=timeline, regions=catalog.load().regions())
     from sailor_cloud.report.plan.plan_text import plan_as_text

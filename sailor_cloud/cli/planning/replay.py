@@ -12,7 +12,7 @@ import click
 
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.planning.plan import INFEASIBLE
-from sailor_cloud.cli.terminal.options import as_of_option, clock_for, cluster_options, json_option, read_job
+from sailor_cloud.cli.terminal.options import POSITIVE, as_of_option, clock_for, cluster_options, json_option, read_job
 from sailor_cloud.cli.terminal.waiting import waiting
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--stretch",
     metavar="FACTOR",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE,
     default=1.0,
     help="Let the trace run so many times as slowly.",
 )

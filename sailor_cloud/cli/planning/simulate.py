@@ -75,9 +75,6 @@ def simulate(
     engine: str | None,
     on: str | None,
     cluster: Path | None,
-    profiles: Path | None,
-    network: Path | None,
-    pricing: Path | None,
     as_of: datetime | None,
     timeline: Path | None,
     html: Path | None,
@@ -106,24 +103,14 @@ def simulate(
     given = layout is not None or bool(nodes)
     if given and (layout is None or not nodes):
         raise RequestError("--layout and --nodes belong together: how to train, and on what")
-    data = {"profiles": profiles, "network": network, "pricing": pricing}
     spans = timeline is not None or html is not None
     with waiting("simulating the plan") as show:
         if layout is not None:
-            simulation = _layout(
-                read_job(file, on=on, cluster=cluster),
-                file.parent,
-                layout,
-                nodes,
-                engine,
-                as_of,
-                data,
-                show,
-                timeline=spans,
-            )
+            job = read_job(file, on=on, cluster=cluster)
+            simulation = _layout(job, file.parent, layout, nodes, engine, as_of, show, timeline=spans)
         else:
             refuse_on_a_plan(file, on, cluster)
-            simulation = _plan(file, engine, as_of, data, show, timeline=spans)
+            simulation = _plan(file, engine, as_of, show, timeline=spans)
     document, evaluation = simulation.document, simulation.evaluation
     if timeline is not None and document.plan is not None:
         from sailor_cloud.simulator.timeline import trace_events
@@ -151,7 +138,6 @@ def _layout(
     nodes: tuple[str, ...],
     engine: str | None,
     as_of: datetime | None,
-    data: dict[str, Path | None],
     show: Show,
     *,
     timeline: bool,
@@ -167,29 +153,24 @@ def _layout(
         clock=clock_for(as_of),
         timeline=timeline,
         progress=show,
-        profiles=data["profiles"],
-        network=data["network"],
-        pricing=data["pricing"],
     )
 
 
-def _plan(
-    file: Path, engine: str | None, as_of: datetime | None, data: dict[str, Path | None], show: Show, *, timeline: bool
-) -> Simulation:
+def _plan(file: Path, engine: str | None, as_of: datetime | None, show: Show, *, timeline: bool) -> Simulation:
     from sailor_cloud import catalog as catalogs
     from sailor_cloud import network as networks
-    from sailor_cloud import workload
+    from sailor_cloud import resources, workload
     from sailor_cloud.simulator.resimulate import simulate_document
 
     if file.suffix in (".yaml", ".yml"):
         raise RequestError(f"{file} is a job file; give --layout and --nodes with it, or simulate a plan document")
     document = read_document(file)
     show(0, 4, "reading prices")
-    prices = catalogs.load(pricing=data["pricing"])
+    prices = catalogs.load()
     show(1, 4, "reading bandwidths")
-    links = networks.load(profiles=data["network"], pricing=data["pricing"])
+    links = networks.load()
     show(2, 4, "reading compute profiles")
-    speeds = workload.profiles.load(profiles=data["profiles"])
+    speeds = workload.profiles.load()
     show(3, 4, "simulating the plan")
     return simulate_document(
         document,
@@ -199,8 +180,7 @@ def _plan(
         decoder=workload.job_decoder(document.job, base=file.parent),
         as_of=clock_for(as_of).now() if as_of else document.as_of,
         engine=engine,
-        imported=data["profiles"],
-        reprice=data["pricing"] is not None,
+        reprice=resources.folders().pricing is not None,
         timeline=timeline,
     )
 

@@ -7,18 +7,20 @@ import os
 import click
 
 from sailor_cloud.cli.terminal.following import follow
-from sailor_cloud.cli.terminal.options import PRIVATE, json_option, run_argument
+from sailor_cloud.cli.terminal.options import PRIVATE, data_options, json_option, run_argument
 
 
 @click.command(short_help="Take a run over whose controller has died.")
 @run_argument()
+@data_options
 @click.option("--allow-missing-permissions", is_flag=True, help="Go on although you lack permissions for it.")
 @json_option
 def resume(run: str, allow_missing_permissions: bool, as_json: bool) -> int:
     """Take RUN over after its controller has died, and go on with it as 'up' does.
 
     The ranks have gone on meanwhile; nothing is started again unless a node or a rank was lost. Where the training has
-    ended, this tears the run down and shows the receipt.
+    ended, this tears the run down and shows the receipt. --pricing, --network and --profiles are those of 'up' unless
+    given anew.
 
     \b
     sailor-cloud resume RUN

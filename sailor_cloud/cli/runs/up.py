@@ -14,9 +14,11 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.planning.plan import INFEASIBLE, first_screen
 from sailor_cloud.cli.terminal.following import follow
 from sailor_cloud.cli.terminal.options import (
+    POSITIVE,
     PRIVATE,
     choose_option,
     cluster_options,
+    data_options,
     job_argument,
     json_option,
     read_document,
@@ -35,6 +37,7 @@ DECLINED = 1
 @click.command(short_help="Plan, buy, train, tear down, and show the receipt.")
 @job_argument
 @cluster_options
+@data_options
 @click.option(
     "--plan",
     "plan_file",
@@ -43,7 +46,7 @@ DECLINED = 1
     help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching; its figures are worked out again.",
 )
 @choose_option
-@click.option("--budget", metavar="USD", type=click.FloatRange(min=0, min_open=True), help="Replace the job's budget.")
+@click.option("--budget", metavar="USD", type=POSITIVE, help="Replace the job's budget.")
 @click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
 @click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")

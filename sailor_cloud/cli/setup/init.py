@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.terminal.options import ProviderName, write_output
+from sailor_cloud.cli.terminal.options import POSITIVE, ProviderName, write_output
 from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
@@ -92,9 +92,7 @@ def _ask() -> tuple[Provider, JobExample]:
         changes["accelerators"] = _accelerators(machines, answers.accelerators)
     goals = ("maximize-throughput", "minimize-cost", "minimize-time")
     changes["goal"] = _choice("Goal", goals, answers.goal)
-    changes["budget_usd"] = click.prompt(
-        "Budget in USD", default=answers.budget_usd, type=click.FloatRange(min=0, min_open=True), err=True
-    )
+    changes["budget_usd"] = click.prompt("Budget in USD", default=answers.budget_usd, type=POSITIVE, err=True)
     changes["deadline"] = click.prompt("Deadline", default=answers.deadline, err=True)
     return machines, replace(answers, **changes)  # type: ignore[arg-type]
 

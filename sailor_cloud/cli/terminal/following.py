@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
 
-from sailor_cloud.cli.echo import echo
+from sailor_cloud.cli.echo import Lasting, echo
 from sailor_cloud.cli.runs.down import show_unwritten
 
 if TYPE_CHECKING:
@@ -22,8 +24,13 @@ ABANDONED = 1
 def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: bool = False) -> int:
     """Run a controller, show what it does and its receipt (as JSON where asked), and return the exit code.
 
-    The first Ctrl-C stops and tears down, the second leaves the run as it is.
+    The first Ctrl-C stops and tears down, the second leaves the run as it is. Whoever stops reading changes nothing.
     """
+    with redirect_stderr(Lasting(sys.stderr)), redirect_stdout(Lasting(sys.stdout, BrokenPipeError)):
+        return _followed(control, as_json=as_json)
+
+
+def _followed(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: bool) -> int:
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import progress_console, result_console
     from sailor_cloud.report.run.receipt_text import print_receipt

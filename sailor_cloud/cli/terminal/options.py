@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from sailor_cloud import resources
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.clock import Clock, DatedClock, SystemClock
 from sailor_cloud.errors import DataError, Problem, RequestError
@@ -29,6 +32,19 @@ PRIVATE = 0o077
 ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+class Amount(click.FloatRange):
+    """A number that is neither infinite nor NaN, which no comparison would refuse."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
+
+
+POSITIVE, NOT_NEGATIVE = Amount(min=0, min_open=True), Amount(min=0)
 
 
 class ProviderName(click.ParamType):  # type: ignore[type-arg]
@@ -94,16 +110,23 @@ def as_of_option(command: _Command) -> _Command:
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-def data_options(command: _Command) -> _Command:
-    """Add --profiles, --network and --pricing: folders whose files go before the shipped ones."""
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --profiles, --network and --pricing: folders whose files the command reads before the shipped ones."""
+
+    @functools.wraps(command)
+    def within(*, profiles: Path | None, network: Path | None, pricing: Path | None, **options: Any) -> Any:
+        with resources.data_folders(profiles=profiles, network=network, pricing=pricing):
+            return command(**options)
+
+    found: Callable[..., Any] = within
     for name, what in (
         ("--pricing", "Prices"),
         ("--network", "Bandwidth profiles"),
         ("--profiles", "Compute profiles"),
     ):
         option = click.option(name, metavar="DIR", type=_FOLDER, help=f"{what} that go before the shipped ones.")
-        command = option(command)
-    return command
+        found = option(found)
+    return found
 
 
 def cluster_options(command: _Command) -> _Command:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from sailor_cloud import catalog, network
 from sailor_cloud.catalog import Services
+from sailor_cloud.launch.job_paths import folders_of
 from sailor_cloud.network import EgressPrice, Network
+from sailor_cloud.run.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +31,15 @@ class UsePrices:
     @cached_property
     def _network(self) -> Network:
         return self.load_network()
+
+
+def prices_of(folder: RunFolder, shared: UsePrices | None = None) -> UsePrices:
+    """Return the prices that a run counts: of its own folders where it was given some, else `shared` or new ones."""
+    own = {name: path for name, path in folders_of(folder).items() if path.is_dir()}
+    if not own:
+        return shared or UsePrices()
+    pricing = own.get("pricing")
+    return UsePrices(
+        load_network=partial(network.load, profiles=own.get("network"), pricing=pricing),
+        load_services=partial(catalog.load_services, pricing=pricing),
+    )

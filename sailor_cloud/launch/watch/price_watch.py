@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from sailor_cloud import resources
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.context import RunContext
@@ -31,13 +32,14 @@ class PriceWatch:
 
     @property
     def wanted(self) -> bool:
-        """Whether the job may buy what has a price that moves."""
+        """Whether the job may buy what has a price that moves, and no prices of the user's own hold."""
         context = self.context
         moving = any(
             sold_by(entry.provider).has_account and Market.SPOT in entry.markets
             for entry in context.job_document.job.resources
         )
-        return moving and context.refresh is not None and context.search is not None
+        refreshes = context.refresh is not None and resources.folders().pricing is None
+        return moving and refreshes and context.search is not None
 
     async def run(self) -> None:
         while self.wanted:

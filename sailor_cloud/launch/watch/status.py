@@ -8,7 +8,7 @@ from typing import Any
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsePrices, prices_of
 from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import Leg, last_monitor, legs, read_events
 from sailor_cloud.provision.bookkeeping import NODE
@@ -35,7 +35,7 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = No
         usd_per_step = ledger.usd_per_hour() * pace / SECONDS_PER_HOUR
     tokens = monitor.tokens_per_iteration if monitor else 0
     if state.phase is not Phase.GONE and document is not None:
-        spent += total_usd(usage.charges(document, recorded, prices or UsePrices(), until=now))
+        spent += total_usd(usage.charges(document, recorded, prices_of(folder, prices), until=now))
     return RunStatus(
         run_id=folder.run_id,
         job=document.job.name if document else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sailor_cloud import resources
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.simulator.engines.engine import Engine
 from sailor_cloud.simulator.engines.registry import ENGINES
@@ -14,14 +15,15 @@ NAMES = (*ENGINES, SAILOR_ARTIFACT)
 
 
 def engine_named(name: str, *, profiles: Path | None = None) -> Engine:
-    """Return an engine by name; `profiles` is the folder of imported profiles that sailor-artifact judges by.
+    """Return an engine by name; `profiles` is the folder of imported profiles that sailor-artifact judges by,
+    by default the user's own.
 
     Raises RequestError for one that is not known, and as read_tables does.
     """
     if name == SAILOR_ARTIFACT:
         from sailor_cloud.simulator.engines.sailor_artifact import sailor_artifact
 
-        return sailor_artifact(profiles)
+        return sailor_artifact(profiles or resources.folders().profiles)
     engine = ENGINES.get(name)
     if engine is None:
         raise RequestError([Problem(path="engine", message=f"{name!r} is not known; known: {', '.join(NAMES)}")])

@@ -93,8 +93,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
 def billed(run_id: str, cloud: Cloud) -> Billed:
     """Return what the billing export has for a run's label. Raises CredentialsError or ProvisionError."""
     account = cloud.gcp
-    assert account is not None, "a run on Google Cloud names its project"
-    if account.billing_export is None:
+    if account is None or account.billing_export is None:
         switch_on = (
             "name the table of the billing account's export to BigQuery as cloud.gcp.billing_export, such as "
             "my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01; the console switches the export on under "
