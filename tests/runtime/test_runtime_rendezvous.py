@@ -132,6 +132,7 @@ def test_what_says_no_sensible_word_is_turned_away_and_the_others_meet(tmp_path:
         b"[" * 4096,
         b'{"node": "n1", "plan_hash": "abc", "port": 1}\n',
         b'{"node": "n1", "plan_hash": "abc", "port": 1, "token": "guess"}\n',
+        b'{"node": "n1", "plan_hash": "abc", "port": 1, "token": "\\ud800"}\n',
     ],
 )
 def test_a_plans_hash_is_no_credential_and_deep_brackets_end_no_agent(tmp_path: Path, word: bytes) -> None:
@@ -154,21 +155,41 @@ def test_a_plans_hash_is_no_credential_and_deep_brackets_end_no_agent(tmp_path: 
     thread.join()
 
 
-def test_a_peer_that_sends_a_byte_at_a_time_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_WORD_S", 0.2)
-    here, there = socket.socketpair()
-    over = threading.Event()
+def test_strangers_that_say_nothing_or_one_byte_at_a_time_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous, "_MOST_HEARD", 8)
+    plan, port, specs = artefact(tmp_path), free_port(), {}
+    ends = {node: Rendezvous(plan, node, f"127.0.0.1:{port}", lambda nodes: None) for node in plan.nodes}
 
-    def drip() -> None:
-        while not over.wait(0.05):
-            there.sendall(b" ")
+    def join(node: str) -> None:
+        specs[node] = ends[node].join(20)
 
-    thread = threading.Thread(target=drip)
-    thread.start()
+    threads = {node: threading.Thread(target=join, args=(node,)) for node in ends}
+    threads["n0"].start()
+    strangers: list[socket.socket] = []
+    while len(strangers) < 20:
+        try:
+            strangers.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+        except OSError:
+            continue
     begun = time.monotonic()
-    assert rendezvous._first_word(here) == {}
-    assert time.monotonic() - begun < 2
-    over.set()
-    thread.join()
-    here.close()
-    there.close()
+    strangers[-1].sendall(b" ")
+    threads["n1"].start()
+    threads["n2"].start()
+    for thread in threads.values():
+        thread.join()
+    assert len(specs) == 3
+    # One after the other they would have had five seconds each.
+    assert time.monotonic() - begun < 5
+    for one in (*strangers, *ends.values()):
+        one.close() if isinstance(one, socket.socket) else one.leave()
+
+
+def test_a_peer_that_never_ends_its_word_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_WORD_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as there:
+        there.sendall(b" ")
+        [(peer, address, told)] = rendezvous._first_words(server, time.monotonic() + 0.3)
+        assert (address, told) == ("127.0.0.1", {})
+        peer.close()

@@ -11,13 +11,14 @@ import contextlib
 import hmac
 import json
 import os
+import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sailor_runtime.spec import ARTEFACT_VERSION, JOB_TOKEN
 
@@ -25,6 +26,8 @@ FIRST_PORT, LAST_PORT = 29500, 29599
 JOIN_S = 900.0
 _RETRY_S = 0.2
 _WORD_S = 5.0
+# So many may be about to say their first word; of more, the one that has taken longest is turned away.
+_MOST_HEARD = 256
 # Seconds until a peer that has lost its power is noticed: idle time, then so many probes with pauses between them.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -129,22 +132,20 @@ class Rendezvous:
         addresses, ports = {self._node: self._host}, {self._node: free_port()}
         files: dict[str, Any] = {}
         with _listening(self._port, until) as server:
-            while wanted - addresses.keys():
-                server.settimeout(max(0.01, until - time.monotonic()))
-                try:
-                    peer, address = server.accept()
-                except TimeoutError:
-                    missing = ", ".join(sorted(wanted - addresses.keys()))
-                    raise RendezvousError(f"these nodes did not come in time: {missing}") from None
-                told = _first_word(peer)
+            for peer, address, told in _first_words(server, until):
                 node = told.get("node")
-                known = hmac.compare_digest(str(told.get("token", "")).encode(), self._artefact.token.encode())
+                token = str(told.get("token", "")).encode(errors="replace")
+                known = hmac.compare_digest(token, self._artefact.token.encode())
                 fits = known and told.get("plan_hash") == self._artefact.plan_hash
                 if not fits or node not in wanted - addresses.keys():
                     peer.close()
                     continue
-                addresses[node], ports[node] = str(address[0]).removeprefix("::ffff:"), told["port"]
+                addresses[node], ports[node] = address.removeprefix("::ffff:"), told["port"]
                 self._peers[node], files[node] = peer, peer.makefile("r")
+                if not wanted - addresses.keys():
+                    break
+        if missing := ", ".join(sorted(wanted - addresses.keys())):
+            raise RendezvousError(f"these nodes did not come in time: {missing}")
         spec = self._artefact.filled(addresses, ports[self._artefact.master])
         answer = json.dumps({"spec": spec}).encode() + b"\n"
         for node, peer in self._peers.items():
@@ -220,19 +221,55 @@ def _listening(port: int, until: float) -> Any:
         yield server
 
 
-def _first_word(peer: socket.socket) -> dict[str, Any]:
-    """Return what a peer says first; nothing of one that says no JSON within five seconds, however slowly."""
-    until = time.monotonic() + _WORD_S
-    data = b""
+def _first_words(server: socket.socket, until: float) -> Iterator[tuple[socket.socket, str, dict[str, Any]]]:
+    """Yield each peer with its address and its first word: nothing of one that says no JSON within five seconds.
+
+    All are listened to at once, so that nobody who says nothing, or says it slowly, keeps the others waiting.
+    """
+    heard: dict[socket.socket, tuple[str, bytes, float]] = {}
+    server.setblocking(False)
     try:
-        while not data.endswith(b"\n") and len(data) < 4096:
-            peer.settimeout(max(0.001, until - time.monotonic()))
-            part = peer.recv(4096)
-            if not part:
-                return {}
-            data += part
+        with selectors.DefaultSelector() as selector:
+            selector.register(server, selectors.EVENT_READ)
+            while (now := time.monotonic()) < until:
+                for peer in [peer for peer, (_, _, ends) in heard.items() if now >= ends]:
+                    selector.unregister(peer)
+                    yield peer, heard.pop(peer)[0], {}
+                for key, _ in selector.select(max(0.01, min(_WORD_S / 10, until - now))):
+                    if key.fileobj is server:
+                        with contextlib.suppress(OSError):
+                            peer, address = server.accept()
+                            peer.setblocking(False)
+                            selector.register(peer, selectors.EVENT_READ)
+                            heard[peer] = (str(address[0]), b"", now + _WORD_S)
+                        if len(heard) <= _MOST_HEARD:
+                            continue
+                        peer, data = next(iter(heard)), b""
+                    else:
+                        peer = cast(socket.socket, key.fileobj)
+                        if peer not in heard:
+                            continue
+                        try:
+                            part = peer.recv(4096)
+                        except OSError:
+                            part = b""
+                        address_of, before, ends = heard[peer]
+                        data = before + part
+                        heard[peer] = address_of, data, ends
+                        if part and not data.endswith(b"\n") and len(data) < 4096:
+                            continue
+                    selector.unregister(peer)
+                    peer.setblocking(True)
+                    yield peer, heard.pop(peer)[0], _word(data)
+    finally:
+        for peer in heard:
+            peer.close()
+
+
+def _word(data: bytes) -> dict[str, Any]:
+    try:
         told = json.loads(data)
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
     fits = isinstance(told, dict) and isinstance(told.get("node"), str) and isinstance(told.get("port"), int)
     return told if fits else {}
