@@ -96,6 +96,15 @@ def test_all_nodes_get_one_spec_with_everybodys_address(tmp_path: Path) -> None:
         end.leave()
 
 
+def test_a_node_that_is_alone_waits_for_nobody(tmp_path: Path) -> None:
+    plan = artefact(
+        tmp_path, groups=[{"name": "slow", "nodes": ["n1"]}], spec={"generation": 1, "plan_hash": "", "nodes": []}
+    )
+    begun = time.monotonic()
+    assert json.loads(Rendezvous(plan, "n1", f"127.0.0.1:{free_port()}", lambda nodes: None).join(20))
+    assert time.monotonic() - begun < 5
+
+
 def test_nodes_that_do_not_come_are_named(tmp_path: Path) -> None:
     meeting = f"127.0.0.1:{free_port()}"
     with pytest.raises(RendezvousError, match="these nodes did not come in time: n1, n2"):

@@ -132,7 +132,7 @@ class Rendezvous:
         addresses, ports = {self._node: self._host}, {self._node: free_port()}
         files: dict[str, Any] = {}
         with _listening(self._port, until) as server:
-            for peer, address, told in _first_words(server, until):
+            for peer, address, told in _first_words(server, until) if wanted else ():
                 node = told.get("node")
                 token = str(told.get("token", "")).encode(errors="replace")
                 known = hmac.compare_digest(token, self._artefact.token.encode())
