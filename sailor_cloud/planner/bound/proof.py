@@ -27,6 +27,8 @@ _RAISED, _CLOSED = 2.0 / 3.0, 5e-4
 # The share of the batch that pipelines are worth beside their units, at first.
 _FIRST = 0.2
 _ROUNDED = 1e-9
+# How far prices may be off the speeds, relatively, and the most that the slowest device costs: work grows with prices.
+_PRICED, _FINEST = 0.03, 5
 
 
 @dataclass(slots=True)
@@ -196,7 +198,15 @@ def branches(space: Space, units: Mapping[str, int]) -> Iterator[Branch]:
 
 
 def prices(space: Space) -> dict[str, int]:
-    """Return a price for a device of each accelerator, whole numbers about as its speed."""
+    """Return a price for a device of each accelerator, in whole numbers nearly as its speed.
+
+    Any prices give a bound, but cheap devices stand for more than there are of them.
+    """
     speeds = {name: float(1.0 / seconds.sum()) for name, seconds in device_seconds(space).items()}
     slowest = min((speed for speed in speeds.values() if speed > 0.0), default=1.0)
-    return {name: max(1, round(speed / slowest)) for name, speed in speeds.items()}
+    for factor in range(1, _FINEST + 1):
+        exact = {name: factor * speed / slowest for name, speed in speeds.items()}
+        found = {name: max(1, round(price)) for name, price in exact.items()}
+        if all(abs(found[name] - price) <= _PRICED * price for name, price in exact.items() if price > 0.0):
+            break
+    return found
