@@ -1,8 +1,9 @@
 """Measures `sailor-cloud plan JOB --json`, whole process, cold: seconds, memory, status and gap per job.
 
 Usage: python benchmarks/planner/time_and_gap.py [--repeat 3] [--case NAME] [--prove] [-o FILE]. Wall time is the
-least of the repeats, since other work on the machine only adds to it; CPU time is of the same run, its processes together, and is
-divided by the CPU seconds that `reference_work.py` takes beside it. Modules are compiled before, as pip does it.
+least of the repeats, since other work on the machine only adds to it; CPU time is of the same run, its processes
+together, and is divided by the CPU seconds that `reference_work.py` takes beside it. Modules are compiled before, as
+pip does it.
 """
 
 from __future__ import annotations
