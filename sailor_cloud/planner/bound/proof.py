@@ -168,19 +168,19 @@ def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, st
 
     The weakest branch is raised until no time is left, or until it can't be raised.
     """
-    stages = (space.at(stage) for stage in zero_stages(space))
-    every = [branch for there in stages for branch in branches(there, prices(there))]
-    for branch in every:
-        branch.refuted_s = at_least_s
-    weakest = every[0]
+    weakest: Branch | None = None
     try:
+        stages = (space.at(stage) for stage in zero_stages(space))
+        every = [branch for there in stages for branch in branches(there, prices(there))]
+        for branch in every:
+            branch.refuted_s = at_least_s
         while True:
             weakest = min(every, key=lambda branch: branch.refuted_s)
             if not weakest.raised(known_s):
                 break
     except OutOfTimeError:
         pass
-    return weakest.refuted_s, weakest.name
+    return (at_least_s, "") if weakest is None else (weakest.refuted_s, weakest.name)
 
 
 def branches(space: Space, units: Mapping[str, int]) -> Iterator[Branch]:

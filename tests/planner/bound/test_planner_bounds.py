@@ -12,7 +12,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Sizes, kinds_of
-from sailor_cloud.planner.bound.proof import branches
+from sailor_cloud.planner.bound.proof import branches, proven_s
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
@@ -194,3 +194,28 @@ def test_stages_take_no_less_than_their_floor():
                         assert floors.seconds[held - 1, at, kind, sort, count] <= each * (1 + 1e-9)
                         checked += np.isfinite(each)
     assert checked > 500
+
+
+def test_the_proof_raises_the_bound_up_to_a_plan_at_most():
+    space = make_space(
+        example(
+            "gcp-a100-v100.yaml",
+            constraints={},
+            training__global_batch_size=16,
+            resources__0__zones=["us-central1-a"],
+            resources__0__accelerators={"A100-40": 4},
+            resources__0__markets=["spot"],
+        )
+    )
+    pool = next(index for index, pool in enumerate(space.pools) if pool.devices == 4)
+    slots = [(Slot(pool, 0, 1),) for _ in range(4)]
+    draft = Assessor(space, SOONEST).draft(
+        [Shape(slots=row, cut=(0, space.layers), microbatch_size=4) for row in slots]
+    )
+    known_s = replayed(draft, evaluate(to_plan(space, draft), space.scenario))[Figure.ITERATION_S]
+    work_s = work_bound_s(space)
+    bound_s, branch = proven_s(space, known_s, work_s)
+    assert 1.02 * work_s < bound_s <= known_s
+    assert "pipelines" in branch
+    space.known.deadline.at_s = -1.0
+    assert proven_s(space, known_s, work_s)[0] == work_s
