@@ -10,7 +10,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.enumeration.pipeline_bounds import PipelineTable, least_s, pipeline_table, stage_recompute
+from sailor_cloud.planner.enumeration.pipeline_bounds import PipelineTable, least_s, pipeline_table
 from sailor_cloud.planner.evaluate.all_reduces_of_cuts import CutSums
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.space.draft import DraftPipeline, nodes_of, seats_of
@@ -72,23 +72,22 @@ class Walk:
         self, part: PipelineTable, slots: tuple[Slot, ...], cut: tuple[int, ...], size: int, count: int
     ) -> tuple[float, DraftPipeline] | None:
         space, stages = self.space, len(slots)
-        compute = np.array(
-            [
-                space.stages_s(seat, size, in_flight=min(stages - s, count), replicas=part.replicas)[span]
-                for s, (seat, span) in enumerate(zip(part.seats, pairwise(cut), strict=True))
-            ]
-        )
-        if not np.isfinite(compute).all():
-            return None
+        seconds, recompute = [], []
+        for s, (seat, span) in enumerate(zip(part.seats, pairwise(cut), strict=True)):
+            every, held = space.stages(seat, size, part.replicas), min(stages - s, count)
+            # A stage computes activations again only where keeping them doesn't fit.
+            recompute.append(bool(every.most_kept[span] < held))
+            if recompute[-1] and every.most_again[span] < held:
+                return None
+            seconds.append(float((every.again_s if recompute[-1] else every.kept_s)[span]))
         between = np.array(
             [
                 space.boundary(src, dst, size, flows=shared)[layer]
                 for (src, dst), layer, shared in zip(pairwise(part.seats), cut[1:-1], part.flows, strict=True)
             ]
         )
-        recompute = stage_recompute(space, part.seats, np.array(cut), size, count, replicas=part.replicas)
-        made = DraftPipeline(slots=slots, cut=cut, microbatch_size=size, microbatches=count, recompute=recompute)
-        return least_s(compute, between, count), made
+        made = DraftPipeline(slots=slots, cut=cut, microbatch_size=size, microbatches=count, recompute=tuple(recompute))
+        return least_s(np.array(seconds), between, count), made
 
 
 @dataclass(slots=True)

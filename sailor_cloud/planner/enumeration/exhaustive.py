@@ -116,6 +116,8 @@ class _Enumeration:
     replays: int = 0
     kept: list[Draft] = field(default_factory=list)
     met: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
+    # Seconds and USD of an iteration and the offers of the plans met, but of those that another one beats in all three.
+    _front: list[tuple[float, float, frozenset[int]]] = field(default_factory=list)
     _evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,12 +141,10 @@ class _Enumeration:
         """
         figures = self._figures(walk, walk.seconds, walk.egress_usd)
         ends = (Figure.ITERATION_S, Figure.USD_PER_ITERATION)
-        pools = {slot.pool for slots in walk.layout for slot in slots}
-        least = [float(figures[figure].min()) for figure in ends]
-        for draft in self.met.values():
-            beaten = all(draft.figures[figure] <= value for figure, value in zip(ends, least, strict=True))
-            if beaten and pools <= {slot.pool for row in draft.pipelines for slot in row.slots}:
-                return
+        pools = frozenset(slot.pool for slots in walk.layout for slot in slots)
+        seconds, usd = (float(figures[figure].min()) for figure in ends)
+        if any(one <= seconds and other <= usd and pools <= those for one, other, those in self._front):
+            return
         for entry in sorted({int(np.argmin(figures[figure])) for figure in ends}):
             for pipelines in walk.plans(*divmod(entry, walk.seconds.shape[1]), below_s=inf):
                 self._replay(pipelines)
@@ -188,11 +188,20 @@ class _Enumeration:
         if found is None:
             return
         draft = self.met[pipelines] = found if found.goal is goal else replace(found, goal=goal)
+        self._keep_ahead(draft)
         if space.known.meet is not None:
             space.known.meet(space, draft)
         if self._evaluator.assessor.keeps(draft):
             self.kept.append(draft)
             self.best = min(self.best, draft.figures[goal])
+
+    def _keep_ahead(self, draft: Draft) -> None:
+        seconds, usd = draft.figures[Figure.ITERATION_S], draft.figures[Figure.USD_PER_ITERATION]
+        pools = frozenset(slot.pool for row in draft.pipelines for slot in row.slots)
+        if not any(one <= seconds and other <= usd and pools <= those for one, other, those in self._front):
+            behind = [each for each in self._front if seconds <= each[0] and usd <= each[1] and each[2] <= pools]
+            self._front = [each for each in self._front if each not in behind]
+            self._front.append((seconds, usd, pools))
 
 
 def _replayed(evaluator: Evaluator, draft: Draft) -> Draft | None:

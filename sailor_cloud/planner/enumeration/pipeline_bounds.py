@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.space.space import Seat, Space
-from sailor_cloud.simulator import in_flight
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,19 +92,6 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
             start=np.zeros(len(cuts)),
         ),
     )
-
-
-def stage_recompute(
-    space: Space, seats: tuple[Seat, ...], cut: Ints, size: int, count: int, *, replicas: int
-) -> tuple[bool, ...]:
-    """Return which stages must compute activations again to fit; only where keeping them doesn't fit."""
-    chosen = []
-    for s, seat in enumerate(seats):
-        flight = in_flight(len(seats), s, count)
-        table = space.table(seat.pool, seat.tp, size, recompute=False)
-        used = table.memory_bytes(cut[s], cut[s + 1], in_flight=flight, replicas=replicas)
-        chosen.append(bool(used > table.limit_bytes))
-    return tuple(chosen)
 
 
 def offsets_s(compute_s: Floats, cuts_s: Floats) -> tuple[Floats, Floats]:

@@ -14,7 +14,7 @@ from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.evaluate.placement import Place, Standing, Standings
 from sailor_cloud.planner.evaluate.shares import share_batch, share_evenly
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of
-from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Layout, Slot
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
@@ -293,7 +293,8 @@ class Assessor:
         most = self.space.scenario.job.constraints.max_nodes
         if most is not None and draft.figures[Figure.NODES] > most:
             return float("inf")
-        return float(self.target.excess({figure: np.array(value) for figure, value in figures.items()}))
+        worst = max((figures[limit.figure] / limit.at_most for limit in self.target.limits), default=1.0)
+        return worst if worst > 1.0 + TIE else 1.0
 
     def rank(self, draft: Draft) -> Rank:
         """Return what drafts are compared by: what breaks limits less comes first, then what is better."""

@@ -115,6 +115,10 @@ class Deciding:
     restrictions: frozenset[Restriction] = frozenset()
     _drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
+    _assessor: Assessor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._assessor = Assessor(self.space, self.target)
 
     def keeps(self, draft: Draft) -> bool:
         """Return whether a plan lies in the space that is searched."""
@@ -273,11 +277,7 @@ class Deciding:
         return [drafts[index] for index in unbeaten(*figures(drafts))] if drafts else []
 
     def _excess(self, draft: Draft) -> float:
-        most = self.space.scenario.job.constraints.max_nodes
-        if most is not None and draft.figures[Figure.NODES] > most:
-            return float("inf")
-        worst = max((draft.foreseen[limit.figure] / limit.at_most for limit in self.target.limits), default=1.0)
-        return worst if worst > 1.0 + TIE else 1.0
+        return self._assessor.excess(draft, draft.foreseen)
 
     def _first(self, ordered: Sequence[Draft]) -> Chosen | None:
         """Return the first plan that keeps the limits under the replay, and as probably as the job asks for."""
