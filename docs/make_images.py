@@ -1,7 +1,8 @@
-"""Makes the pictures of README and documentation from the program itself: python docs/make_images.py [FOLDER].
+"""Makes the pictures of README and docs from the program itself: python docs/make_images.py [FOLDER] [NAME ...].
 
-Needs chromium for the HTML report. Prices are judged as of a fixed day, so that the pictures change only with the
-program and its data.
+A NAME is `gcp` (the report and its pages), `aws` or `llama` (the first screen, as a picture and as text); without one
+all are made. Needs chromium for the HTML report. Prices are judged as of a fixed day, so that the pictures change only
+with the program and its data.
 """
 
 from __future__ import annotations
@@ -18,16 +19,22 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 
 from sailor_cloud import catalog, plan, simulate
+from sailor_cloud.catalog.providers import of
 from sailor_cloud.clock import DatedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.provider import Provider
+from sailor_cloud.report.decision.decision_rows import decision_report
 from sailor_cloud.report.decision.difference import difference
 from sailor_cloud.report.decision.difference_text import difference_report
+from sailor_cloud.report.files.job_template import job_text
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_text import plan_report
+from sailor_cloud.report.tables import rendered
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "gcp-a100-v100.yaml"
+LLAMA = ROOT / "examples" / "llama3-8b-two-clouds.yaml"
 DAY = datetime(2026, 11, 21, tzinfo=UTC)
 COLUMNS = 110
 PIXELS = "1200,2000"
@@ -37,6 +44,28 @@ SCHEMES = {"report.png": 1, "report-dark.png": 0}
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images"
     folder.mkdir(parents=True, exist_ok=True)
+    wanted = sys.argv[2:] or ["gcp", "aws", "llama"]
+    if "aws" in wanted:
+        preset = of(Provider("aws")).example
+        assert preset is not None, "init writes a job for AWS"
+        first_screen(job_text(Provider("aws"), preset, schema=None), "sailor-cloud plan job.yaml", folder / "aws.svg")
+    if "llama" in wanted:
+        first_screen(
+            LLAMA.read_text(encoding="utf-8"), f"sailor-cloud plan examples/{LLAMA.name}", folder / "llama.svg"
+        )
+    if "gcp" in wanted:
+        pictures_of_gcp(folder)
+
+
+def first_screen(text: str, title: str, path: Path) -> None:
+    document = planned(text)
+    assert document.decision is not None, "the examples have plans"
+    report = decision_report(document.job, document.decision, width=COLUMNS)
+    draw(report, title, path)
+    path.with_suffix(".txt").write_text(rendered(report, width=COLUMNS), encoding="utf-8")
+
+
+def pictures_of_gcp(folder: Path) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     document = planned(text)
     longer = planned(re.sub(r" steps: (\d+)", lambda found: f" steps: {int(found[1]) * 6 // 5}", text))

@@ -82,7 +82,9 @@ def _fault(word: str, name: str, value: str) -> str:
         return "" if value in _RECOMPUTED else f"{word!r} is not one of {known}"
     if name not in _NUMBERS:
         return f"{word!r} is not a degree; known: {', '.join([*_NUMBERS, _RECOMPUTE])}"
-    return "" if re.fullmatch(r"\d{1,6}", value) else f"{word!r} needs a whole number, as {name}=2"
+    return (
+        "" if re.fullmatch(r"\d{1,6}", value) else f"{word!r} needs a whole number of at most six digits, as {name}=2"
+    )
 
 
 def parse_nodes(texts: Sequence[str], catalog: Catalog) -> tuple[NodeGroup, ...]:

@@ -53,8 +53,8 @@ def quota(
 
     Without a job, shows every accelerator quota of a provider's regions. A quota is no reservation: a zone may still
     be out of stock. What was read is kept on this machine, and plans keep to it until it is read again or --forget
-    deletes it. Capacity that the account has reserved in the same regions is shown below; on-demand nodes of its type
-    and zone run in it where it is open to all, and nothing here buys or cancels it.
+    deletes it. Capacity that the account has reserved in the same regions is shown below. Where it is open to all,
+    on-demand nodes of its type and zone run in it. Nothing here buys or cancels it.
 
     \b
     sailor-cloud quota job.yaml
@@ -166,6 +166,6 @@ def _print_reserved(reserved: Reservations, console: Console) -> None:
             table.add_row(row.zone, row.id, row.kind.value, row.instance_type, free, start, end or "cancelled", used)
         print_report(table, console)
         if any(not row.taken_unasked for row in reserved.rows):
-            console.print("sailor-cloud names no reservation yet: those that must be named stay unused")
+            console.print("a reservation that must be named is used only where the job's capacity file names it")
     for fault in reserved.missing:
         console.print(f"[red]missing[/] {fault}", soft_wrap=True)

@@ -36,7 +36,7 @@ from sailor_cloud.cli.terminal.waiting import waiting
     "time_limit_s",
     metavar="SECONDS",
     type=POSITIVE,
-    help="End each search after so long.",
+    help="Stop each search after this many seconds.",
 )
 @click.option("--format", "form", type=click.Choice(["table", "json", "markdown", "html"]), help="Form of the result.")
 @json_option

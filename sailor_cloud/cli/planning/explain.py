@@ -41,7 +41,7 @@ INFEASIBLE = 3
 @click.option(
     "--why-not",
     metavar="NAME",
-    help="Only say what insisting on this accelerator, zone, market or cloud of the job would cost.",
+    help="Say only what insisting on this accelerator, zone, market or cloud would cost.",
 )
 @cluster_options
 @click.option(
@@ -49,7 +49,7 @@ INFEASIBLE = 3
     "time_limit_s",
     metavar="SECONDS",
     type=POSITIVE,
-    help="End all searches after so long; what was found by then is shown.",
+    help="Stop all searches after this many seconds and show what was found.",
 )
 @data_options
 @as_of_option
@@ -63,9 +63,10 @@ def explain(
     as_of: datetime | None,
     as_json: bool,
 ) -> int:
-    """Say why the plan of a job file, or the plan in a file of 'plan -o', is what it is: where its time goes, which
-    limits hold it back, what it leaves out, what was ruled out by what, and what more devices, money or zones would
-    bring. A plan file is not searched again.
+    """Say why a plan is what it is: the plan of a job file, or one that 'plan -o' wrote, which is not searched again.
+
+    Shows where the time goes, which limits bind, what the plan leaves out, what was ruled out and why, and what more
+    devices, money or zones would bring.
 
     \b
     sailor-cloud explain job.yaml

@@ -47,7 +47,7 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
     "restrictions",
     multiple=True,
     type=click.Choice(RESTRICTIONS),
-    help="Search a smaller space, to see what the whole one brings; may be given several times.",
+    help="Search a smaller space, to see what the restriction costs; may be given several times.",
 )
 @click.option("--top", metavar="N", type=click.IntRange(0, 50), default=0, help="Also show N plans of other kinds.")
 @click.option(
@@ -59,7 +59,7 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
     "time_limit_s",
     metavar="SECONDS",
     type=POSITIVE,
-    help="End the search after so long; the best plan found by then is shown, and not called optimal.",
+    help="Stop the search after this many seconds and show the best plan found; it is not called optimal.",
 )
 @click.option("--prove", is_flag=True, help="Also raise the bound once the plan is found, for up to 300 CPU seconds.")
 @click.option(

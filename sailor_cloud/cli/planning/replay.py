@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     metavar="FACTOR",
     type=POSITIVE,
     default=1.0,
-    help="Let the trace run so many times as slowly.",
+    help="Slow the trace down by this factor.",
 )
 @click.option(
     "--deadline",
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     metavar="DURATION",
     default="24h",
     show_default=True,
-    help="With recorded spot availability: start the job once in so much of it.",
+    help="With recorded spot availability: start the job anew at this interval.",
 )
 @cluster_options
 @click.option("-v", "--verbose", is_flag=True, help="Tell what the controller does.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Delete tagged resources that no live run owns.")
-@click.option("--older-than", metavar="TIME", help="Only what was begun, or left alone, so long ago: 1h, 2d.")
+@click.option("--older-than", metavar="TIME", help="Only what began, or was abandoned, at least this long ago: 1h, 2d.")
 @click.option("--project", "projects", multiple=True, metavar="ID", help="Look into this Google Cloud project too.")
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Look into this region of AWS too.")
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")

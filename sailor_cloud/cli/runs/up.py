@@ -52,13 +52,13 @@ DECLINED = 1
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
 @click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
 @click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud although prices of the plan are doubtful.")
-@click.option("--allow-missing-permissions", is_flag=True, help="Buy although the cloud would refuse some permission.")
+@click.option("--allow-missing-permissions", is_flag=True, help="Buy although you lack permissions that the run needs.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
-@click.option("--no-fallback", is_flag=True, help="End the run where this plan's nodes can't be had; take no other.")
+@click.option("--no-fallback", is_flag=True, help="End the run if this plan's nodes can't be had; take no other plan.")
 @click.option(
     "--replan-slow-links",
     is_flag=True,
-    help="Plan anew when links are measured more than 30 % below their profile; without it that is shown only.",
+    help="Plan anew when links measure more than 30 % below their profile; by default this is only reported.",
 )
 @click.option("--buy-reserved", is_flag=True, help="Buy the plan's reservations and capacity blocks without asking.")
 @click.option("--yes", is_flag=True, help="Do not ask before buying nodes.")

@@ -152,7 +152,7 @@ def choose_option(command: _Command) -> _Command:
     return click.option(
         "--choose",
         type=click.Choice(("cheapest", "balanced", "fastest")),
-        help="Take this one of the three plans of the decision; without it the goal decides.",
+        help="Take this plan of the three; by default the goal decides.",
     )(command)
 
 
