@@ -179,11 +179,16 @@ class Leftovers:
     def _answered(self, provider: str, region: str, kinds: tuple[str, ...], swept: CloudSweep) -> bool:
         """Tell whether the places of a region were asked for some kinds, and answered.
 
+        Where a damaged journal does not tell the region: all places that the run may have been in.
         Without any kinds: for everything there, since what is nothing without something else is gone with it.
         """
         mine = [asked for asked in swept.asked if asked.scope.provider == provider]
         known = {asked.kind for asked in mine}
-        places = providers.of(provider).at(region, of_provider(self.places.scopes, provider))
+        places = of_provider(self.places.scopes, provider)
+        if region:
+            places = providers.of(provider).at(region, places)
+        elif self.places.doubts:
+            return False
         chosen = [kind for kind in kinds if kind in known]
         if not chosen:
             here = [asked for asked in mine if asked.scope in places or asked.scope.kind == ACCOUNT]

@@ -27,7 +27,15 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.cleanup import leftovers, teardown
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
-from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSweep, LiveResource, Scopes, of_provider
+from sailor_cloud.provision.live_resources import (
+    HOLDS_OBJECTS,
+    Asked,
+    CloudSweep,
+    LiveResource,
+    Scope,
+    Scopes,
+    of_provider,
+)
 from sailor_cloud.provision.rendering.root import placed_nodes, root_of
 from sailor_cloud.provision.scopes import check_own, journaled, scopes_of
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
@@ -35,7 +43,7 @@ from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder, resource_name, resource_prefix
 from sailor_cloud.run.journal import Draft, Event, Journal
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.state import Phase, fold
+from sailor_cloud.run.state import Phase, ResourceState, fold
 
 GCP = Provider("gcp")
 BEGUN = datetime(2026, 11, 24, 10, tzinfo=UTC)
@@ -401,6 +409,21 @@ def test_a_bucket_whose_checkpoints_are_fetched_once_the_nodes_are_gone_goes(
     assert there == [[BUCKET]]
     assert "forget gcp-data" not in run.paper.told
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_what_has_lost_its_region_is_gone_where_every_place_of_the_run_has_answered(run: Run) -> None:
+    row = ResourceState(resource="aws_vpc", key="aws-us-east-1/aws_vpc.run")
+    places = [Scope(provider="aws", kind="region", name=name) for name in ("us-east-1", "us-west-2")]
+
+    def confirmed(*doubts: str, silent: str = "") -> str | None:
+        known = leftovers.Places(scopes=frozenset(places), beside=None, doubts=doubts)
+        asked = tuple(Asked(scope=one, kind="aws_vpc", problem=silent * (one is places[1])) for one in places)
+        swept = CloudSweep(found=(), asked=asked)
+        return leftovers.Leftovers(folder=run.folder, places=known).confirmed_by(row, swept, frozenset())
+
+    assert confirmed() == "sweep by tag"
+    assert confirmed(silent="no answer") is None
+    assert confirmed("nothing says where the run bought") is None
 
 
 def test_a_copied_or_renamed_folder_is_no_run_of_its_own(run: Run) -> None:
