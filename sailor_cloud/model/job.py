@@ -207,10 +207,8 @@ class Constraints(_Part):
     min_throughput: Amount | None = Field(default=None, description="Iterations per second.")
     max_usd_per_iteration: Amount | None = None
     max_nodes: Count | None = None
-    probability: float | None = Field(
+    probability: Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(no_truth)] | None = Field(
         default=None,
-        gt=0.5,
-        lt=1,
         description="How probable it must be that the run ends within budget and deadline; null: as expected.",
     )
 

@@ -60,6 +60,11 @@ WRONG_JOBS = {
     "no unit": (r"deadline: \w+", "deadline: 24", "constraints.deadline: is 24, a time without a unit (write 24h, 24m"),
     "yes": (r"CPU-fast: \d+", "CPU-fast: yes", "must be a number, got yes or true"),
     "yes for money": (r"budget_usd: [\d.]+", "budget_usd: yes", "constraints.budget_usd: must be a number, got yes"),
+    "yes for a probability": (
+        r"budget_usd:",
+        "probability: yes, budget_usd:",
+        "probability: must be a number, got yes",
+    ),
     "yes for time": (r"deadline: \w+", "deadline: yes", "constraints.deadline: must be a number, got yes or true"),
     "named twice": ("local-a,", "local-a, local-a,", "zones: names local-a twice"),
     "too large": (r"steps: \d+", "steps: 100000000000000000000", "training.steps: must be less than or equal to 10000"),

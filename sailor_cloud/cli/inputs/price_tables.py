@@ -215,7 +215,10 @@ def refreshed_json(result: Refreshed) -> str:
 
 
 def _age(row: Listed) -> str:
-    return "unknown" if row.offer.as_of_from == UNKNOWN_DAY else str(row.age_days)
+    if row.offer.as_of_from == UNKNOWN_DAY:
+        return "unknown"
+    # With --as-of a day before the price's own.
+    return "later" if row.age_days < 0 else str(row.age_days)
 
 
 def _first(rows: Sequence[Any], limit: int) -> Sequence[Any]:
