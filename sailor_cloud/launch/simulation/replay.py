@@ -132,6 +132,7 @@ def replay(
     search: Search,
     policy: Policy,
     say: Callable[[float, str], None] = lambda at_s, text: None,
+    options: LaunchOptions = OPTIONS,
 ) -> Replayed:
     """Carry out a plan while capacity comes and goes as the trace says, and return what came of it."""
     clock = SimulatedClock(document.as_of)
@@ -142,7 +143,15 @@ def replay(
         world = World(clock=clock, trace=trace)
         observer = SilentObserver(lambda text: say(clock.elapsed_s, text))
         context = simulated_context(
-            folder, document, world, clock=clock, decoder=decoder, search=search, policy=policy, observer=observer
+            folder,
+            document,
+            world,
+            clock=clock,
+            decoder=decoder,
+            search=search,
+            policy=policy,
+            observer=observer,
+            options=options,
         )
         # The plan may be smaller than the job allows, because the trace began with little.
         context.settled = True
