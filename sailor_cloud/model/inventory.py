@@ -32,8 +32,8 @@ class NodeGroup(_Part):
     """
 
     accelerator: str
-    nodes: int = Field(gt=0)
-    devices_per_node: int = Field(gt=0)
+    nodes: int = Field(gt=0, le=100_000)
+    devices_per_node: int = Field(gt=0, le=256)
     usd_per_hour: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     gbit_per_s: float = Field(gt=0, allow_inf_nan=False)
     rtt_ms: float | None = Field(default=None, gt=0)

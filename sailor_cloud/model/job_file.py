@@ -31,6 +31,15 @@ _FORMS: dict[int | str, str] = {
     "billing_export": "PROJECT.DATASET.TABLE, such as my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01",
     "bucket": "gs://BUCKET or s3://BUCKET, without a folder",
     "prefix": "folders, such as sailor-cloud or teams/a",
+    "to": "a path that begins with /, gs:// or s3://",
+    "checkpoints": "a path that begins with /, gs:// or s3://",
+    "gres": "a resource without its count, such as gpu:a100",
+    "partition": "one or more of Slurm's partitions, such as gpu,gpu-old",
+    "constraint": "features of Slurm's nodes, such as a100 or a100&nvlink",
+    "python": "the path of an interpreter, without spaces",
+    "account": "letters, digits, dots and hyphens alone",
+    "qos": "letters, digits, dots and hyphens alone",
+    "id": "the reservation's id on AWS, such as cr-0123456789abcdef0, or its name on Google Cloud",
 }
 
 

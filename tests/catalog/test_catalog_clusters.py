@@ -122,10 +122,11 @@ def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
         ("scheduler: slurm", "scheduler: gcp", "must be slurm or kubernetes"),
         ("A100-40", "A100-41", "groups.a100.accelerator: 'A100-41' is no accelerator"),
         ("nodes: 2", "nodes: 0", "groups.a100.nodes"),
+        ("nodes: 2", "nodes: 100000000", "must be less than or equal to 100000, got 100000000"),
         (", device_link_gb_per_s: 600", "", "say how fast they are linked"),
-        ('gres: "gpu:a100"', 'gres: "gpu:a100:2; rm"', "groups.a100.gres"),
+        ('gres: "gpu:a100"', 'gres: "gpu:a100:2; rm"', "groups.a100.gres: is 'gpu:a100:2; rm' (a resource without its"),
         ("between: [a100, titan]", "between: [a100, h100]", "the groups are a100, v100, titan"),
-        ("checkpoints: /shared", "checkpoints: shared", "checkpoints"),
+        ("checkpoints: /shared", "checkpoints: shared", "that begins with /, gs:// or s3://"),
         ("as_of: 2026-11-24", "colour: red", "is not a field here"),
     ],
 )
