@@ -11,6 +11,7 @@ from sailor_cloud.simulator.closed_form import (
     in_flight,
     pipeline_s,
     ring_s,
+    zone_sync_s,
 )
 from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
@@ -80,4 +81,5 @@ __all__ = [
     "teardown_s",
     "time_and_traffic",
     "tp_problem",
+    "zone_sync_s",
 ]

@@ -14,6 +14,7 @@ pass, which the closed form leaves out, by 3.5.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -129,6 +130,22 @@ def _messages_s(nbytes: float, holders: int, link: Link, bucket_bytes: float) ->
     full = link.transfer_s(bucket_bytes / holders) if whole else 0.0
     last = link.transfer_s(max(rest, 1.0) / holders) if rest > 0 else 0.0
     return whole * full + last
+
+
+def zone_sync_s(
+    nbytes: Any, zones: Sequence[int], inside: Sequence[Link], across: Sequence[Link], bucket: float
+) -> Any:
+    """Return the seconds to sum gradients zone by zone; the slowest of the links `inside` zones and `across` decide.
+
+    `zones`: the members of each. Inside a zone every member brings together equal shares of the parts, as in a ring.
+    Then each sends the parts that others own to them, and its own part back to each other zone.
+    """
+    members = sum(zones)
+    near: Any = 0.0
+    if max(zones) > 1:
+        near = np.max([ring_s(nbytes, max(zones), link, bucket_bytes=bucket) for link in inside], axis=0)
+    far = np.max([ring_s(nbytes, members, link, bucket_bytes=bucket, passes=1) for link in across], axis=0)
+    return near + far * ((members / min(zones) + len(zones) - 2) / (members - 1))
 
 
 def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, engine: Engine) -> Any:

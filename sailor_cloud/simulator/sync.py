@@ -2,9 +2,9 @@
 
 Neighbouring layers with the same holding stages are summed together, in a ring that visits regions, zones and nodes one
 after the other, so that each border is crossed once each way; its slowest link decides. Our engine adds up gradients
-inside each zone first, so that a byte leaves a zone once, however many pipelines stand there. Its time is counted as
-that of the ring all the same, which is too long where a zone has several. Left out: stages that share a node also share
-its network card when they sum at the same time.
+inside each zone first, so that a byte leaves a zone once, however many pipelines stand there; of the links between
+zones those of the ring count. Left out: stages that share a node also share its network card when they sum at the same
+time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator.card import hop_pairs, ring_flows
-from sailor_cloud.simulator.closed_form import gradient_sync_s
+from sailor_cloud.simulator.closed_form import gradient_sync_s, zone_sync_s
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.sharding import Sharding
 
@@ -252,8 +252,24 @@ def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) 
     count = len(group.members)
     if count < 2:
         return 0.0
+    zones = Counter(seat.place.zone for seat in group.members)
+    if layout.scenario.engine.zone_by_zone and 1 < max(zones.values()) < count:
+        return _zone_by_zone_s(layout, group, flows, tuple(zones.values()))
     slowest = _slowest_link(layout, group, flows)
     return float(gradient_sync_s(group.nbytes, count, slowest, engine=layout.scenario.engine))
+
+
+def _zone_by_zone_s(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int], zones: tuple[int, ...]) -> float:
+    inside, across, nodes = [], [], Counter(seat.place.node for seat in group.members)
+    for src, dst, pairs in ring_hops(group, layout):
+        shared = max(flows[src.place.node], flows[dst.place.node])
+        if src.place.zone == dst.place.zone:
+            inside.append(layout.links.between(src.place, dst.place, pairs=pairs, flows=shared))
+        else:
+            # Every member of a node sends across.
+            shared *= max(nodes[src.place.node], nodes[dst.place.node])
+            across.append(layout.links.between(src.place, dst.place, pairs=pairs, flows=shared))
+    return float(zone_sync_s(group.nbytes, zones, inside, across, layout.scenario.engine.bucket_bytes))
 
 
 def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) -> Link:

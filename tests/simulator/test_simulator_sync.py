@@ -228,6 +228,28 @@ def test_gathers_hold_up_the_stage_that_needs_them_first_and_later_stages_have_u
     assert two[0, 1] == pytest.approx(8.0 - 6.0), "one after the other"
 
 
+def test_zones_of_several_pipelines_add_up_their_own_first_and_each_sends_across_what_others_own() -> None:
+    scenario = gcp_scenario(batch=160)
+    near, far = (offer_in(scenario, zone, "A100-40", devices=2) for zone in ("us-central1-a", "us-west1-b"))
+    chains = [([offer], (0, 26)) for offer in (near, near, near, far, far)]
+    layout = lay_out(plan_on(scenario, *chains), scenario)
+    [group] = [group for group in sync_groups(layout) if group.seconds > 0]
+    places = [seat.place for seat in layout.seats]
+    inside, across = (layout.links.between(places[a], places[b], pairs=2) for a, b in ((0, 1), (2, 3)))
+    buckets, rest = divmod(group.nbytes, scenario.engine.bucket_bytes)
+
+    def step_s(link: Link, members: int) -> float:
+        return buckets * link.transfer_s(scenario.engine.bucket_bytes / members) + link.transfer_s(rest / members)
+
+    # Of a zone of two each member leads 2.5 of 5 parts, 1.5 of which it sends to their owners, and returns its own.
+    assert group.seconds == pytest.approx(2 * 2 * step_s(inside, 3) + (1.5 + 1) * step_s(across, 5))
+    alone = lay_out(plan_on(gcp_scenario(batch=64), *chains[2:4]), gcp_scenario(batch=64))
+    [pair] = [group for group in sync_groups(alone) if group.seconds > 0]
+    back = layout.links.between(places[3], places[2], pairs=2)
+    bucket_bytes = scenario.engine.bucket_bytes
+    assert pair.seconds == max(ring_s(pair.nbytes, 2, link, bucket_bytes=bucket_bytes) for link in (across, back))
+
+
 def test_a_ring_moves_two_passes_in_steps_of_a_share() -> None:
     scenario = gcp_scenario()
     a = offer_in(scenario, "us-central1-a", "A100-40", devices=2)

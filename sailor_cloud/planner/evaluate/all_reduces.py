@@ -13,7 +13,7 @@ import numpy as np
 from sailor_cloud.network import Link
 from sailor_cloud.planner.space.layouts import Layout, Slot
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.simulator import StageTable, between_zones, gradient_sync_s, hop_pairs, ring_flows
+from sailor_cloud.simulator import StageTable, between_zones, gradient_sync_s, hop_pairs, ring_flows, zone_sync_s
 
 _Flows = Mapping[tuple[int, int], int]
 
@@ -39,12 +39,15 @@ class Hops:
     """What a ring goes over: the different hops in its order.
 
     kinds: the two pools, whether both ends are one node, how many rings share the card, and over how many pairs of
-    devices it goes. usd_per_byte: of a byte that goes round once.
+    devices it goes. usd_per_byte: of a byte that goes round once. zones: the members of each, and crosses: which hops
+    leave one, where sums go zone by zone and some zone has several members.
     """
 
     members: int
     kinds: tuple[tuple[int, int, bool, int, int], ...]
     usd_per_byte: float
+    zones: tuple[int, ...] = ()
+    crosses: tuple[bool, ...] = ()
 
 
 # Members by pipeline and stage, and what their ring goes over.
@@ -117,9 +120,12 @@ class SyncTable:
         key = (hops, nbytes)
         if key not in self._sums:
             engine = self.space.scenario.engine
-            message = min(nbytes, engine.bucket_bytes) / hops.members
-            slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
-            seconds = float(gradient_sync_s(nbytes, hops.members, slowest, engine=engine))
+            if hops.zones:
+                seconds = float(self.zone_by_zone_s(hops, nbytes))
+            else:
+                message = min(nbytes, engine.bucket_bytes) / hops.members
+                slowest = max(self.links(hops), key=lambda link: link.transfer_s(message))
+                seconds = float(gradient_sync_s(nbytes, hops.members, slowest, engine=engine))
             self._sums[key] = _Sum(seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte)
         return self._sums[key]
 
@@ -133,6 +139,10 @@ class SyncTable:
         """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
         counts, tp = Counter(map(node_of, members)), min(slot.tp for slot in members)
         rails = self.space.scenario.engine.rails
+        zones: Counter[str] = Counter()
+        for node, count in counts.items():
+            zones[self._zone(node)] += count
+        zoned = self.space.scenario.engine.zone_by_zone and 1 < max(zones.values()) < len(members)
         # Members on one node are neighbours in the ring.
         ring = sorted(counts, key=self._ring_key)
         kinds: dict[tuple[int, int, bool, int, int], None] = {}
@@ -141,12 +151,27 @@ class SyncTable:
             if counts[src] > 1:
                 kinds[src[0], src[0], True, flows[src], tp] = None
             if src != dst:
-                pairs = hop_pairs(tp, src, dst, counts, rails=rails)
-                kinds[src[0], dst[0], False, max(flows[src], flows[dst]), pairs] = None
+                pairs, shared = hop_pairs(tp, src, dst, counts, rails=rails), max(flows[src], flows[dst])
+                if zoned and self._zone(src) != self._zone(dst):
+                    # Every member of a node sends across.
+                    shared *= max(counts[src], counts[dst])
+                kinds[src[0], dst[0], False, shared, pairs] = None
                 usd += self.space.usd_per_byte(src[0], dst[0])
         if self.space.scenario.engine.zone_by_zone:
             usd = self._zone_by_zone_usd(counts)
-        return Hops(len(members), tuple(kinds), usd)
+        if not zoned:
+            return Hops(len(members), tuple(kinds), usd)
+        crosses = tuple(self._zone((src,)) != self._zone((dst,)) for src, dst, *_ in kinds)
+        return Hops(len(members), tuple(kinds), usd, tuple(zones.values()), crosses)
+
+    def _zone(self, node: Sequence[int]) -> str:
+        return self.space.pools[node[0]].offer.zone
+
+    def zone_by_zone_s(self, hops: Hops, nbytes: Any) -> Any:
+        """Return the seconds of sums of so many bytes that go zone by zone."""
+        links = list(zip(self.links(hops), hops.crosses, strict=True))
+        inside, across = ([link for link, crosses in links if crosses == out] for out in (False, True))
+        return zone_sync_s(nbytes, hops.zones, inside, across, self.space.scenario.engine.bucket_bytes)
 
     def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
         """Return the USD of a byte of a sum where every zone sends it to each other one, per round of a ring."""

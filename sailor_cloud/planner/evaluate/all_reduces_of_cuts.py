@@ -73,6 +73,9 @@ class CutSums:
 
     def _of_bytes(self, nbytes: Floats, hops: Hops) -> tuple[Floats, Floats]:
         engine = self.space.scenario.engine
+        paid = 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte
+        if hops.zones:
+            return self.single.zone_by_zone_s(hops, nbytes), paid
         message = np.minimum(nbytes, engine.bucket_bytes) / hops.members
         links = self.single.links(hops)
         slowest = np.argmax([link.transfer_s(message) for link in links], axis=0)
@@ -81,7 +84,7 @@ class CutSums:
         for number in sorted(set(slowest.tolist())):
             there = slowest == number
             seconds[there] = gradient_sync_s(nbytes[there], hops.members, links[number], engine=engine)
-        return seconds, 2.0 * (hops.members - 1) / hops.members * nbytes * hops.usd_per_byte
+        return seconds, paid
 
 
 def _alike(layers: int, layout: Layout, cuts: tuple[Ints, ...]) -> Iterator[tuple[Ints, list[_Holders]]]:
