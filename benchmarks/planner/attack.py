@@ -59,7 +59,7 @@ class Part:
     node: int
     tp: int
     layers: int
-    again: bool = False
+    again: Recompute = Recompute.NONE
 
 
 @dataclass(slots=True)
@@ -115,9 +115,9 @@ class Attack:
             too_much = {(m.pipeline, m.stage) for m in found.prediction.memory if m.total_bytes > m.limit_bytes}
             for number, stage in too_much:
                 part = state.lines[number].parts[stage]
-                if part.again:
+                if part.again is Recompute.FULL:
                     return math.inf
-                part.again = True
+                part.again = Recompute.SELECTIVE if part.again is Recompute.NONE else Recompute.FULL
             return self.value(state)
         limits, cost, seconds = self.job.constraints, found.cost, found.prediction.iteration_s_replay
         spent = cost.total_usd if cost.total_usd is not None else 0.0
@@ -156,7 +156,7 @@ class Attack:
                         end_layer=first + part.layers,
                         node=f"n{part.node}",
                         devices=tuple(range(begin, begin + part.tp)),
-                        recompute=Recompute(part.again),
+                        recompute=part.again,
                     )
                 )
                 first += part.layers
@@ -185,7 +185,7 @@ class Attack:
             state = current.copy()
             for line in state.lines:
                 for part in line.parts:
-                    part.again = False
+                    part.again = Recompute.NONE
             names = [self.change(state) for _ in range(self.dice.choice((1, 1, 1, 2, 3)))]
             value = self.value(state)
             heat = 0.03 * (1.0 - gone)
@@ -301,7 +301,7 @@ def begun(plan: Plan) -> State:
                     numbers[stage.node],
                     len(stage.devices),
                     stage.end_layer - stage.first_layer,
-                    stage.recompute is not Recompute.NONE,
+                    stage.recompute,
                 )
                 for stage in pipeline.stages
             ],

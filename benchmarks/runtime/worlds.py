@@ -70,7 +70,6 @@ def spec_of(
                     node=node,
                     devices=tuple(range(tp)),
                     ranks=ranks,
-                    recompute=False,
                 )
             )
             rank += tp

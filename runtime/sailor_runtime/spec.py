@@ -119,14 +119,14 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index."""
+    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index; `recompute`: those computed again."""
 
     first_layer: int
     end_layer: int
     node: str
     devices: tuple[int, ...]
     ranks: tuple[int, ...]
-    recompute: bool
+    recompute: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

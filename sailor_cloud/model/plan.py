@@ -16,14 +16,19 @@ NodeId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
 
 
 class Recompute(Enum):
-    """What the backward pass of a stage computes again: nothing, the attention of each block, or whole blocks.
+    """What the backward pass of a stage computes again: nothing, some of its blocks' activations, or all of them.
 
-    Documents hold the values.
+    With our own engine, some are those of every second block. Documents hold the values.
     """
 
     NONE = False
     SELECTIVE = "selective"
     FULL = True
+
+    def blocks(self, layers: int) -> range:
+        """Return the layers that our own engine computes again, of a model with so many."""
+        step = {Recompute.SELECTIVE: 2, Recompute.FULL: 1}.get(self)
+        return range(0) if step is None else range(1, layers - 1, step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ def _by_memory(space: Space) -> list[RuledOut]:
             continue
         seen.add(name)
         # ZeRO-1 makes the more room the more pipelines share the optimizer: at most as many as there are samples.
-        tables = [space.at(zero_stage).table(index, 1, 1, recompute=False) for zero_stage in zero_stages(space)]
+        tables = [space.at(zero_stage).table(index, 1, 1) for zero_stage in zero_stages(space)]
         table, most = tables[0], space.batch
         used = min(int(each.memory_bytes(0, each.layers, in_flight=1, replicas=most)) for each in tables)
         if used > table.limit_bytes:

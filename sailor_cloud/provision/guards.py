@@ -66,9 +66,6 @@ def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
         )
     if plan.zero_stage not in SAILOR.zero_stages:
         yield f"has zero {plan.zero_stage}, which {SAILOR.name}'s own engine does not"
-    kinds = {stage.recompute for pipeline in plan.pipelines for stage in pipeline.stages} - set(SAILOR.recompute)
-    for kind in kinds:
-        yield f"has recompute {kind.name.lower()}, which {SAILOR.name}'s own engine does not"
     yield from _unpriced(document)
 
 

@@ -13,7 +13,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import Optimizer
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines.engine import Engine, MemoryRule
+from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, Selective
 from sailor_cloud.workload import Attention, LayerCosts, layer_costs
 from sailor_cloud.workload.features import ELEMENT_BYTES, LayerKind
 from sailor_cloud.workload.stacks import MemoryOverheads
@@ -314,8 +314,12 @@ def _kept_and_working(
     match recompute:
         case Recompute.NONE:
             return whole + scores + ends, np.zeros_like(whole)
-        case Recompute.SELECTIVE if engine.memory.selective_blocks:
+        case Recompute.SELECTIVE if engine.selective is Selective.SCORES:
+            return whole + ends, scores
+        case Recompute.SELECTIVE if engine.selective is Selective.HALF:
             return (whole + scores + cheap + ends) / 2.0, whole + scores
         case Recompute.SELECTIVE:
-            return whole + ends, scores
+            kept = whole + scores + ends
+            kept[recompute.blocks(len(kept))] = cheap[recompute.blocks(len(kept))]
+            return kept, whole + scores
     return cheap, whole + scores

@@ -14,6 +14,7 @@ from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.job import SumFormat
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
+from sailor_cloud.simulator.engines import Selective
 from sailor_cloud.simulator.memory import StageMemoryTable, memory_table
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding
@@ -176,7 +177,7 @@ def stage_table(
         factor=math.exp(scenario.profiles.errors.memory * owned.mean) if owned.tells else None,
     )
     every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
-    again = _recomputed_s(times.forward_s, costs, recompute)
+    again = _recomputed_s(times.forward_s, costs, recompute, scenario.engine.selective)
     if scenario.engine.recompute_stops_early and recompute is Recompute.FULL:
         # Nobody reads the result of a block's last product.
         last = 2.0 * training.sequence_length * decoder.ffn_size * decoder.hidden_size / tp
@@ -225,16 +226,16 @@ def _trained_share(costs: LayerCosts) -> Floats:
     return 1.0 - frozen * costs.matmul_flops / np.maximum(costs.backward_flops, 1.0)
 
 
-def _recomputed_s(forward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:
+def _recomputed_s(forward_s: Floats, costs: LayerCosts, recompute: Recompute, selective: Selective) -> Floats:
     """Blocks run their forward pass, or its attention, again; embedding and head keep what they need.
 
     Attention takes its share of the FLOPs, which is too little where scores are kept and moved; error not measured.
     """
-    share = {
-        Recompute.NONE: np.zeros_like(forward_s),
-        Recompute.SELECTIVE: 1.0 - costs.matmul_flops / np.maximum(costs.forward_flops, 1.0),
-        Recompute.FULL: np.ones_like(forward_s),
-    }[recompute]
-    again: Floats = forward_s * share
-    again[0] = again[-1] = 0.0
+    again: Floats = np.zeros_like(forward_s)
+    if recompute is Recompute.SELECTIVE and selective is not Selective.BLOCKS:
+        share = 1.0 - costs.matmul_flops / np.maximum(costs.forward_flops, 1.0)
+        again[1:-1] = (forward_s * share)[1:-1]
+        return again
+    blocks = recompute.blocks(len(again))
+    again[blocks] = forward_s[blocks]
     return again

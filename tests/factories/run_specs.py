@@ -82,7 +82,7 @@ def run_spec(
     directory: Path,
     model: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
-    recompute: bool = False,
+    recompute: int = 0,
     node_of_rank: Sequence[str] | None = None,
     accelerators: dict[str, str] | None = None,
     zones: dict[str, str] | None = None,
@@ -90,8 +90,12 @@ def run_spec(
     checkpoint_directory: str | None = None,
     **fields: Any,
 ) -> RunSpec:
-    """Return a spec; all ranks are devices of `node-0` unless `node_of_rank` says otherwise of a stage's first rank."""
-    rank = 0
+    """Return a spec; all ranks are devices of `node-0` unless `node_of_rank` says otherwise of a stage's first rank.
+
+    recompute: 1 for all blocks, 2 for every second one.
+    """
+    rank, last = 0, pipelines[0][2][-1][1] - 1
+    again = range(1, last, recompute) if recompute else range(0)
     used: dict[str, int] = {}
     built = []
     for microbatch_size, microbatches, shapes in pipelines:
@@ -107,7 +111,7 @@ def run_spec(
                     node=node,
                     devices=tuple(range(device, device + tp)),
                     ranks=tuple(range(rank, rank + tp)),
-                    recompute=recompute,
+                    recompute=tuple(layer for layer in again if first <= layer < end),
                 )
             )
             rank += tp

@@ -29,6 +29,7 @@ from sailor_cloud.launch.fleet.skypilot import job_group
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml
 from sailor_cloud.provision.providers.slurm.batch import batch_script
@@ -50,7 +51,7 @@ def on_slurm(tmp_path: Path) -> PlanDocument:
     job = with_inventory(
         parse_job(JOB.replace("global_batch_size: 8", "global_batch_size: 10")), on="slurm", cluster=inventory
     )
-    return api.simulate_layout(job, layout="dp=5", nodes=NODES).document
+    return api.simulate_layout(job, layout="dp=5 recompute=selective", nodes=NODES).document
 
 
 def on_gcp() -> PlanDocument:
@@ -79,6 +80,7 @@ def test_a_batch_script_has_a_component_for_each_group(tmp_path: Path, golden: C
     assert artefact.groups == {"a100": ["n0", "n1"], "v100": ["n2"]}
     spec = RunSpec.from_json(artefact.filled(dict.fromkeys(artefact.nodes, "192.0.2.1"), 29500))
     assert spec.world_size == 5
+    assert {stage.recompute for pipeline in spec.pipelines for stage in pipeline.stages} == {(1,)}
     assert spec.checkpoint.directory == "/shared/checkpoints/small"
 
 
@@ -258,6 +260,20 @@ def test_uneven_cuts_are_lists_of_modules() -> None:
     ]
     assert read["parallelism"]["pipeline_parallel_degree"] == 2
     assert (read["training"]["local_batch_size"], read["training"]["global_batch_size"]) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Recompute.FULL, {"mode": "full"}), (Recompute.SELECTIVE, {"mode": "selective", "selective_ac_option": "2"})],
+)
+def test_what_all_stages_recompute_is_told_to_torchtitan(kind: Recompute, told: dict[str, str]) -> None:
+    stages = (stage(0, 2, "n0", recompute=kind), stage(2, 5, "n1", recompute=kind))
+    nodes = (node("n0"), node("n1"))
+    alike = plan(nodes=nodes, pipelines=(pipeline(0, stages, microbatch_size=2, microbatches=4),))
+    assert torchtitan_options(alike, layers=5, training={})["activation_checkpoint"] == told
+    other = pipeline(0, (stages[0], stage(2, 5, "n1")), microbatch_size=2, microbatches=4)
+    with pytest.raises(RequestError, match="stages recompute differently"):
+        torchtitan_options(plan(nodes=nodes, pipelines=(other,)), layers=5, training={})
 
 
 def test_pipelines_that_differ_are_not_torchtitans() -> None:

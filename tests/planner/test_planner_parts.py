@@ -77,7 +77,7 @@ def test_bounds_lie_below_what_one_device_reaches():
     bound = work_bound_s(space)
     assert 0 < bound <= least
     cost = goal_bound(space, Target(goal=Figure.USD_PER_ITERATION, limits=()))
-    update_s = space.table(0, 1, 1, recompute=False).update_s(0, space.layers)
+    update_s = space.table(0, 1, 1).update_s(0, space.layers)
     rate = space.rates[0].expected / 3600
     assert bound * rate < cost <= (least + update_s) * rate * (1 + 1e-9)
 

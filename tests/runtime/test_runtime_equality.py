@@ -68,7 +68,7 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "limits": IN_BLOCKS,
     },
     "unequal depth, clipping": {"pipelines": UNEQUAL_DEPTH, "training": {"gradient_clipping": 0.5}},
-    "unequal cuts, recomputed": {"pipelines": UNEQUAL_CUT, "recompute": True, "training": {"dropout": 0.1}},
+    "unequal cuts, recomputed": {"pipelines": UNEQUAL_CUT, "recompute": 1, "training": {"dropout": 0.1}},
     "tp 3 beside tp 1": {"pipelines": THREE_AGAINST_ONE, "training": {"gradient_clipping": 0.5}},
     "tp 1 into tp 2, ragged vocabulary": {"pipelines": ONE_INTO_TWO, "model": {"vocab_size": 67}},
     "slow devices": {
@@ -87,10 +87,10 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "training": {"dropout": 0.1},
         "limits": IN_BLOCKS,
     },
-    "qwen2, tied, recomputed": {
+    "qwen2, tied, every second block recomputed": {
         "pipelines": UNEQUAL_TP,
         "model": {"model_type": "qwen2", **GROUPED, "tied_head": True},
-        "recompute": True,
+        "recompute": 2,
     },
     "opt": {"pipelines": UNEQUAL_CUT, "model": {"model_type": "opt"}},
     "opt-350m, norms behind and projections": {"pipelines": UNEQUAL_TP, "model": OPT_350M},
@@ -181,7 +181,7 @@ FAMILY_CASES["mixtral, whole experts"] = {
     "model": {**GROUPED, **FAMILIES["mixtral"], "whole_experts": True},
     "zero_stage": 1,
 }
-FAMILY_CASES["gemma3_text"] |= {"zero_stage": 1, "recompute": True}
+FAMILY_CASES["gemma3_text"] |= {"zero_stage": 1, "recompute": 1}
 FAMILY_CASES["phi3"] |= {"zero_stage": 1}
 FAMILY_CASES["mixtral"] |= {"zero_stage": 1}
 FAMILY_CASES["olmo2"]["training"] = {"dropout": 0.1}
@@ -216,7 +216,7 @@ LOW_CASES: dict[str, dict[str, Any]] = {
     "bf16, zero-1, recomputed, slow devices": {
         "pipelines": UNEQUAL_CUT,
         "zero_stage": 1,
-        "recompute": True,
+        "recompute": 1,
         "node_of_rank": ["fast", "slow", "slow", "fast"],
         "accelerators": {"slow": "CPU-slow"},
     },

@@ -147,6 +147,6 @@ def test_a_link_is_timed_between_two_ends_that_each_name_the_address_of_the_firs
 
 
 def _module(model: ModelSpec, dtype: torch.dtype) -> StageModule:
-    stage = StageSpec(first_layer=0, end_layer=model.layers, node="", devices=(0,), ranks=(0,), recompute=False)
+    stage = StageSpec(first_layer=0, end_layer=model.layers, node="", devices=(0,), ranks=(0,))
     device = Device(torch_device=torch.device("cpu"), kernel_runs=1)
     return StageModule(model, stage, TensorParallel(None, 1, 0), device, dtype)

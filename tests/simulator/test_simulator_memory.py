@@ -61,12 +61,18 @@ def test_zero_1_cuts_the_optimizer_state_over_the_replicas_and_nothing_else() ->
 def test_recomputation_trades_activations_for_time() -> None:
     assert memory_of(recompute=Recompute.FULL)[0].parts["activations"] < memory_of()[0].parts["activations"] / 3
     scenario = gcp_scenario()
-    kept, again = (
-        stage_table(scenario, "A100-40", tp=2, microbatch_size=2, recompute=recompute)
-        for recompute in (Recompute.NONE, Recompute.FULL)
+    kept, half, again = (
+        stage_table(scenario, "A100-40", tp=2, microbatch_size=2, recompute=recompute) for recompute in Recompute
     )
     extra = again.compute_s(0, 26) - kept.compute_s(0, 26)
     assert extra == pytest.approx(float(kept.forward_s(1, 25)))
+    # Selective: each block is that of one or the other, in turn.
+    first = np.arange(26)
+    for table, other in ((again, range(1, 25, 2)), (kept, [0, *range(2, 25, 2), 25])):
+        layers = first[other]
+        np.testing.assert_allclose(half.compute_s(layers, layers + 1), table.compute_s(layers, layers + 1))
+        there, each = (t.memory.activation_bytes(layers, layers + 1) for t in (half, table))
+        np.testing.assert_allclose(there, each)
 
 
 def test_half_precision_keeps_master_weights_for_loss_scaling_and_halves_activations() -> None:

@@ -29,7 +29,7 @@ def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -
     precision = precision_of(training.precision)
     cpu = torch.device("cpu")
     with FakeTensorMode():
-        stage = StageSpec(first_layer=0, end_layer=model.layers, node="", devices=(0,), ranks=(0,), recompute=False)
+        stage = StageSpec(first_layer=0, end_layer=model.layers, node="", devices=(0,), ranks=(0,))
         device = Device(torch_device=cpu, kernel_runs=1)
         module = StageModule(model, stage, TensorParallel(None, 1, 0), device, precision.compute)
         weights = list(module.parameters.values())

@@ -140,7 +140,7 @@ def layer_spec(task: ProfileTask, *, tp: int, microbatch_size: int, directory: s
 
 def _stage(first: int, end: int, rank: int, tp: int) -> StageSpec:
     devices = tuple(range(rank, rank + tp))
-    return StageSpec(first_layer=first, end_layer=end, node="here", devices=devices, ranks=devices, recompute=False)
+    return StageSpec(first_layer=first, end_layer=end, node="here", devices=devices, ranks=devices)
 
 
 def free_port() -> int:

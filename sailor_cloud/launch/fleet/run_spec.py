@@ -11,7 +11,7 @@ from datetime import datetime
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.simulator.money import CHECKED_STEPS
 from sailor_runtime import spec as rt
@@ -100,7 +100,7 @@ def build_spec(
             )
             for node in sorted(nodes.values(), key=lambda node: node.id)
         ),
-        pipelines=_pipelines(plan),
+        pipelines=_pipelines(plan, decoder.layers),
         master_address=nodes[plan.pipelines[0].stages[0].node].private_address,
         master_port=master_port,
         predicted_iteration_s=prediction.iteration_s_replay,
@@ -129,7 +129,7 @@ def model_spec(decoder: Decoder) -> rt.ModelSpec:
     )
 
 
-def _pipelines(plan: Plan) -> tuple[rt.PipelineSpec, ...]:
+def _pipelines(plan: Plan, layers: int) -> tuple[rt.PipelineSpec, ...]:
     pipelines = []
     rank = 0
     for pipeline in plan.pipelines:
@@ -144,7 +144,8 @@ def _pipelines(plan: Plan) -> tuple[rt.PipelineSpec, ...]:
                     node=stage.node,
                     devices=stage.devices,
                     ranks=ranks,
-                    recompute=stage.recompute is Recompute.FULL,
+                    # Embedding and head keep little, and the head's backward pass follows its forward pass at once.
+                    recompute=tuple(layer for layer in stage.recompute.blocks(layers) if layer in stage.layers),
                 )
             )
         pipelines.append(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.bound.cost_bound import cheapest_usd
 from sailor_cloud.planner.bound.programme import linear
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
@@ -57,12 +58,12 @@ def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
     for tp, pool in pools.items():
         size, fits = 1, np.ones(space.layers, dtype=bool)
         while fits.any():
-            table = space.table(pool, tp, size, recompute=False)
+            table = space.table(pool, tp, size)
             each = np.where(fits, table.compute_s(single, single + 1), np.inf) * tp / size
             least = np.minimum(least, each)
             if size >= space.batch:
                 break
-            again = space.table(pool, tp, size, recompute=True)
+            again = space.table(pool, tp, size, recompute=Recompute.FULL)
             used = again.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
             kept = table.memory_bytes(single, single + 1, in_flight=1, replicas=replicas)
             fits &= np.minimum(used, kept) <= table.limit_bytes

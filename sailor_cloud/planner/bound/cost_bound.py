@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import StageTable
 
@@ -140,7 +141,7 @@ def _floors(space: Space) -> StageFloors:
                 break
             before = stages
     used = np.isfinite(seconds).any(axis=(0, 2, 3, 4))
-    tables = [space.table(where, tp, 1, recompute=False) for (_, tp), where in kinds.items()]
+    tables = [space.table(where, tp, 1) for (_, tp), where in kinds.items()]
     shards = space.batch if space.zero_stage else 1
     return StageFloors(
         accelerators=tuple(name for name, _ in kinds),
@@ -166,28 +167,28 @@ class _Stages:
     pool: int
     tp: int
     size: int
-    _bytes: dict[bool, Floats] = field(default_factory=dict)
+    _bytes: dict[Recompute, Floats] = field(default_factory=dict)
 
-    def table(self, again: bool) -> StageTable:
+    def table(self, again: Recompute = Recompute.NONE) -> StageTable:
         return self.space.table(self.pool, self.tp, self.size, recompute=again)
 
     def seconds(self, before: _Stages | None) -> Floats:
         """Return the seconds of one microbatch where one above the size `before` fits, shape [2, 4, blocks + 1].
 
-        Activations are computed again only where keeping them doesn't fit.
+        Of activations, as few are computed again as memory allows.
         """
         single, (_, _, some) = np.arange(self.space.layers), _ranges(self.space.layers)
-        limit = self.table(False).limit_bytes + _ROUNDED
+        limit = self.table().limit_bytes + _ROUNDED
         found = np.full((2, *some.shape), np.inf)
-        for again in (False, True):
+        for again in self.space.kinds:
             missing = some & np.isinf(found)
             if not missing.any():
                 break
-            seconds = _by_blocks(np.asarray(self.table(again).compute_s(single, single + 1)))
+            seconds = _by_blocks(np.asarray(self.table(again).compute_s(single, single + 1)), again)
             found = np.where(missing & (self._least_bytes(before, again) <= limit), seconds, found)
         return found
 
-    def _least_bytes(self, before: _Stages | None, again: bool) -> Floats:
+    def _least_bytes(self, before: _Stages | None, again: Recompute) -> Floats:
         """Return the bytes of stages at the least size above another one; they grow evenly with the size."""
         most = self.bytes_of(again)
         if before is None:
@@ -195,7 +196,7 @@ class _Stages:
         least = before.bytes_of(again)
         return np.asarray(least + (most - least) / (self.size - before.size))
 
-    def bytes_of(self, again: bool) -> Floats:
+    def bytes_of(self, again: Recompute) -> Floats:
         """Return the bytes of stages that hold one microbatch, and as many as `_HELD`, shape [2, 4, blocks + 1]."""
         if again not in self._bytes:
             first, end, _ = _ranges(self.space.layers)
@@ -215,7 +216,10 @@ def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     return first, np.maximum(end, first + 1), some
 
 
-def _by_blocks(each: Floats) -> Floats:
-    """Return sums over the layers of every stage, the least block standing for all."""
-    blocks = each[1:-1].min() * np.arange(len(each) - 1) if len(each) > 2 else np.zeros(1)
+def _by_blocks(each: Floats, again: Recompute) -> Floats:
+    """Return sums over the layers of every stage, the least block standing for all, or the least of both kinds."""
+    count = np.arange(len(each) - 1)
+    blocks = each[1:-1].min() * count if len(count) > 1 else np.zeros(1)
+    if again is Recompute.SELECTIVE and len(count) > 1:
+        blocks += (each[again.blocks(len(each))].min() - each[1:-1].min()) * (count // 2)
     return np.stack([blocks, blocks + each[0], blocks + each[-1], blocks + each[0] + each[-1]])

@@ -71,23 +71,21 @@ class Walk:
     def _pipeline(
         self, part: PipelineTable, slots: tuple[Slot, ...], cut: tuple[int, ...], size: int, count: int
     ) -> tuple[float, DraftPipeline] | None:
-        space, stages = self.space, len(slots)
-        seconds, recompute = [], []
+        space, found = self.space, []
         for s, (seat, span) in enumerate(zip(part.seats, pairwise(cut), strict=True)):
-            every, held = space.stages(seat, size, part.replicas), min(stages - s, count)
-            # A stage computes activations again only where keeping them doesn't fit.
-            recompute.append(bool(every.most_kept[span] < held))
-            if recompute[-1] and every.most_again[span] < held:
+            stage = space.stages(seat, size, part.replicas).of(span, min(len(slots) - s, count))
+            if stage is None:
                 return None
-            seconds.append(float((every.again_s if recompute[-1] else every.kept_s)[span]))
+            found.append(stage)
+        recompute, compute = zip(*found, strict=True)
         between = np.array(
             [
                 space.boundary(src, dst, size, flows=shared)[layer]
                 for (src, dst), layer, shared in zip(pairwise(part.seats), cut[1:-1], part.flows, strict=True)
             ]
         )
-        made = DraftPipeline(slots=slots, cut=cut, microbatch_size=size, microbatches=count, recompute=tuple(recompute))
-        return least_s(np.array(seconds), between, count), made
+        made = DraftPipeline(slots=slots, cut=cut, microbatch_size=size, microbatches=count, recompute=recompute)
+        return least_s(np.array(compute), between, count), made
 
 
 @dataclass(slots=True)
@@ -165,7 +163,7 @@ def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sums: 
     schedule, egress, core, early, after = (each[possible] for each in (schedule, egress, core, early, after))
     summed, usd = sums.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
     # Sums begin no sooner than the last backward pass of a stage; what is gathered after the step is left out.
-    kept = 1.0 - space.table(parts[0].seats[0].pool, parts[0].seats[0].tp, 1, recompute=False).sharding.gathered_share
+    kept = 1.0 - space.table(parts[0].seats[0].pool, parts[0].seats[0].tp, 1).sharding.gathered_share
     taken = np.maximum(schedule, early + kept * summed[:, None]) + after[:, None]
     cores = space.cores(nodes_of(layout).total())
     taken = np.maximum(taken, core / cores if np.isfinite(cores) else 0.0)

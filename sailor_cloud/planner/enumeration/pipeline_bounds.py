@@ -71,9 +71,7 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
     first, end = cuts[:, :-1], cuts[:, 1:]
     update = np.stack(
         [
-            np.asarray(
-                space.table(seat.pool, seat.tp, 1, recompute=False).update_s(first[:, s], end[:, s], shards=replicas)
-            )
+            np.asarray(space.table(seat.pool, seat.tp, 1).update_s(first[:, s], end[:, s], shards=replicas))
             for s, seat in enumerate(seats)
         ]
     )

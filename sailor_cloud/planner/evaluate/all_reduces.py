@@ -207,7 +207,7 @@ class SyncTable:
         return float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
 
     def _table(self, slot: Slot) -> StageTable:
-        return self.space.table(slot.pool, slot.tp, 1, recompute=False)
+        return self.space.table(slot.pool, slot.tp, 1)
 
 
 def node_of(slot: Slot) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.evaluate.all_reduces import SyncTable
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.evaluate.placement import Place, Standing, Standings
@@ -39,7 +40,7 @@ class Pace:
     fill_s: float
     update_s: float
     usd_per_sample: float
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
     compute_s: tuple[float, ...]
     step_core_s: float
     seats: tuple[Seat, ...]
@@ -67,7 +68,7 @@ class Pace:
 class _Stage:
     compute_s: float
     update_s: float
-    recompute: bool
+    recompute: Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,13 +356,11 @@ class Assessor:
         sharers = replicas if space.zero_stage else min(replicas, 2)
         key = (seat.pool, seat.tp, span, size, held, sharers)
         if key not in self._stages:
-            stages = space.stages(seat, size, sharers)
-            kept = bool(stages.most_kept[span] >= held)
+            found, table = space.stages(seat, size, sharers).of(span, held), space.table(seat.pool, seat.tp, size)
             self._stages[key] = None
-            if kept or stages.most_again[span] >= held:
-                seconds = float((stages.kept_s if kept else stages.again_s)[span])
-                table = space.table(seat.pool, seat.tp, size, recompute=False)
-                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), not kept)
+            if found is not None:
+                kind, seconds = found
+                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), kind)
         return self._stages[key]
 
     def _cut(self, src: Seat, dst: Seat, layer: int, size: int, flows: int) -> tuple[float, float]:

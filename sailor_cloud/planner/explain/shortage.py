@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import GIB, MIB
 
@@ -76,7 +77,7 @@ def _need(space: Space, name: str) -> _Need | None:
 
 def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
     """Return the fewest stages that hold all layers, each as many as it can, from the last stage on."""
-    tables = [space.table(pool, tp, 1, recompute=recompute) for recompute in (False, True)]
+    tables = [space.table(pool, tp, 1, recompute=kind) for kind in (Recompute.NONE, Recompute.FULL)]
     end = space.layers
     for behind in range(1, space.layers + 1):
         firsts = np.arange(end)
@@ -95,7 +96,7 @@ def _largest_layer(space: Space, name: str) -> str:
     """Return how much the largest layer takes of a device, split over as many as a node has."""
     found = []
     for index in _pools(space, name):
-        table = space.table(index, max(space.tp_degrees[index]), 1, recompute=False)
+        table = space.table(index, max(space.tp_degrees[index]), 1)
         layers = np.arange(table.layers)
         found.append((int(np.max(table.memory_bytes(layers, layers + 1, in_flight=1))), table.limit_bytes))
     used, limit = min(found)

@@ -547,14 +547,14 @@ class _Plan:
     def _compute_s(self, group: _Group) -> list[float]:
         """Return the compute seconds of every stage of a group's pipelines."""
         return [
-            float(self.space.table(seat.pool, seat.tp, group.size, recompute=False).compute_s(first, end))
+            float(self.space.table(seat.pool, seat.tp, group.size).compute_s(first, end))
             for seat, (first, end) in zip(group.seats, pairwise(group.cut), strict=True)
         ]
 
     def _recut(self, group: _Group) -> Iterator[tuple[int, ...]]:
         """Yield the cuts in which a slow or large stage has a layer less and another one more, fast ones first."""
         seconds, cut, stages = self._compute_s(group), group.cut, len(group.seats)
-        table = self.space.table(group.seats[0].pool, group.seats[0].tp, 1, recompute=False)
+        table = self.space.table(group.seats[0].pool, group.seats[0].tp, 1)
         nbytes = [float(table.gradient_bytes(first, end)) for first, end in pairwise(cut)]
         by_time = sorted(range(stages), key=lambda stage: (-seconds[stage], stage))
         by_bytes = sorted(range(stages), key=lambda stage: (-nbytes[stage], stage))

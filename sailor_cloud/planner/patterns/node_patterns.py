@@ -156,7 +156,7 @@ class WaysOf:
         """Return the gradient bytes of all layers, of the largest one, and of a tied weight, which is summed apart."""
         key = (option.tp, self.space.zero_stage)
         if key not in self._gradients:
-            table = self.space.table(option.unit.pools[0], option.tp, 1, recompute=False)
+            table = self.space.table(option.unit.pools[0], option.tp, 1)
             tied = float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
             each = np.diff(table.gradient_prefix_bytes)
             each[[0, -1]] -= tied

@@ -15,6 +15,8 @@ from sailor_cloud.planner.space.space import Seat, Space
 # By what factor a draft breaks limits, 1 where it keeps them, and what it is compared by beyond that.
 Rank = tuple[float, tuple[Any, ...]]
 
+_KINDS = tuple(Recompute)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPipeline:
@@ -24,10 +26,11 @@ class DraftPipeline:
     cut: tuple[int, ...]
     microbatch_size: int
     microbatches: int
-    recompute: tuple[bool, ...]
+    recompute: tuple[Recompute, ...]
 
-    def key(self) -> tuple[object, ...]:
-        return (self.slots, self.cut, self.microbatch_size, self.microbatches, self.recompute)
+    def key(self) -> tuple[Any, ...]:
+        again = tuple(_KINDS.index(kind) for kind in self.recompute)
+        return (self.slots, self.cut, self.microbatch_size, self.microbatches, again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,7 @@ def to_plan(space: Space, draft: Draft) -> Plan:
                     end_layer=part.cut[s + 1],
                     node=names[place],
                     devices=tuple(range(start, start + slot.tp)),
-                    recompute=Recompute(part.recompute[s]),
+                    recompute=part.recompute[s],
                 )
             )
         pipelines.append(

@@ -65,7 +65,7 @@ def fits_whole(space: Space) -> list[bool]:
     found: dict[str, bool] = {}
     for index, pool in enumerate(space.pools):
         if 1 in space.tp_degrees[index]:
-            table = space.table(index, 1, 1, recompute=False)
+            table = space.table(index, 1, 1)
             held = table.memory_bytes(0, table.layers, in_flight=1, replicas=2)
             found[pool.accelerator.name] = bool(held <= table.limit_bytes)
     return list(found.values())

@@ -28,6 +28,7 @@ from sailor_cloud.simulator import (
     stage_table,
     tp_problem,
 )
+from sailor_cloud.simulator.engines import Selective
 
 Floats = NDArray[np.float64]
 
@@ -45,29 +46,38 @@ class Seat(NamedTuple):
 
 @dataclass(slots=True)
 class Stages:
-    """All stages [first, end) of one kind of seats at one microbatch size, shape [layers + 1, layers + 1] each.
+    """All stages [first, end) of one kind of seats at one microbatch size.
 
-    The seconds that they compute with their activations kept and with them computed again, and for how many
-    microbatches in flight at most there is memory then.
+    Shape [kinds, layers + 1, layers + 1] each, `kinds` being what they may compute again, least first: the seconds that
+    they compute, and for how many microbatches in flight at most there is memory. A stage is of the first that fits.
     """
 
-    kept_s: Floats
-    again_s: Floats
-    most_kept: Floats
-    most_again: Floats
+    kinds: tuple[Recompute, ...]
+    compute_s: Floats
+    most: Floats
     _known: dict[int, Floats] = field(default_factory=dict)
-    _distinct: dict[tuple[int, int], Floats] = field(default_factory=dict)
+    _distinct: dict[tuple[int, ...], Floats] = field(default_factory=dict)
 
     def seconds(self, in_flight: int) -> Floats:
         """Return the seconds of all stages, infinite where there is no memory for so many microbatches."""
         if in_flight not in self._known:
-            kept, again = self.most_kept >= in_flight, self.most_again >= in_flight
+            fits = self.most >= in_flight
             # More microbatches leave out more stages, so equally many are the same ones.
-            key = (int(np.count_nonzero(kept)), int(np.count_nonzero(again)))
+            key = tuple(np.count_nonzero(fits, axis=(1, 2)).tolist())
             if key not in self._distinct:
-                self._distinct[key] = np.where(kept, self.kept_s, np.where(again, self.again_s, np.inf))
+                found = np.full(fits.shape[1:], np.inf)
+                for there, seconds in zip(fits[::-1], self.compute_s[::-1], strict=True):
+                    found[there] = seconds[there]
+                self._distinct[key] = found
             self._known[in_flight] = self._distinct[key]
         return self._known[in_flight]
+
+    def of(self, span: tuple[int, int], in_flight: int) -> tuple[Recompute, float] | None:
+        """Return what one stage computes again, and its seconds; None where it does not fit."""
+        for number, kind in enumerate(self.kinds):
+            if self.most[number][span] >= in_flight:
+                return kind, float(self.compute_s[number][span])
+        return None
 
 
 @dataclass(slots=True)
@@ -77,7 +87,7 @@ class Known:
     Whatever depends on the ZeRO stage has it in its key. `searches`: what searches keep, each under a name of its own.
     """
 
-    tables: dict[tuple[str, int, int, bool, int], StageTable] = field(default_factory=dict)
+    tables: dict[tuple[str, int, int, Recompute, int], StageTable] = field(default_factory=dict)
     stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
@@ -169,7 +179,14 @@ class Space:
         least, most = self.lengths(len(cut) - 1)
         return all(least <= end - first <= most for first, end in pairwise(cut))
 
-    def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: bool) -> StageTable:
+    @property
+    def kinds(self) -> tuple[Recompute, ...]:
+        """What stages may compute again, least first; of others' selective recomputation none is searched."""
+        engine = self.scenario.engine
+        some = engine.selective is Selective.BLOCKS
+        return tuple(kind for kind in engine.recompute if some or kind is not Recompute.SELECTIVE)
+
+    def table(self, pool: int, tp: int, microbatch_size: int, *, recompute: Recompute = Recompute.NONE) -> StageTable:
         """Return the stage table of a pool's accelerator."""
         accelerator = self.pools[pool].accelerator.name
         key = (accelerator, tp, microbatch_size, recompute, self.zero_stage)
@@ -180,7 +197,7 @@ class Space:
                 accelerator,
                 tp=tp,
                 microbatch_size=microbatch_size,
-                recompute=Recompute(recompute),
+                recompute=recompute,
                 zero_stage=self.zero_stage,
             )
         return self.known.tables[key]
@@ -193,8 +210,8 @@ class Space:
     def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
         """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
 
-        Infinite where a stage fits in memory neither with its activations kept nor with them computed again. The same
-        array stands for all numbers of microbatches in flight among which memory makes no difference.
+        Infinite where a stage does not fit in memory whatever it computes again. The same array stands for all numbers
+        of microbatches in flight among which memory makes no difference.
         """
         return self.stages(seat, microbatch_size, replicas).seconds(in_flight)
 
@@ -208,14 +225,15 @@ class Space:
 
     def _stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
         first, end = np.triu_indices(self.layers + 1, 1)
-        seconds, most = (np.full((2, self.layers + 1, self.layers + 1), value) for value in (np.inf, 0.0))
-        for number, recompute in enumerate((False, True)):
+        shape = (len(self.kinds), self.layers + 1, self.layers + 1)
+        seconds, most = np.full(shape, np.inf), np.zeros(shape)
+        for number, recompute in enumerate(self.kinds):
             table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
             seconds[number, first, end] = table.stage_s(first, end)
             left = table.limit_bytes - _ROUNDED - table.memory_bytes(first, end, in_flight=1, replicas=replicas)
             more = np.maximum(table.memory.activation_bytes(first, end), 1e-9)
             most[number, first, end] = np.where(left >= 0, np.floor(left / more) + 1.0, 0.0)
-        return Stages(kept_s=seconds[0], again_s=seconds[1], most_kept=most[0], most_again=most[1])
+        return Stages(self.kinds, seconds, most)
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
         """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""
@@ -254,7 +272,7 @@ class Space:
             powers = [2**power for power in range(self.batch.bit_length())]
             sizes = powers if microbatch_size in powers else [microbatch_size]
             # A sample's tensors are the same on all accelerators.
-            tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes * np.array(sizes)[:, None]
+            tensor = self.table(src.pool, src.tp, 1).boundary_bytes * np.array(sizes)[:, None]
             engine = self.scenario.engine
             seconds = boundary_s(there, back, tensor, engine=engine)
             known |= zip(sizes, seconds, strict=True)
@@ -273,7 +291,7 @@ class Space:
         """Return the USD of egress of one sample's tensors over a cut, for every cut; shape [layers + 1]."""
         key = (self.numbers[src.pool], self.numbers[dst.pool])
         if key not in self.known.egress_usd:
-            tensor = self.table(src.pool, src.tp, 1, recompute=False).boundary_bytes
+            tensor = self.table(src.pool, src.tp, 1).boundary_bytes
             both = self.usd_per_byte(src.pool, dst.pool) + self.usd_per_byte(dst.pool, src.pool)
             self.known.egress_usd[key] = np.asarray(tensor * both)
         return self.known.egress_usd[key]

@@ -156,9 +156,7 @@ class UniformSearch:
                     after[a, b] = np.maximum(after[a, b], there)
                     before[a, b] = np.maximum(before[a, b], back)
             pools = [self._pool(view, kind) for kind in kinds]
-            tables = [
-                self.space.table(pool, kind.tp, size, recompute=False) for pool, kind in zip(pools, kinds, strict=True)
-            ]
+            tables = [self.space.table(pool, kind.tp, size) for pool, kind in zip(pools, kinds, strict=True)]
             by_formulas = self.space.scenario.engine.formulas is not None
             self._terms[key] = Terms(
                 space=self.space,
@@ -190,7 +188,7 @@ class UniformSearch:
                 if view.tp not in (None, tp):
                     continue
                 whole = all(self.space.pools[pool].devices % tp == 0 for pool in pools) and tp % unit == 0
-                if whole and self.space.table(pools[0], tp, size, recompute=False).limit_bytes > 0:
+                if whole and self.space.table(pools[0], tp, size).limit_bytes > 0:
                     found.append(Kind(accelerator, tp))
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress
 
@@ -19,14 +18,18 @@ from sailor_cloud.report.plan.groups import (
     pipeline_groups,
 )
 from sailor_cloud.report.plan.money import age_days
+from sailor_cloud.simulator.engines import ENGINES, SAILOR, Selective
 
 # What stands for the nodes of a stage that shares them with the stage before it.
 SAME_NODES = "same nodes"
 NUMBERS = ("USD/h", "used", "price age")
 HEADINGS = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *NUMBERS)
-# How stages that recompute are marked, in words and in a letter.
-RECOMPUTED = {Recompute.NONE: "", Recompute.SELECTIVE: " attention recomputed", Recompute.FULL: " recomputed"}
-RECOMPUTED_SHORT = {Recompute.NONE: "", Recompute.SELECTIVE: " (a)", Recompute.FULL: " (r)"}
+_MARKS = {
+    Recompute.NONE: ("", ""),
+    Recompute.SELECTIVE: (" half recomputed", " (h)"),
+    Recompute.FULL: (" recomputed", " (r)"),
+}
+_OF_SCORES = (" attention recomputed", " (a)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +53,20 @@ class GroupLine:
         return (self.pipelines, self.stage, self.layers, self.devices, *place, self.usd_per_hour, self.quota, self.age)
 
 
-def group_lines(document: PlanDocument, *, marks: Mapping[Recompute, str] = RECOMPUTED) -> tuple[GroupLine, ...]:
-    """Return the lines of all stages, then those of idle devices; `marks` tell stages that recompute."""
+def group_lines(document: PlanDocument, *, short: bool = False) -> tuple[GroupLine, ...]:
+    """Return the lines of all stages, then those of idle devices; `short`: letters tell stages that recompute."""
     found = [
-        _stage(document, group, row, marks[row.recompute])
+        _stage(document, group, row, mark(document, row.recompute)[short])
         for group in pipeline_groups(document)
         for row in group.stages
     ]
     return (*found, *(_idle(document, hardware, count) for hardware, count in idle_devices(document)))
+
+
+def mark(document: PlanDocument, recompute: Recompute) -> tuple[str, str]:
+    """Return how a stage is marked that recomputes, in words and in a letter."""
+    scores = ENGINES.get(document.engine, SAILOR).selective is Selective.SCORES
+    return _OF_SCORES if scores and recompute is Recompute.SELECTIVE else _MARKS[recompute]
 
 
 def group_columns(document: PlanDocument) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.plan import Recompute
-from sailor_cloud.report.plan.group_lines import RECOMPUTED_SHORT, GroupLine, group_lines
+from sailor_cloud.report.plan.group_lines import GroupLine, group_lines, mark
 from sailor_cloud.report.plan.groups import pipeline_groups
 from sailor_cloud.report.tables import plain_table
 
@@ -40,7 +39,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
             "used": line.quota,
             "age": line.age,
         }
-        for line in group_lines(document, marks=RECOMPUTED_SHORT)
+        for line in group_lines(document, short=True)
     ]
     # Columns that say nothing, as those of prices where none is known, are left out.
     headings = [name for name in ("pipelines", *shape, *numbers) if any(cells[name] for cells in rows)]
@@ -54,10 +53,12 @@ def recompute_key(document: PlanDocument) -> tuple[str, ...]:
     """Return what the letters beside layers stand for, of those that there are."""
     met = {row.recompute for group in pipeline_groups(document) for row in group.stages}
     told = {
-        Recompute.SELECTIVE: "(a) attention is recomputed in the backward pass",
-        Recompute.FULL: "(r) activations are recomputed in the backward pass",
+        "(h)": "half of the activations are recomputed in the backward pass",
+        "(a)": "attention is recomputed in the backward pass",
+        "(r)": "activations are recomputed in the backward pass",
     }
-    return tuple(line for kind, line in told.items() if kind in met)
+    letters = {mark(document, kind)[1].strip() for kind in met}
+    return tuple(f"{letter} {line}" for letter, line in told.items() if letter in letters)
 
 
 def _place(line: GroupLine) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -43,6 +43,18 @@ class StageSplit(StrEnum):
     WEIGHTED = "weighted"
 
 
+class Selective(Enum):
+    """What selective recomputation computes again.
+
+    SCORES: those of attention. HALF: of each block as much as keeps half of its activations, at the time of SCORES.
+    BLOCKS: every second block.
+    """
+
+    SCORES = auto()
+    HALF = auto()
+    BLOCKS = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRule:
     """What a program keeps; bytes are per parameter.
@@ -52,8 +64,8 @@ class MemoryRule:
     `master_weights`: half precision has fp32 masters. `half_weights`: it also has weights of its own; else layers are
     cast as they are gathered. `step_bytes`: what the optimizer step adds to its share in half precision.
     `bucket_copies`: by ZeRO stage, how many buckets of `bucket_parameters` gradients it allocates; None where it copies
-    one of the engine's buckets. `selective_blocks`: selective recomputation is that of every second block, not of
-    attention. `gate_copies`: see layer_costs. `module_norms`: RMS norms are transformers' modules, not single kernels.
+    one of the engine's buckets.
+    `gate_copies`: see layer_costs. `module_norms`: RMS norms are transformers' modules, not single kernels.
     `logit_elements`: the most logits that a device has at once, where the loss is computed in chunks of tokens.
     `gathered_inputs`: gathered inputs of tensor-parallel layers that live at a time where no other stage makes the host
     wait.
@@ -68,7 +80,6 @@ class MemoryRule:
     step_bytes: int = 0
     bucket_copies: tuple[float, float, float, float] | None = None
     bucket_parameters: float = 5.0e8
-    selective_blocks: bool = False
     gate_copies: int = 4
     module_norms: bool = True
     gathered_inputs: float = 0.0
@@ -232,7 +243,8 @@ class Engine:
     zero_stages: tuple[int, ...] = (0, 1)
     pipelined_zero_stages: tuple[int, ...] = (0, 1)
     default_zero_stage: int = 0
-    recompute: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
+    recompute: tuple[Recompute, ...] = tuple(Recompute)
+    selective: Selective = Selective.BLOCKS
     recompute_stops_early: bool = False
     stages_outermost: bool = False
     sequence_parallel: bool = False

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, StageSplit, Transfers
+from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, Selective, StageSplit, Transfers
 
 # Of the others, published runs were fitted with all-reduces under ZeRO-1.
 SAILOR = Engine()
@@ -23,7 +22,7 @@ DEEPSPEED = Engine(
     name="deepspeed",
     uniform=True,
     one_tp=True,
-    recompute=tuple(Recompute),
+    selective=Selective.SCORES,
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
     scatter_sums=False,
@@ -54,7 +53,7 @@ MEGATRON = Engine(
     name="megatron",
     uniform=True,
     one_tp=True,
-    recompute=tuple(Recompute),
+    selective=Selective.SCORES,
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
     scatter_sums=False,
@@ -74,7 +73,7 @@ FSDP = Engine(
     name="fsdp",
     uniform=True,
     one_tp=True,
-    recompute=tuple(Recompute),
+    selective=Selective.HALF,
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
     scatter_sums=False,
@@ -88,7 +87,7 @@ FSDP = Engine(
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
-    memory=MemoryRule(half_weights=False, module_norms=False, selective_blocks=True, logit_elements=math.inf),
+    memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf),
 )
 # nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
 # gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
@@ -98,7 +97,7 @@ NANOTRON = Engine(
     name="nanotron",
     uniform=True,
     one_tp=True,
-    recompute=tuple(Recompute),
+    selective=Selective.SCORES,
     transfers=Transfers.BLOCKING,
     stages_outermost=True,
     scatter_sums=False,

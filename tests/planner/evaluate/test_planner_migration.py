@@ -56,5 +56,5 @@ def test_a_folder_on_the_spot_takes_no_network() -> None:
     assert document.plan is not None
     state = moving(document.plan, space.scenario, store_zone=None)
     assert (state.seconds, state.usd) == (0.0, 0.0)
-    table = space.table(0, 1, 1, recompute=False)
+    table = space.table(0, 1, 1)
     assert state.nbytes == 12 * float(table.parameters(0, table.layers))

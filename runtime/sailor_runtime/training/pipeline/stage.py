@@ -112,9 +112,7 @@ class StageModule:
             for layer in self.layers:
                 for part in self._computed.modules(layer):
                     part.compile(backend=COMPILER, dynamic=False)
-        # Embedding and head keep little, and the head's backward pass follows its forward pass at once.
-        blocks = range(1, model.layers - 1)
-        self._recomputed = {layer for layer in self.layers if stage.recompute and layer in blocks}
+        self._recomputed = frozenset(stage.recompute)
         self._device = device
         self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
         # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.

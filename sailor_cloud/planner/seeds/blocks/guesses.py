@@ -236,7 +236,7 @@ def _crossing_usd(space: Space) -> float:
     """Return the least egress of an iteration's tensors over a cut between two zones."""
     zones = {pool.offer.zone: number for number, pool in enumerate(space.pools)}
     prices = [space.usd_per_byte(a, b) + space.usd_per_byte(b, a) for a, b in combinations(zones.values(), 2)]
-    tensor = space.table(0, 1, 1, recompute=False).boundary_bytes
+    tensor = space.table(0, 1, 1).boundary_bytes
     return min(prices, default=0.0) * float(tensor.max()) * space.batch
 
 

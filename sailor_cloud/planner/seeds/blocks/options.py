@@ -169,11 +169,9 @@ class Options:
             most, first, last = (float(each.sum()) for each in (fits[1, 2:-1], fits[0, 1:-1], fits[1:-1, -1]))
             # No single stage holds what only the first or the last layer keeps from fitting.
             room = most if fits[0, layers] else min(most, between - 0.5)
-            table = self.space.table(pool, tp, size, recompute=False)
-            end = -(-layers // stages)
-            used = table.memory_bytes(0, end, in_flight=stages, replicas=sharers)
-            if used > table.limit_bytes:
-                table = self.space.table(pool, tp, size, recompute=True)
+            held = self.space.stages(seat, size, sharers).of((0, -(-layers // stages)), stages)
+            again = self.space.kinds[-1] if held is None else held[0]
+            table = self.space.table(pool, tp, size, recompute=again)
             ends = np.arange(1, layers + 1)
             each = np.asarray(table.compute_s(ends - 1, ends))
             compute = float(each.sum()), float(each.max()), float(each[layers // 2])
