@@ -68,7 +68,7 @@ def test_capacity_counts_as_its_cloud_counts_it_and_what_the_account_has_already
 def test_zones_of_a_region_share_a_quota():
     job = tiny_job(blocks=2, batch=6, accelerators={"CPU-fast": 2})
     free = plan(job)
-    assert bought(free) == {("CPU-fast", "on-demand"): 3}
+    assert bought(free) == {("CPU-fast", "on-demand"): 4}
     two = plan(job, quotas=(quota("FAST", 2, {"CPU-fast": None}),))
     assert bought(two) == {("CPU-fast", "on-demand"): 2}
     assert free.objective.value > two.objective.value

@@ -256,7 +256,7 @@ def _powers(space: Space) -> list[int]:
     found: list[int] = []
     fastest = np.full(len(seats), np.inf)
     for size in (2**power for power in range(space.batch.bit_length())):
-        tables = [space.table(seat.pool, seat.tp, size, recompute=False) for seat in seats]
+        tables = [space.table(seat.pool, seat.tp, size) for seat in seats]
         each = np.array([float(table.compute_s(0, table.layers)) / size for table in tables])
         slower = bool(found) and (each > fastest * (1.0 - _FASTER)).all()
         fitting = (space.stages_s(seat, size, in_flight=1, replicas=2) for seat in seats)
