@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from sailor_cloud.model.document import Alternative
-from sailor_cloud.model.plan import Plan
-from sailor_cloud.simulator import Scenario, evaluate, islands
+from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.simulator import Evaluation, Scenario, evaluate, islands
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -27,7 +28,8 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
     for plan in plans:
         if len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
             continue
-        now, then = evaluate(plan, scenario), evaluate(plan, seldom)
+        there, then = _fitted(plan, seldom)
+        now = evaluate(plan, scenario)
         before, after = (
             each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR for each in (now, then)
         )
@@ -41,7 +43,7 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         return (
             Alternative(
                 label=f"sync_every: {_EVERY} ({told}; trains another course)",
-                plan=plan,
+                plan=there,
                 iteration_s=then.prediction.iteration_s_replay,
                 throughput_iterations_per_s=then.prediction.throughput_iterations_per_s,
                 usd_per_hour=then.cost.usd_per_hour,
@@ -49,3 +51,23 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
             ),
         )
     return ()
+
+
+def _fitted(plan: Plan, scenario: Scenario) -> tuple[Plan, Evaluation]:
+    """Return a plan whose stages compute again what they must to fit, since islands keep more, and its figures.
+
+    Where that is not enough, the plan still does not fit.
+    """
+    more = dict(pairwise(Recompute))
+    while True:
+        found = evaluate(plan, scenario)
+        over = {(each.pipeline, each.stage) for each in found.prediction.memory if each.total_bytes > each.limit_bytes}
+        if not over or any(plan.pipelines[p].stages[s].recompute not in more for p, s in over):
+            return plan, found
+        pipelines = []
+        for p, pipeline in enumerate(plan.pipelines):
+            stages = (
+                replace(x, recompute=more[x.recompute]) if (p, s) in over else x for s, x in enumerate(pipeline.stages)
+            )
+            pipelines.append(replace(pipeline, stages=tuple(stages)))
+        plan = replace(plan, pipelines=tuple(pipelines))

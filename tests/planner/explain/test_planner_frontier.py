@@ -119,7 +119,7 @@ def beaten_by_none(draft, others, rate_of):
 
 
 @pytest.mark.slow
-def test_two_zones_of_two_accelerators_have_at_least_twenty_points_each_beaten_by_none():
+def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_by_none():
     prices, links, times = data()
     document = planner.search(
         example("gcp-a100-v100.yaml"),
@@ -130,7 +130,7 @@ def test_two_zones_of_two_accelerators_have_at_least_twenty_points_each_beaten_b
         wishes=planner.Wishes(beside=True, frontier=True),
     )
     points = document.frontier
-    assert len(points) >= 20
+    assert len(points) >= 15
     assert {point.cheapest for point in points} == {True, False}
     for point in points:
         money = "total_usd" if point.cheapest else "nodes_usd_per_hour"

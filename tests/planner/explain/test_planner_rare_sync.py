@@ -7,16 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
-from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.plan import Plan, Recompute
 from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.simulator import Scenario, evaluate
 
 
-def plan_in(scenario: Scenario, *zones: str) -> Plan:
+def plan_in(scenario: Scenario, *zones: str, microbatch_size: int = 2, microbatches: int = 16) -> Plan:
     offers = [offer_in(scenario, zone, "A100-40", devices=2) for zone in zones]
-    return make_plan(
-        scenario, [chain(p, [offer], (0, 26), microbatch_size=2, microbatches=16) for p, offer in enumerate(offers)]
-    )
+    sizes = {"microbatch_size": microbatch_size, "microbatches": microbatches}
+    return make_plan(scenario, [chain(p, [offer], (0, 26), **sizes) for p, offer in enumerate(offers)])
 
 
 def test_the_saving_of_a_plan_over_zones_is_shown_for_the_same_nodes() -> None:
@@ -30,6 +29,15 @@ def test_the_saving_of_a_plan_over_zones_is_shown_for_the_same_nodes() -> None:
     assert found.label == f"sync_every: 100 (saves {before - found.total_usd:,.2f} USD; trains another course)"
     egress = sum(line.usd for line in evaluate(far, scenario).cost.lines if line.kind == "egress")
     assert before - found.total_usd > 0.9 * egress > 0
+
+
+def test_a_plan_without_room_for_what_islands_keep_computes_more_again() -> None:
+    scenario = gcp_scenario(batch=52)
+    full = plan_in(scenario, "us-central1-a", "us-west1-b", microbatch_size=26, microbatches=1)
+    assert evaluate(full, scenario).fits
+    [found] = apart(scenario, [full])
+    assert found.plan.nodes == full.nodes
+    assert [stage.recompute for part in found.plan.pipelines for stage in part.stages] == [Recompute.SELECTIVE] * 2
 
 
 def test_nothing_is_shown_of_one_zone_or_where_zones_meet_seldom_already() -> None:

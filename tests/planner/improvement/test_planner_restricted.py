@@ -128,7 +128,7 @@ def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself
         assert even[name].iteration_s >= document.prediction.iteration_s_replay
         # A search of its own may find a better one, but none that is far better.
         alone = plan(job, Restriction(name)).prediction.iteration_s_replay
-        assert even[name].iteration_s <= 1.1 * alone
+        assert even[name].iteration_s <= 1.25 * alone
 
 
 def test_an_account_s_quotas_leave_layers_even():
