@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sailor_cloud.model.plan import Recompute
 from sailor_cloud.network import Link
 from sailor_cloud.planner.space.space import Seat, Space, Stages
 from sailor_cloud.simulator import StageTable, boundary_pairs
@@ -67,13 +68,13 @@ class _Spans(NamedTuple):
 
 
 class _Sized(NamedTuple):
-    """All stages of a kind at one microbatch size, with activations kept and with them computed again.
+    """All stages of a kind at one microbatch size; `backward_s` by what they compute again, as `fit`.
 
     `first_s`: the seconds of its last backward pass after which a stage has a bucket of gradients, at the least.
     """
 
     fit: Stages
-    backward_s: tuple[Floats, Floats]
+    backward_s: Floats
     first_s: Floats
 
 
@@ -101,17 +102,18 @@ def kinds_of(space: Space, count: Count, units: Mapping[str, int]) -> list[Kind]
 def _ring_s_per_byte(space: Space, pools: list[int], tp: int, others: tuple[int, ...], members: int) -> float:
     """Return the least seconds per byte of a ring with at least so many members, one of them on `tp` devices of a pool.
 
-    A ring goes over a link from the member's node to another one, or all its members stand on the node.
+    A ring goes over a link from the member's node to another one, or all its members stand on the node. Where each zone
+    sums first, so do all its members there, and the bytes of all rounds are no fewer.
     """
     if members < 2 or (space.scenario.job.training.sync_every or 1) > 1:
         return 0.0
+    zones = len({space.pools[other].offer.zone for other in others}) if space.scenario.engine.zone_by_zone else 1
+    near = max(2, -(-members // zones))
     links = [space.link(here, there, same_node=False, pairs=tp) for here, there in product(pools, others)]
     links += [
-        space.link(here, here, same_node=True, pairs=tp)
-        for here in pools
-        if tp + members - 1 <= space.pools[here].devices
+        space.link(here, here, same_node=True, pairs=tp) for here in pools if tp + near - 1 <= space.pools[here].devices
     ]
-    message = space.scenario.engine.bucket_bytes / members
+    message = space.scenario.engine.bucket_bytes / near
     return 2.0 * (members - 1) / members * min(_s_per_byte(link, message) for link in links)
 
 
@@ -139,7 +141,7 @@ class Sizes:
         """The number of pipelines with which stages need the least memory."""
         return self.count.most if self.space.zero_stage else self.count.least
 
-    def table(self, kind: int, size: int, again: bool = False) -> StageTable:
+    def table(self, kind: int, size: int, again: Recompute = Recompute.NONE) -> StageTable:
         return self.space.table(self.kinds[kind].pools[0], self.kinds[kind].tp, size, recompute=again)
 
     def sized(self, kind: int, size: int) -> _Sized:
@@ -147,11 +149,11 @@ class Sizes:
             first, end, some = _ranges(self.space.layers)
             backward = [
                 np.where(some, table.backward_s(first, end) + table.handing_s(first, end), 0.0)
-                for table in (self.table(kind, size, again) for again in (False, True))
+                for table in (self.table(kind, size, again) for again in self.space.kinds)
             ]
             seat = Seat(self.kinds[kind].pools[0], self.kinds[kind].tp, 0)
             fit = self.space.stages(seat, size, self.replicas)
-            self._sized[kind, size] = _Sized(fit, (backward[0], backward[1]), self._first_bucket_s(kind, size))
+            self._sized[kind, size] = _Sized(fit, np.stack(backward), self._first_bucket_s(kind, size))
         return self._sized[kind, size]
 
     def cut_s(self, kind: int, size: int) -> Singles:
@@ -225,6 +227,11 @@ def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     return first, end, first < end
 
 
+def _of(seconds: Floats, which: NDArray[np.int64]) -> Floats:
+    """Return of each stage the seconds with what it computes again."""
+    return np.asarray(np.take_along_axis(seconds, which[None], axis=0)[0])
+
+
 @dataclass(slots=True)
 class Box:
     """Pipelines of a branch with microbatches of `least` to `most` samples."""
@@ -242,7 +249,7 @@ class Box:
         for kind in range(len(self.sizes.kinds)):
             for size in {self.least, self.most}:
                 each = self.sizes.sized(kind, size)
-                for all_s, back_s in zip((each.fit.kept_s, each.fit.again_s), each.backward_s, strict=True):
+                for all_s, back_s in zip(each.fit.compute_s, each.backward_s, strict=True):
                     share = float((1.0 - back_s[some] / all_s[some]).min())
                     self._forward_share = min(self._forward_share, share)
             spans = self._span(kind, 1, 1)
@@ -275,15 +282,16 @@ class Box:
 
     def _spans_of(self, kind: int, held: int, most_held: int) -> _Spans | None:
         low, high = (self.sizes.sized(kind, size) for size in (self.least, self.most))
-        kept = low.fit.most_kept >= held
-        fits = (kept | (low.fit.most_again >= held)) & _ranges(self.layers)[2]
+        kept = low.fit.most >= held
+        fits = kept.any(axis=0) & _ranges(self.layers)[2]
         if not fits.any():
             return None
-        shortest, each = (np.where(kept, those.fit.kept_s, those.fit.again_s) for those in (low, high))
-        # Of the largest microbatch, the longest that its passes may take.
-        surely = high.fit.most_kept >= most_held
-        longest = np.where(surely, high.fit.kept_s, high.fit.again_s)
-        backward = np.where(surely, *high.backward_s)
+        least = kept.argmax(axis=0)
+        shortest, each = (_of(those.fit.compute_s, least) for those in (low, high))
+        # Of the largest microbatch, the longest that its passes may take: all is computed again where nothing fits.
+        surely = high.fit.most >= most_held
+        surely[-1] = True
+        longest, backward = (_of(seconds, surely.argmax(axis=0)) for seconds in (high.fit.compute_s, high.backward_s))
         sums, last, gather, update = self.sizes.sums(kind)
         engine = self.sizes.space.scenario.engine
         if engine.overlaps_sync(self.sizes.space.zero_stage):
