@@ -14,7 +14,7 @@ from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.job import SumFormat
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines import Selective
+from sailor_cloud.simulator.engines.engine import Selective
 from sailor_cloud.simulator.memory import StageMemoryTable, memory_table
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding
