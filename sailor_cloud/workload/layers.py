@@ -83,7 +83,8 @@ def layer_costs(
     `sequence_parallel`: the devices share out what stands between the cut matrices, too. `gate_copies`: tensors of the
     MLP's width that a gated MLP keeps; 3 where one kernel computes the gate's activation and the product.
     `module_norms`: tensors more that each RMS norm keeps where it is no single kernel, as in transformers: its input
-    scaled, and in half precision its input in single precision, less a hidden state that nothing else keeps then.
+    scaled, and in half precision its input in single precision, less a hidden state that nothing else keeps then. What
+    transformers' modules of Phi 3 and GPT-Neo keep beyond others is counted with it.
 
     Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
     of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
@@ -100,7 +101,7 @@ def layer_costs(
     plain = attention is Attention.PLAIN or decoder.keeps_scores
     kept_scores = score_elements if plain else score_elements / tokens
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
-    kept += _module_norms_kept(decoder, tokens, tp, module_norms)
+    kept += _modules_kept(decoder, tokens, tp, module_norms)
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
     # Flash attention computes its scores a second time on the way back.
     backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
@@ -217,15 +218,25 @@ def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copi
     return tokens * kept
 
 
-def _module_norms_kept(decoder: Decoder, tokens: float, tp: int, copies: float) -> float:
-    if not decoder.rms_norm:
+def _modules_kept(decoder: Decoder, tokens: float, tp: int, copies: float) -> float:
+    """Elements that transformers' modules keep beyond those of fused kernels; `copies` is `module_norms`."""
+    if not copies:
         return 0.0
-    # Gemma's norms end in single precision, too.
-    copies += 1.5 if copies > 1.0 and decoder.family in (Family.GEMMA2, Family.GEMMA3) else 0.0
-    normed = float(decoder.block_norms * decoder.hidden_size)
-    if decoder.qk_norm_size:
-        normed += (decoder.heads + decoder.kv_heads) * decoder.head_size / _attention_tp(decoder, tp)
-    return copies * tokens * normed
+    cut = _attention_tp(decoder, tp)
+    queries, keys = decoder.heads * decoder.head_size / cut, decoder.kv_heads * decoder.head_size / cut
+    kept = 0.0
+    if decoder.family is Family.PHI3:
+        # Values are a view that keeps all of the packed projection, and partly rotated queries make attention's output
+        # lie head by head, so that the projection behind it keeps a copy in order.
+        kept += queries + keys + queries
+    if decoder.keeps_scores and copies > 1.0:
+        # GPT-Neo computes scores in single precision, from queries and keys in it, and casts the probabilities back.
+        kept += queries + keys + 2.0 * decoder.heads * tokens / cut
+    if decoder.rms_norm:
+        # Gemma's norms end in single precision, too.
+        copies += 1.5 if copies > 1.0 and decoder.family in (Family.GEMMA2, Family.GEMMA3) else 0.0
+        kept += copies * (decoder.block_norms * decoder.hidden_size + (queries + keys) * bool(decoder.qk_norm_size))
+    return tokens * kept
 
 
 def _head_kept(decoder: Decoder, tokens: float) -> float:

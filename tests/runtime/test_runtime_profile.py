@@ -13,6 +13,9 @@ import pytest
 import torch
 
 from factories.run_specs import SHORT_TRAINING, TINY, free_port
+from sailor_cloud.launch.fleet.run_spec import model_spec
+from sailor_cloud.workload import Attention, layer_costs
+from sailor_cloud.workload.decoders import decoder_from_config
 from sailor_runtime.profile import links, memory
 from sailor_runtime.profile.layers import kept_bytes
 from sailor_runtime.profile.links import sizes
@@ -101,6 +104,27 @@ def test_a_layer_keeps_its_output_and_what_its_backward_needs_but_not_its_input(
     # Two norms' outputs, q, k, v, the heads' outputs, the sum after attention, four times the width before and after
     # the activation, and the output; a few statistics more.
     assert 16 * hidden <= block <= 18 * hidden
+
+
+@pytest.mark.parametrize(("dtype", "norms"), [(torch.float32, 1.0), (torch.bfloat16, 2.5)])
+@pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neo"])
+def test_a_block_of_transformers_keeps_what_the_planner_counts(family, dtype, norms):
+    tokens, config = 128, {"model_type": family, "vocab_size": 64, "hidden_size": 128, "max_position_embeddings": 128}
+    if family == "gpt_neo":
+        config |= {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 32}
+    else:
+        config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 384}
+    decoder = decoder_from_config(config, name=family)
+    costs = layer_costs(decoder, tokens, 1, attention=Attention.FLASH, module_norms=norms)
+    module = _module(model_spec(decoder), dtype)
+    inputs = torch.zeros((1, tokens), dtype=torch.int64)
+    nothing = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(1))
+    microbatch = Microbatch(tokens=inputs, targets=inputs, weight=1.0, dropout=nothing)
+    value = torch.zeros((1, tokens, 128), dtype=dtype, requires_grad=True)
+    kept = kept_bytes(module, 1, value, microbatch) / dtype.itemsize
+    # Rotations, masks and statistics of the norms are left out.
+    assert costs.activation_elements[1] == pytest.approx(kept, rel=0.025)
+    assert costs.activation_elements[1] < kept
 
 
 def test_operations_counted_by_deepspeed_are_those_of_the_matrices():
