@@ -230,6 +230,7 @@ def test_budgets_are_read_from_a_file_and_a_missing_one_has_none(tmp_path: Path)
         (BOMB, "holds more than 10,000 values"),
         ('- {owner: "a\\e[2J", month: "*", usd: 1}', "holds control characters"),
         ('- {owner: a, month: "*", usd: -1}', "usd must be an amount of money, not -1"),
+        ('- {owner: a, month: "*", usd: .inf}', "is inf; it must be a finite number"),
         ('- {owner: a, month: "*", eur: 1}', "holds owner or project, month and usd"),
     ],
 )

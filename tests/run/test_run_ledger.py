@@ -296,6 +296,8 @@ def test_a_line_that_is_no_bill_is_left_out_and_told(tmp_path: Path, field: str,
     path = tmp_path / "ledger.jsonl"
     raw = {"record": "opened", "key": "node/n0", "kind": "compute", "what": "n0", "part": "", "usd_per_hour": 1.0}
     raw |= {"minimum_s": 60.0, "since": START.isoformat(), "price_source": "hand", "price_as_of": "2026-11-20"}
+    path.write_text(json.dumps(raw) + "\n")
+    assert Ledger(path, FixedClock(START)).damage() == ()
     path.write_text(json.dumps(raw) + "\n" + json.dumps({**raw, "key": "node/n1", field: value}) + "\n")
     ledger = Ledger(path, FixedClock(START + timedelta(hours=2)))
     assert ledger.spent_usd() == 2.0
