@@ -424,6 +424,10 @@ def test_what_has_lost_its_region_is_gone_where_every_place_of_the_run_has_answe
     assert confirmed() == "sweep by tag"
     assert confirmed(silent="no answer") is None
     assert confirmed("nothing says where the run bought") is None
+    assert leftovers.provider_of(row) == "aws"
+    # Nobody knows whose it is: everybody must have answered.
+    row = ResourceState(resource="unheard_of", key="x")
+    assert [confirmed(), confirmed(silent="no answer"), confirmed("no place")] == ["sweep by tag", None, None]
 
 
 def test_a_copied_or_renamed_folder_is_no_run_of_its_own(run: Run) -> None:
