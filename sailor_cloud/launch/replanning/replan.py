@@ -114,9 +114,8 @@ class Option:
     """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
 
     `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile, and until
-    capacity begins. `way` is the
-    option as the spot policy sees it, `risk_usd` what that expects spot capacity to add, and an option is `safe` where
-    on-demand could still finish in time if it brought nothing.
+    capacity begins. `way` is the option as the spot policy sees it, `risk_usd` what that expects spot capacity to add,
+    and an option is `safe` where on-demand could still finish in time if it brought nothing.
     """
 
     label: str
@@ -229,6 +228,10 @@ def growth(
     best = min(fitting, key=lambda option: _rank(option, situation.pick))
     if situation.pick is Pick.FASTEST:
         return best if best.seconds + least_gain_s < current.seconds else None
+    if current.safe and not current.fits(situation.left):
+        # Too few nodes to end in time hold the place of spot nodes: those come back first, on-demand once it has to.
+        waited = [option for option in fitting if option.way.pools] if situation.weighs_spot else fitting
+        return min(waited, key=lambda option: _rank(option, situation.pick), default=None)
     better = _rank(best, situation.pick)[0] < _rank(current, situation.pick)[0]
     return best if better or not current.safe else None
 
