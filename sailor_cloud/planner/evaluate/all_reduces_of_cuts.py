@@ -43,22 +43,6 @@ class CutSums:
             seconds[rows], usd[rows] = self._along(layout, sums, tuple(part[rows] for part in cuts))
         return seconds, usd
 
-    def of_stages(self, layout: Layout) -> list[Floats]:
-        """Return the seconds of each stage's sum by first and end layer, [layers + 1, layers + 1], for one cut of all.
-
-        A tied weight's sum, which follows, counts with the stages that it waits for.
-        """
-        stages = range(len(layout[0]))
-        rings = self.single.rings(layout, tuple((stage,) * len(layout) for stage in reversed(stages)))
-        none = np.zeros((self.space.layers + 1, self.space.layers + 1))
-        found = [none if hops is None else self._of_layers(layout[0][0], hops)[0] for _, hops in rings[: len(stages)]]
-        for members, hops in rings[len(stages) :]:
-            if hops is not None:
-                tied_s = float(self._of_bytes(np.array([self.single.tied_bytes(layout[0][0])]), hops)[0][0])
-                for stage in {stage for _, stage in members}:
-                    found[-1 - stage] = found[-1 - stage] + tied_s
-        return found[::-1]
-
     def _along(self, layout: Layout, sums: list[_Holders], cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
         """Return seconds and USD of cuts over which the same stages sum together, one sum after the other."""
         through: dict[tuple[int, int], Floats] = {}

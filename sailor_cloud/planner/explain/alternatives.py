@@ -97,6 +97,21 @@ class Beside:
         self._kept = [(part, chosen) for part, chosen in every if self._keeps(chosen, part)]
         for number, entry in enumerate(wanted):
             self._enter(self._best_of(*entry, self.effort.between(number / len(wanted), (number + 1) / len(wanted))))
+        self.named = [self._best_known(named) for named in self.named]
+
+    def _best_known(self, named: _Named) -> _Named:
+        """Return the best of a smaller space among all that were found: another one may lie in it, too."""
+        part = self._part_of(named)
+
+        def rank(other: _Named) -> tuple[bool, float]:
+            figures = replayed(other.draft, other.evaluation)
+            return not self.target.feasible(figures), float(figures[self.target.goal])
+
+        inside = (other for other in self.named if self._lies_in(other.draft, named.restrictions, part))
+        best = min(inside, key=rank, default=named)
+        if rank(best) >= rank(named):
+            return named
+        return replace(best, label=self._labelled(best.draft, named.restrictions), restrictions=named.restrictions)
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})
@@ -204,12 +219,15 @@ class Beside:
 
     def _keeps(self, restrictions: tuple[Restriction, ...], part: Space) -> bool:
         """Return whether the chosen plan lies in a part of a smaller space, so that nothing in it is better."""
-        accelerators, zones = _where(self.space, self.chosen)
+        return self._lies_in(self.chosen, restrictions, part)
+
+    def _lies_in(self, draft: Draft, restrictions: tuple[Restriction, ...], part: Space) -> bool:
+        accelerators, zones = _where(self.space, draft)
         kept = {
             Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and _holds(part, accelerators),
             Restriction.ONE_ZONE: len(zones) == 1,
         }
-        even = stands_evenly(self.space, self.chosen, restrictions)
+        even = stands_evenly(self.space, draft, restrictions)
         return even and all(kept[restriction] for restriction in set(restrictions) - EVEN)
 
     def _labelled(self, draft: Draft, restrictions: tuple[Restriction, ...]) -> str:
@@ -233,9 +251,11 @@ class Beside:
 
     def _stands_in(self, named: _Named) -> bool:
         """Return whether the chosen plan lies in the smaller space that a plan is the best of."""
+        return self._keeps(named.restrictions, self._part_of(named))
+
+    def _part_of(self, named: _Named) -> Space:
         accelerators, _ = _where(self.space, named.draft)
-        part = next(part for part in self._parts(named.restrictions) if _holds(part, accelerators))
-        return self._keeps(named.restrictions, part)
+        return next(part for part in self._parts(named.restrictions) if _holds(part, accelerators))
 
     def _alternative(self, named: _Named) -> Alternative:
         prediction, cost = named.evaluation.prediction, named.evaluation.cost

@@ -18,7 +18,6 @@ from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
-from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.space.draft import Draft, nodes_of, seats_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors
@@ -93,8 +92,7 @@ class Neighbourhood:
         held = min(len(seats), -(-self.space.batch // size // replicas))
         key = (seats, size, held, min(replicas, 2))
         if key not in self._cuts:
-            uncut = UncutPipeline(seats=seats, flows=(), size=size, microbatches=held, replicas=replicas)
-            found = self._cutter.cut(uncut)
+            found = self._cutter.cut(seats, size=size, microbatches=held, replicas=replicas)
             self._cuts[key] = None if found is None else found[0]
         return self._cuts[key]
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
-from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.space.draft import seats_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
@@ -136,8 +135,7 @@ class Ground:
         if stages == 1:
             return (0, self.space.layers)
         seats = seats_of((Slot(pool, 0, tp),) * stages)
-        pipeline = UncutPipeline(seats=seats, flows=(), size=1, microbatches=stages, replicas=2)
-        found = Cutter(self.space).cut(pipeline)
+        found = Cutter(self.space).cut(seats, size=1, microbatches=stages, replicas=2)
         return None if found is None else found[0]
 
     def _seconds(self, name: str, assessor: Assessor, sort: Sort, samples: float, pipelines: int) -> float:

@@ -175,7 +175,15 @@ class Homogeneous:
 def homogeneous(space: Space, target: Target) -> list[Draft]:
     """Return homogeneous plans of a space, whatever their limits on money and time."""
     stages = zero_stages(space) if not all(fits_whole(space)) else (space.zero_stage,)
-    return [draft for stage in stages for draft in Homogeneous(space.at(stage), target).draw()]
+    return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target)]
+
+
+def homogeneous_at(space: Space, target: Target) -> tuple[Draft, ...]:
+    """Return homogeneous plans at the ZeRO stage of a space; they are kept for the next search of it."""
+    known: dict[Target, tuple[Draft, ...]] = space.remembered.setdefault("homogeneous", {})
+    if target not in known:
+        known[target] = tuple(Homogeneous(space, target).draw())
+    return known[target]
 
 
 def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Iterator[_Sort]:

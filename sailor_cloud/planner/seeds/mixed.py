@@ -16,6 +16,7 @@ from sailor_cloud.planner.evaluate.similar_zones import elsewhere
 from sailor_cloud.planner.improvement import Evaluator
 from sailor_cloud.planner.seeds.blocks import Blocks
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
+from sailor_cloud.planner.seeds.homogeneous import homogeneous_at
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.seeds.part import Part
 from sailor_cloud.planner.space.answer import Answer
@@ -34,6 +35,8 @@ _EVEN_KEYS = 16
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and so
 # many, are evaluated. Those of groups are in any case.
 _HOPEFUL, _MOST_HOPEFUL = 1.35, 160
+# So many homogeneous plans are evaluated.
+_MOST_HOMOGENEOUS = 16
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -46,7 +49,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     best = sorted({draft.order(): draft for draft in search.drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
-        others=(*search.drafts, *search.expected.values()),
+        others=(*search.drafts, *search.expected.values(), *search.homogeneous()),
         bound=search.bound,
     )
 
@@ -84,6 +87,18 @@ class _Search:
                 self.expected.setdefault(draft.order(), draft)
         if self._limited:
             self.bound = self._goal_bound()
+
+    def homogeneous(self) -> list[Draft]:
+        """Return the best homogeneous plans that may be as good as the best one."""
+        assessor, goal = Assessor(self.space, self.target), self.target.goal
+        rated = [
+            (significant(draft.figures[goal] * assessor.excess(draft)), draft.order(), draft)
+            for draft in homogeneous_at(self.space, self.target)
+        ]
+        hopeful = [
+            draft for value, _, draft in sorted(rated, key=lambda each: each[:2]) if value <= self.best * _HOPEFUL
+        ]
+        return hopeful[:_MOST_HOMOGENEOUS]
 
     @property
     def _limited(self) -> bool:

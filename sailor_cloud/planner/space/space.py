@@ -174,12 +174,6 @@ class Space:
         """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
         return (self.layers // stages, -(-self.layers // stages)) if self.even_layers else (1, self.layers - stages + 1)
 
-    def holding(self, least: int, most: int) -> NDArray[np.bool_]:
-        """Return which stages [first, end) hold at least and at most so many layers, shape [layers + 1, layers + 1]."""
-        layer = np.arange(self.layers + 1)
-        held = layer - layer[:, None]
-        return (held >= least) & (held <= most)
-
     def allows(self, cut: Sequence[int]) -> bool:
         """Return whether a pipeline may be cut so."""
         least, most = self.lengths(len(cut) - 1)

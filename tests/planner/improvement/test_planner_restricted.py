@@ -19,7 +19,6 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.improvement.choice import best_that_holds
 from sailor_cloud.planner.improvement.restricted import evened, stands_evenly
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
-from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.solving import solve
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.effort import NORMAL
@@ -78,14 +77,13 @@ def test_no_other_even_cut_has_a_faster_busiest_stage(gcp, stages, size, slow, r
     names = ("A100-40", "V100-16")
     pools = [next(n for n, pool in enumerate(gcp.pools) if pool.accelerator.name == name) for name in names]
     seats = tuple(Seat(pools[slow >> s & 1], 1, s) for s in range(stages))
-    pipeline = UncutPipeline(seats=seats, flows=(1,) * (stages - 1), size=size, microbatches=64, replicas=replicas)
     times = [gcp.stages_s(seat, size, in_flight=stages - s, replicas=replicas) for s, seat in enumerate(seats)]
     best = np.inf
     for inner in combinations(range(1, gcp.layers), stages - 1):
         spans = list(pairwise((0, *inner, gcp.layers)))
         if max(end - first for first, end in spans) - min(end - first for first, end in spans) <= 1:
             best = min(best, max(float(each[span]) for each, span in zip(times, spans, strict=True)))
-    found = Cutter(gcp.restricted(even_layers=True)).cut(pipeline)
+    found = Cutter(gcp.restricted(even_layers=True)).cut(seats, size=size, microbatches=64, replicas=replicas)
     if found is None:
         assert best == np.inf
         return

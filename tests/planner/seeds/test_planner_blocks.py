@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner.evaluate.all_reduces import SyncTable
-from sailor_cloud.planner.evaluate.all_reduces_of_cuts import CutSums
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
-from sailor_cloud.planner.patterns.pipeline_time import Schedule, UncutPipeline
 from sailor_cloud.planner.patterns.units import units
 from sailor_cloud.planner.seeds.blocks import Blocks
 from sailor_cloud.planner.seeds.blocks.measures import NAMES, Measures, unbeaten
@@ -26,8 +22,7 @@ from sailor_cloud.planner.space.draft import nodes_of, to_plan
 from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.space import Seat
-from sailor_cloud.simulator import busy_s, evaluate
-from sailor_cloud.simulator.engines import Transfers
+from sailor_cloud.simulator import evaluate
 
 PATH = "gcp-a100-v100.yaml"
 
@@ -109,7 +104,7 @@ def test_the_spread_reaches_from_the_fastest_to_a_cheap_plan(space):
 def test_no_other_cut_of_equal_stages_has_a_faster_busiest_stage(space):
     pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "A100-40")
     seat = Seat(pool, 1, 0)
-    found = Cutter(space).cut(UncutPipeline(seats=(seat,) * 3, flows=(1, 1), size=4, microbatches=64, replicas=2))
+    found = Cutter(space).cut((seat,) * 3, size=4, microbatches=64, replicas=2)
     assert found is not None
     cut, longest = found
     times = [space.stages_s(seat, 4, in_flight=3 - s, replicas=2) for s in range(3)]
@@ -122,76 +117,9 @@ def test_no_other_cut_of_equal_stages_has_a_faster_busiest_stage(space):
     assert longest == pytest.approx(best, rel=1e-3)
 
 
-@pytest.mark.parametrize("transfers", Transfers)
-def test_a_cut_counts_the_tensors_that_stages_wait_for(space, transfers):
-    """A GPU of one node, over whose card eight pipelines send, and then three of another one."""
-    scenario = replace(space.scenario, engine=replace(space.scenario.engine, transfers=transfers))
-    here = replace(space, scenario=scenario)
-    pools = [
-        next(index for index, each in enumerate(space.pools) if each.accelerator.name == name and each.devices == 8)
-        for name in ("A100-40", "V100-16")
-    ]
-    seats = (Seat(pools[0], 1, 0), *[Seat(pools[1], 1, 1)] * 3)
-    flows, size = (8, 1, 1), 4
-    pipeline = UncutPipeline(seats=seats, flows=flows, size=size, microbatches=64, replicas=2)
-
-    def busy(cut: tuple[int, ...]) -> float:
-        spans = list(pairwise(cut))
-        compute = [
-            here.stages_s(seat, size, in_flight=4 - s, replicas=2)[span]
-            for s, (seat, span) in enumerate(zip(seats, spans, strict=True))
-        ]
-        between = [
-            here.boundary(src, dst, size, flows=shared)[layer]
-            for (src, dst), shared, layer in zip(pairwise(seats), flows, cut[1:-1], strict=True)
-        ]
-        return float(busy_s(np.array(compute), np.array(between), engine=scenario.engine).max())
-
-    nothing = np.zeros((here.layers + 1, here.layers + 1))
-    found = Cutter(here).fastest(pipeline, [nothing] * 4)
-    plain, longest_s = Cutter(here).cut(pipeline)
-    best = min(busy((0, *inner, here.layers)) for inner in combinations(range(1, here.layers), 3))
-    # Times between what the first cut computes and how long it is busy are tried in 64 steps.
-    assert busy(found) <= best + (busy(plain) - longest_s) / 60
-    if transfers is Transfers.OVERLAPPED:
-        assert busy(plain) > 1.05 * best, "a short stage in between waits for neither side"
-
-
-def test_a_cut_counts_gradient_sums_so_that_no_other_cut_is_faster(space):
-    """Equal stages, the second of which sums slowly: it gets fewer layers, as long as an iteration is shorter so."""
-    pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "A100-40")
-    pipeline = UncutPipeline(seats=(Seat(pool, 1, 0),) * 3, flows=(1, 1), size=4, microbatches=8, replicas=2)
-    first, end = np.indices((space.layers + 1, space.layers + 1))
-    slow = np.maximum(end - first, 0) * 0.2
-    sums = [0.1 * slow, slow, 0.1 * slow]
-    schedule = Schedule.of(space, pipeline, sums)
-    found = Cutter(space).fastest(pipeline, sums)
-    plain, _ = Cutter(space).cut(pipeline)
-    every = [(0, *inner, space.layers) for inner in combinations(range(1, space.layers), 2)]
-    best = min(map(schedule.seconds, every))
-    assert schedule.seconds(found) <= best * 1.005
-    assert schedule.seconds(plain) > 1.05 * best, "counting sums makes no difference here"
-    assert found[2] - found[1] < plain[2] - plain[1]
-
-
-def test_sums_of_stages_are_those_of_the_plan(space, blocks):
-    """What the cut counts as sums is what the exact judgement has for the same layout."""
-    compared = 0
-    for draft in blocks.drafts[:40]:
-        layout = tuple(part.slots for part in draft.pipelines)
-        if len({part.cut for part in draft.pipelines}) > 1 or len({len(slots) for slots in layout}) > 1:
-            continue
-        cut, sums = draft.pipelines[0].cut, CutSums(space).of_stages(layout)
-        longest = max(each[span] for each, span in zip(sums, pairwise(cut), strict=True))
-        assert longest == pytest.approx(SyncTable(space).of_plan(layout, (cut,) * len(layout))[0], rel=1e-9)
-        compared += longest > 0
-    assert compared > 5
-
-
 def test_layers_that_fit_nowhere_have_no_cut(space):
     pool = next(index for index, each in enumerate(space.pools) if each.accelerator.name == "V100-16")
-    pipeline = UncutPipeline(seats=(Seat(pool, 1, 0),), flows=(), size=256, microbatches=4, replicas=1)
-    assert Cutter(space).cut(pipeline) is None
+    assert Cutter(space).cut((Seat(pool, 1, 0),), size=256, microbatches=4, replicas=1) is None
 
 
 def test_options_that_none_beats_are_those_that_a_look_at_all_pairs_leaves() -> None:

@@ -15,13 +15,11 @@ from itertools import islice, pairwise, permutations, takewhile
 
 import numpy as np
 
-from sailor_cloud.planner.evaluate.all_reduces_of_cuts import CutSums
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.option import Option
-from sailor_cloud.planner.patterns.pipeline_time import UncutPipeline
 from sailor_cloud.planner.seeds.blocks.guesses import Guess, Guesser
 from sailor_cloud.planner.seeds.blocks.placing import slots
 from sailor_cloud.planner.space.draft import Draft
@@ -90,7 +88,6 @@ class Blocks:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
         self.cutter = Cutter(self.space)
-        self.sums = CutSums(self.space)
         self.guesser = Guesser(self.space, self.target)
 
     def run(self) -> list[Draft]:
@@ -218,16 +215,10 @@ class Blocks:
             place = self.assessor.place(layout)
             if place is None:
                 continue
-            pipeline = UncutPipeline(
-                seats=place[0],
-                flows=place[1],
-                size=guess.size,
-                microbatches=microbatches,
-                replicas=guess.replicas,
-            )
-            cut = self.cutter.fastest(pipeline, self.sums.of_stages(layout))
-            if cut is None:
+            found = self.cutter.cut(place[0], size=guess.size, microbatches=microbatches, replicas=guess.replicas)
+            if found is None:
                 continue
+            cut, _ = found
             self.judged += 1
             shapes = [Shape(slots=row, cut=cut, microbatch_size=guess.size) for row in placed]
             if self.space.batch % guess.size:
