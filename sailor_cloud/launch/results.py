@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sailor_cloud import resources
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import DataError
+from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsePrices
@@ -65,7 +65,7 @@ class Fetch:
         try:
             step = self._copied(f"{url}/checkpoints", home)
             Journal.of(self.folder, self.clock).append(Event.RESULTS_FETCHED, bucket=bucket.name, checkpoint=step)
-        except (KeptError, OSError) as error:
+        except (KeptError, SailorError, OSError) as error:
             self.say(f"the results stay in {url}: {error}")
             return
         what = "the trained model" if self.document.job.run is None else "what the command has saved"
@@ -106,14 +106,11 @@ class Fetch:
         return str(json.loads(line)["checkpoint"])
 
     def _pay(self, size: int, home: Offer) -> None:
-        """Charge for what leaves the cloud. Raises KeptError where disk or budget have no room for it."""
+        """Charge for what leaves the cloud. Raises KeptError where there is no room, DataError for prices."""
         free = shutil.disk_usage(self.folder.path).free
         if size * _SPARE > free:
             raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")
-        try:
-            price = self.prices.between(home.zone, _HERE)[0]
-        except DataError as error:
-            raise KeptError(str(error)) from error
+        price = self.prices.between(home.zone, _HERE)[0]
         usd, budget = price.usd_per_gb * size / GB, self.document.constraints.budget_usd
         ledger, now = Ledger.of(self.folder, self.clock), self.clock.now()
         used = usage.charges(self.document, legs(self.folder), self.prices, until=now)
