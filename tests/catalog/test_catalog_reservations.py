@@ -117,4 +117,4 @@ def test_reserved_capacity_is_shown_with_its_end_and_what_uses_it(
     said = capsys.readouterr().out
     assert "2026-12-01 11:30" in said
     assert "2026-12-03 11:30" in said
-    assert "those that must be named stay unused" in said
+    assert "is used only where the job's capacity file names it" in said
