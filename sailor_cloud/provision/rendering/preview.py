@@ -149,7 +149,7 @@ class Bill:
         return self._hourly(Service.NAT_GATEWAY)
 
     def instance(self, kind: str, name: str, node: str, *, address: bool) -> PlannedResource:
-        service = BOOT_DISKS.get(self.variables["nodes"][node]["boot_disk"], Service.DISK_BALANCED)
+        service = BOOT_DISKS.get(self.variables["nodes"][node].get("boot_disk", ""), Service.DISK_BALANCED)
         disk = self._hourly(service) * BOOT_DISK_GIB / HOURS_PER_MONTH
         parts = [
             ("machine", self.machines[node]),
