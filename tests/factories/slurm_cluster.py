@@ -85,7 +85,7 @@ class SlurmCluster:
 
     def until(self, shown: str, nodes: int) -> None:
         """Wait until Slurm shows so many nodes in a state."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while True:
             command = ["sinfo", "--noheader", "--Node", "--format=%N %T "]
             found = subprocess.run(command, capture_output=True, text=True, check=False).stdout

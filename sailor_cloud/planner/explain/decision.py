@@ -293,16 +293,23 @@ class Deciding:
         return bool(mine < theirs * (1.0 - TIE))
 
     def _balanced(self, front: Sequence[Draft], cheapest: Chosen, fastest: Chosen) -> Chosen:
-        """Return the plan farthest below the line between two; the cheapest where none is below it."""
-        (slow, low), (fast, high) = _figures(cheapest), _figures(fastest)
-        if slow <= fast or high <= low:
+        """Return the plan farthest below the line between two; the cheapest where none is below it.
+
+        Drafts are ordered by their own figures, and the first ones judged by those that are shown.
+        """
+        ends = _figures(cheapest), _figures(fastest)
+        if ends[0][0] <= ends[1][0] or ends[1][1] <= ends[0][1]:
             return cheapest
-        rated = []
-        for draft in front:
-            seconds, usd = (_run_seconds(draft) - fast) / (slow - fast), (of_run(draft) - low) / (high - low)
-            if 0.0 < seconds < 1.0 and usd > 0.0 and seconds + usd < 1.0:
-                rated.append((seconds + usd, draft.order(), draft))
-        return self._first([draft for *_, draft in sorted(rated, key=lambda entry: entry[:2])]) or cheapest
+        own = [(_run_seconds(chosen.draft), of_run(chosen.draft)) for chosen in (cheapest, fastest)]
+        slow, fast = max(seconds for seconds, _ in own), min(seconds for seconds, _ in own)
+        low, high = min(usd for _, usd in own), max(usd for _, usd in own)
+        between = [draft for draft in front if fast < _run_seconds(draft) < slow]
+        between.sort(
+            key=lambda draft: (_share((_run_seconds(draft), of_run(draft)), (slow, low), (fast, high)), draft.order())
+        )
+        judged = [chosen for draft in between[:_TRIED] if (chosen := self._first([draft])) is not None]
+        best = min(judged, key=lambda chosen: _share(_figures(chosen), *ends), default=cheapest)
+        return best if _share(_figures(best), *ends) < 1.0 - _ALIKE else cheapest
 
     def _same(self, one: Chosen, other: Chosen) -> bool:
         """Return whether two plans are one choice: equal, or of the same nodes and figures."""
@@ -378,6 +385,11 @@ def _figures(chosen: Chosen) -> tuple[float, float]:
     seconds = prediction.iteration_s_replay if prediction.duration_s is None else prediction.duration_s
     usd = cost.usd_per_iteration if cost.total_usd is None else cost.total_usd
     return seconds, usd or 0.0
+
+
+def _share(figures: tuple[float, float], slow: tuple[float, float], fast: tuple[float, float]) -> float:
+    """Return the sum of seconds and USD, both scaled to 0 to 1 between two ends; 1 on the line between them."""
+    return (figures[0] - fast[0]) / ((slow[0] - fast[0]) or 1.0) + (figures[1] - slow[1]) / ((fast[1] - slow[1]) or 1.0)
 
 
 def _probability(chosen: Chosen) -> float:

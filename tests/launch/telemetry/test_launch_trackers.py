@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from factories.priced_documents import gcp_document
+from factories.running_agent import wait_until
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.telemetry import trackers
 from sailor_cloud.launch.telemetry.notify import secret
@@ -76,7 +77,8 @@ def test_wandb_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     project.log(1, 1.0, {"loss": 4.0})
     project.close()
     (run,) = (tmp_path / "wandb").glob("offline-run-*-run-1")
-    assert b"loss" in next(run.glob("run-*.wandb")).read_bytes()
+    # Its own service may write the last records after the run has been finished.
+    wait_until(lambda: b"loss" in next(run.glob("run-*.wandb")).read_bytes(), "the record of the loss")
 
 
 def test_mlflow_keeps_a_run_in_a_folder_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
