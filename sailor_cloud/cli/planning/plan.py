@@ -61,7 +61,11 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
     type=POSITIVE,
     help="Stop the search after this many seconds and show the best plan found; it is not called optimal.",
 )
-@click.option("--prove", is_flag=True, help="Also raise the bound once the plan is found, for up to 300 CPU seconds.")
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Also raise the bound once the plan is found, for up to 300 CPU seconds or until Ctrl-C.",
+)
 @click.option(
     "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="The training program that the plan is for."
 )

@@ -166,7 +166,7 @@ def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> 
 def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, str]:
     """Return seconds that no iteration undercuts, and which branch has them; `known_s`: of the best plan known.
 
-    The weakest branch is raised until no time is left, or until it can't be raised.
+    The weakest branch is raised until no time is left, until it can't be raised, or until somebody presses Ctrl-C.
     """
     weakest: Branch | None = None
     try:
@@ -178,7 +178,8 @@ def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, st
             weakest = min(every, key=lambda branch: branch.refuted_s)
             if not weakest.raised(known_s):
                 break
-    except OutOfTimeError:
+    except (OutOfTimeError, KeyboardInterrupt):
+        # The plan is there already, and so is what has been proven.
         pass
     return (at_least_s, "") if weakest is None else (weakest.refuted_s, weakest.name)
 
