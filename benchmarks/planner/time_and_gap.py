@@ -59,20 +59,13 @@ CASES = (
     Case(name="same, minimize-cost", example="gcp-a100-v100.yaml", changes={"goal": "minimize-cost"}),
     Case(name="same, budget of 100 USD", example="gcp-a100-v100.yaml", changes={"constraints.budget_usd": 100}),
     Case(name="same, bf16", example="gcp-a100-v100.yaml", changes={"training.precision": "bf16"}),
-    Case(
-        name="1 zone x 16 A100",
-        example="gcp-a100-v100.yaml",
-        changes={"resources.0.zones": ["us-central1-a"], "resources.0.accelerators": {"A100-40": 16}},
-    ),
-    Case(
-        name="1 zone x 32 A100",
-        example="gcp-a100-v100.yaml",
-        changes={"resources.0.zones": ["us-central1-a"], "resources.0.accelerators": {"A100-40": 32}},
-    ),
-    Case(
-        name="1 zone x 128 A100",
-        example="gcp-a100-v100.yaml",
-        changes={"resources.0.zones": ["us-central1-a"], "resources.0.accelerators": {"A100-40": 128}},
+    *(
+        Case(
+            name=f"1 zone x {devices} A100",
+            example="gcp-a100-v100.yaml",
+            changes={"resources.0.zones": ["us-central1-a"], "resources.0.accelerators": {"A100-40": devices}},
+        )
+        for devices in (16, 32, 128)
     ),
     Case(
         name="2 zones x (128 A100 + 128 V100)",

@@ -219,3 +219,15 @@ def test_the_proof_raises_the_bound_up_to_a_plan_at_most():
     assert "pipelines" in branch
     space.known.deadline.at_s = -1.0
     assert proven_s(space, known_s, work_s)[0] == work_s
+
+
+def test_layers_are_no_slower_per_sample_in_larger_microbatches():
+    space = make_space(example("seven-kinds.yaml"))
+    first, end = np.triu_indices(space.layers + 1, 1)
+    types = {
+        (pool.accelerator.name, tp): index for index, pool in enumerate(space.pools) for tp in space.tp_degrees[index]
+    }
+    for (_, tp), pool in types.items():
+        tables = [(size, space.table(pool, tp, size)) for size in (1, 2, 3, 5, 8, 13, 32)]
+        each = np.array([(table.forward_s(first, end) + table.backward_s(first, end)) / size for size, table in tables])
+        assert (each[1:] <= each[:-1] * (1.0 + 1e-9)).all()
