@@ -224,7 +224,7 @@ def memory_table(
         attention=engine.attention,
         sequence_parallel=engine.sequence_parallel,
         gate_copies=rule.gate_copies,
-        module_norms=(0.0 if not rule.module_norms else 1.0 if ELEMENT_BYTES[precision] == 4 else 2.5),
+        module_bytes=ELEMENT_BYTES[precision] if rule.module_norms else 0,
     )
     weight = ELEMENT_BYTES[precision]
     half = weight < GRADIENT_BYTES

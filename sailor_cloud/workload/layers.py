@@ -13,6 +13,9 @@ from sailor_cloud.model.decoder import Decoder, Family
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# Whose norms multiply by their weight in single precision.
+_WIDE_NORMS = (Family.GEMMA2, Family.GEMMA3, Family.OLMO2)
+
 
 class Attention(StrEnum):
     """Whether attention scores are kept for the backward pass (plain) or computed again in blocks (flash)."""
@@ -76,15 +79,14 @@ def layer_costs(
     attention: Attention = Attention.PLAIN,
     sequence_parallel: bool = False,
     gate_copies: int = 4,
-    module_norms: float = 0.0,
+    module_bytes: int = 0,
 ) -> LayerCosts:
     """Return what every layer costs on one of `tp` devices.
 
     `sequence_parallel`: the devices share out what stands between the cut matrices, too. `gate_copies`: tensors of the
     MLP's width that a gated MLP keeps; 3 where one kernel computes the gate's activation and the product.
-    `module_norms`: tensors more that each RMS norm keeps where it is no single kernel, as in transformers: its input
-    scaled, and in half precision its input in single precision, less a hidden state that nothing else keeps then. What
-    transformers' modules of Phi 3 and GPT-Neo keep beyond others is counted with it.
+    `module_bytes`: of an element, where norms are transformers' modules and no single kernels; they keep more tensors,
+    some of them in single precision. What its modules of Phi 3 and GPT-Neo keep beyond others is counted with it.
 
     Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
     of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
@@ -101,7 +103,7 @@ def layer_costs(
     plain = attention is Attention.PLAIN or decoder.keeps_scores
     kept_scores = score_elements if plain else score_elements / tokens
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
-    kept += _modules_kept(decoder, tokens, tp, module_norms)
+    kept += _modules_kept(decoder, tokens, tp, module_bytes)
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
     # Flash attention computes its scores a second time on the way back.
     backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
@@ -215,27 +217,33 @@ def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copi
         # A copy of its hidden state goes to each of a token's experts here, and one comes back.
         here = decoder.experts.per_token / (tp if decoder.experts.whole else 1)
         kept += 2 * here * decoder.hidden_size + decoder.experts.count
+        # A shared expert's output is multiplied by its gate.
+        kept += decoder.hidden_size if decoder.experts.shared_size else 0
     return tokens * kept
 
 
-def _modules_kept(decoder: Decoder, tokens: float, tp: int, copies: float) -> float:
-    """Elements that transformers' modules keep beyond those of fused kernels; `copies` is `module_norms`."""
-    if not copies:
+def _modules_kept(decoder: Decoder, tokens: float, tp: int, element_bytes: int) -> float:
+    """Elements that transformers' modules keep beyond those of fused kernels; `element_bytes` is `module_bytes`."""
+    if not element_bytes:
         return 0.0
-    cut = _attention_tp(decoder, tp)
+    cut, half = _attention_tp(decoder, tp), element_bytes < 4
     queries, keys = decoder.heads * decoder.head_size / cut, decoder.kv_heads * decoder.head_size / cut
     kept = 0.0
     if decoder.family is Family.PHI3:
         # Values are a view that keeps all of the packed projection, and partly rotated queries make attention's output
         # lie head by head, so that the projection behind it keeps a copy in order.
         kept += queries + keys + queries
-    if decoder.keeps_scores and copies > 1.0:
+    if decoder.keeps_scores and half:
         # GPT-Neo computes scores in single precision, from queries and keys in it, and casts the probabilities back.
         kept += queries + keys + 2.0 * decoder.heads * tokens / cut
     if decoder.rms_norm:
-        # Gemma's norms end in single precision, too.
-        copies += 1.5 if copies > 1.0 and decoder.family in (Family.GEMMA2, Family.GEMMA3) else 0.0
-        kept += copies * (decoder.block_norms * decoder.hidden_size + (queries + keys) * bool(decoder.qk_norm_size))
+        normed = decoder.block_norms * decoder.hidden_size + (queries + keys) * bool(decoder.qk_norm_size)
+        # A norm keeps its input scaled. In half precision it keeps both in single precision, or scales a copy of half.
+        copies = (4 if decoder.family in _WIDE_NORMS else 3) if half else 1
+        kept += copies * normed
+        if half:
+            # Nothing else keeps what goes into a norm then, but the block's own input stays between blocks.
+            kept -= normed - (0 if decoder.family is Family.OLMO2 else decoder.hidden_size)
     return tokens * kept
 
 

@@ -106,24 +106,31 @@ def test_a_layer_keeps_its_output_and_what_its_backward_needs_but_not_its_input(
     assert 16 * hidden <= block <= 18 * hidden
 
 
-@pytest.mark.parametrize(("dtype", "norms"), [(torch.float32, 1.0), (torch.bfloat16, 2.5)])
-@pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neo"])
-def test_a_block_of_transformers_keeps_what_the_planner_counts(family, dtype, norms):
-    tokens, config = 128, {"model_type": family, "vocab_size": 64, "hidden_size": 128, "max_position_embeddings": 128}
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "family",
+    ["llama", "qwen3", "gemma2", "gemma3_text", "olmo2", "phi3", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_neo"],
+)
+def test_a_block_of_transformers_keeps_what_the_planner_counts(family, dtype):
+    tokens, hidden = 128, 512
+    config = {"model_type": family, "vocab_size": 64, "hidden_size": hidden, "max_position_embeddings": tokens}
     if family == "gpt_neo":
         config |= {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 32}
     else:
-        config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 384}
+        config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+        config |= {"intermediate_size": 3 * hidden, "head_dim": 128}
+        config |= {"num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4}
+        config |= {"moe_intermediate_size": hidden, "shared_expert_intermediate_size": hidden}
     decoder = decoder_from_config(config, name=family)
-    costs = layer_costs(decoder, tokens, 1, attention=Attention.FLASH, module_norms=norms)
+    costs = layer_costs(decoder, tokens, 1, attention=Attention.FLASH, module_bytes=dtype.itemsize)
     module = _module(model_spec(decoder), dtype)
     inputs = torch.zeros((1, tokens), dtype=torch.int64)
     nothing = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(1))
     microbatch = Microbatch(tokens=inputs, targets=inputs, weight=1.0, dropout=nothing)
-    value = torch.zeros((1, tokens, 128), dtype=dtype, requires_grad=True)
+    value = torch.zeros((1, tokens, hidden), dtype=dtype, requires_grad=True)
     kept = kept_bytes(module, 1, value, microbatch) / dtype.itemsize
-    # Rotations, masks and statistics of the norms are left out.
-    assert costs.activation_elements[1] == pytest.approx(kept, rel=0.025)
+    # Rotations, which all blocks share, masks and statistics of the norms are left out.
+    assert costs.activation_elements[1] == pytest.approx(kept, rel=0.035)
     assert costs.activation_elements[1] < kept
 
 
