@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.profile.task import LinkTask
+from sailor_runtime.training.pipeline.store import open_store
 
 _TIMEOUT = datetime.timedelta(minutes=5)
 _WARM_UP = 3
@@ -25,7 +26,7 @@ def measure(task: LinkTask, end: int, device: torch.device) -> list[dict[str, fl
     """
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{task.address}:{task.port}",
+        store=open_store(task.address, task.port, rank=end, size=2, timeout=_TIMEOUT),
         rank=end,
         world_size=2,
         timeout=_TIMEOUT,

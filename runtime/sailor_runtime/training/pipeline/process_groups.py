@@ -11,6 +11,7 @@ from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
+from sailor_runtime.training.pipeline.store import open_store
 
 # Long enough for rank 0 to train the reference while the others wait; hangs are the agent's to find.
 _TIMEOUT = datetime.timedelta(minutes=30)
@@ -24,7 +25,9 @@ class World:
     def __init__(self, spec: RunSpec, rank: int, atoms: tuple[Atom, ...], *, backend: str) -> None:
         dist.init_process_group(
             backend,
-            init_method=f"tcp://{spec.master_address}:{spec.master_port}",
+            store=open_store(
+                spec.master_address, spec.master_port, rank=rank, size=spec.world_size, timeout=_JOIN_TIMEOUT
+            ),
             rank=rank,
             world_size=spec.world_size,
             timeout=_JOIN_TIMEOUT,
