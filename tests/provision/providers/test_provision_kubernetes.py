@@ -7,6 +7,7 @@ import copy
 import json
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from factories import kubernetes_api as kubernetes_stand_in
 from factories.clusters import INVENTORY, JOB
 from factories.kubernetes_api import Cluster, Pod, jobset_faults, kubernetes_api
 from factories.quick_runs import CLOCK, Notes
@@ -37,7 +39,7 @@ from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
 from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests, names
 from sailor_cloud.provision.providers.kubernetes.provider import JobSets
-from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes
+from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, jobsets
 from sailor_cloud.provision.scopes import places_of, sweep_scopes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
@@ -342,3 +344,53 @@ def test_without_a_cluster_there_is_one_clear_error(tmp_path: Path, monkeypatch:
         with pytest.raises(ProvisionError, match=r"the Kubernetes API refuses: JobSet is invalid.*colour"):
             scheduler.submit(job, tmp_path)
         assert cluster.secrets == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (404, b"404 page not found", r"the cluster has no jobsets\.jobset\.x-k8s\.io; install JobSet"),
+        (404, 'namespaces "ml" not found', r'the Kubernetes API refuses: namespaces "ml" not found \(404\)'),
+        (403, 'User "me" cannot create jobsets', "cannot create jobsets; docs/clusters.md lists the rights"),
+        (403, 'webhook "vjobset.kb.io" denied the request: no queue', r"denied the request: no queue \(403\)"),
+        (403, "exceeded quota: counts", r"exceeded quota: counts \(403\)"),
+        (401, "Unauthorized", "refuses: Unauthorized; docs/clusters.md lists the rights"),
+        (502, b"<html>Bad Gateway</html>", r"the Kubernetes API refuses: Bad Gateway \(502\)"),
+        (200, b"<html>a portal</html>", "is no Kubernetes API: .*; look at the address in the kubeconfig"),
+        (200, b"{}", r"what answers at http://127\.0\.0\.1:\d+ is no Kubernetes API"),
+    ],
+)
+def test_each_refusal_of_the_api_is_one_clear_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: str | bytes, said: str
+) -> None:
+    job, answered = exported_job(spread(tmp_path)), kubernetes_stand_in._answer
+
+    def answer(cluster: Cluster, method: str, path: str, query: dict[str, str], given: object) -> tuple[int, object]:
+        if method == "POST" and path.endswith("/jobsets"):
+            return (status, body) if isinstance(body, bytes) else kubernetes_stand_in._status(status, body)
+        return answered(cluster, method, path, query, given)
+
+    monkeypatch.setattr(kubernetes_stand_in, "_answer", answer)
+    with kubernetes_api(tmp_path / "api", {}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        Kubernetes().check(job.inventory)
+        with pytest.raises(ProvisionError, match=said):
+            Kubernetes().submit(job, tmp_path)
+        assert (cluster.jobsets, cluster.secrets) == ({}, {})
+
+
+def test_a_page_in_place_of_the_api_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, scheduler = exported_job(spread(tmp_path)), Kubernetes()
+    monkeypatch.setattr(kubernetes_stand_in, "_answer", lambda *asked: (200, b"<html>a portal</html>"))
+    asks: tuple[Callable[[], object], ...] = (
+        scheduler.identity,
+        lambda: scheduler.check(job.inventory),
+        lambda: scheduler.state("s", job),
+        lambda: scheduler.silent(["a"]),
+        lambda: jobsets(None),
+    )
+    with kubernetes_api(tmp_path / "api", {}) as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        for ask in asks:
+            with pytest.raises(ProvisionError, match=r"is no Kubernetes API: .*a portal"):
+                ask()

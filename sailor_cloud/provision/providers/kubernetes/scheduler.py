@@ -56,17 +56,21 @@ class Kubernetes:
 
     def check(self, inventory: Inventory) -> None:
         with calls() as api:
-            api.jobsets.list_namespaced_custom_object(
+            found = api.jobsets.list_namespaced_custom_object(
                 GROUP, VERSION, inventory.namespace, PLURAL, limit=1, _request_timeout=_TIMEOUT_S
             )
+            _whole(found, "items")
 
     def submit(self, job: ClusterJob, folder: Path) -> str:
         plan, jobset = manifests(job)
         with calls() as api:
             place = job.inventory.namespace
             name = str(jobset["metadata"]["name"])
-            made = api.jobsets.create_namespaced_custom_object(
-                GROUP, VERSION, place, PLURAL, jobset, _request_timeout=_TIMEOUT_S
+            made = _whole(
+                api.jobsets.create_namespaced_custom_object(
+                    GROUP, VERSION, place, PLURAL, jobset, _request_timeout=_TIMEOUT_S
+                ),
+                "metadata",
             )
             # Pods wait for their plan, and Kubernetes deletes it with the JobSet, even where nobody else is there.
             owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "JobSet", "name": name, "uid": made["metadata"]["uid"]}
@@ -89,7 +93,7 @@ class Kubernetes:
         place = job.inventory.namespace
         with calls() as api:
             jobset = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, job_id)
-            if jobset is None or "deletionTimestamp" in jobset["metadata"]:
+            if jobset is None or "deletionTimestamp" in _whole(jobset, "metadata")["metadata"]:
                 if any(answers for _, answers in _living(api, f"{_OF_JOBSET}={job_id}")):
                     return JobState(phase=JobPhase.RUNNING, why="the JobSet was deleted, and its pods end")
                 return JobState(phase=JobPhase.ENDED, why="there is no such JobSet any more", missing=True)
@@ -215,6 +219,11 @@ def calls() -> Iterator[Calls]:
         raise ProvisionError(_told(error)) from error
     except urllib3.exceptions.HTTPError as error:
         raise ProvisionError(f"the Kubernetes API does not answer: {error}") from error
+    except ValueError as error:
+        where, told = kubernetes.client.Configuration.get_default_copy().host, " ".join(str(error).split())[:200]
+        raise ProvisionError(
+            f"what answers at {where} is no Kubernetes API: {told}; look at the address in the kubeconfig"
+        ) from error
 
 
 def delete(name: str, namespace: str) -> None:
@@ -259,17 +268,26 @@ def jobsets(run_id: str | None) -> list[dict[str, Any]]:
         found = api.jobsets.list_cluster_custom_object(
             GROUP, VERSION, PLURAL, label_selector=selector, _request_timeout=_TIMEOUT_S
         )
-    return list(found["items"])
+        return list(_whole(found, "items")["items"])
+
+
+def _whole(answer: Any, part: str) -> dict[str, Any]:
+    """Return an answer that the client hands on unread. Raises ValueError where it lacks a part that all have."""
+    if not isinstance(answer, dict) or part not in answer:
+        raise ValueError(f"{str(answer)[:80]!r} came in place of an object with {part}")
+    return answer
 
 
 def _told(error: Any) -> str:
     try:
         said = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
+        if error.status == 404:
+            # A path that no kind answers at has no body of the API's own form.
+            return f"the cluster has no {PLURAL}.{GROUP}; install JobSet (https://jobset.sigs.k8s.io) and try again"
         said = error.reason
-    if error.status == 404:
-        return f"the cluster has no {PLURAL}.{GROUP}: {said}; install JobSet (https://jobset.sigs.k8s.io) and try again"
-    if error.status in (401, 403):
+    # A webhook, a quota and a missing right all answer 403; only the last names who may not.
+    if error.status == 401 or (error.status == 403 and " cannot " in said):
         return f"the Kubernetes API refuses: {said}; docs/clusters.md lists the rights that a run needs"
     return f"the Kubernetes API refuses: {said} ({error.status})"
 
