@@ -45,7 +45,7 @@ chaos: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/chaos/storage.py $(FAULTS)
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
 
-# Goes on where it was broken off. MUTANTS="--only run/ledger" shows one module's, "--sample 20" tries as many of each.
+# Goes on where it was broken off. MUTANTS="--only run/ledger" shows one module's, "--sample 20" tries 20 % of each one's.
 mutants: $(VENV)/.installed-test
 	$(PIP) 'mutmut==3.8.1'
 	$(BIN)/python benchmarks/mutants/run.py $(MUTANTS)

@@ -17,6 +17,7 @@ import importlib.metadata
 import importlib.util
 import io
 import json
+import math
 import os
 import platform
 import random
@@ -55,7 +56,10 @@ TARGETS = {
     "sailor_cloud/run/ledger.py": ["tests/run/test_run_ledger.py"],
     "sailor_cloud/run/budgets.py": ["tests/run/test_run_budgets.py", "tests/launch/spend/test_launch_budgets.py"],
     "sailor_cloud/provision/cleanup/teardown.py": ["tests/provision/cleanup/test_provision_teardown_by_hand.py"],
-    "sailor_cloud/provision/cleanup/leftovers.py": ["tests/provision/cleanup/test_provision_teardown_by_hand.py"],
+    "sailor_cloud/provision/cleanup/leftovers.py": [
+        "tests/provision/cleanup/test_provision_leftovers_by_hand.py",
+        "tests/provision/cleanup/test_provision_teardown_by_hand.py",
+    ],
     "sailor_cloud/provision/cleanup/reap.py": ["tests/provision/cleanup/test_provision_reap_by_hand.py"],
     "sailor_cloud/launch/teardown.py": ["tests/launch/test_launch_closing_books.py"],
     "sailor_cloud/simulator/bill.py": [
@@ -301,8 +305,22 @@ def modules(only: str) -> Iterator[tuple[list[str], list[str]]]:
             yield wanted, tests
 
 
+def drawn(faults: list[Mutant], percent: float) -> list[Mutant]:
+    """Return a share of a module's faults in an order of chance; a larger share holds the smaller one."""
+    shuffled = sorted(faults, key=lambda fault: fault.key)
+    random.Random(SEED).shuffle(shuffled)
+    return shuffled[: math.ceil(len(shuffled) * percent / 100)]
+
+
+def interval(hits: int, tries: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval of a share. Source: Wilson, JASA 22 (1927), the score interval."""
+    z = 1.96
+    centre, width = hits + z * z / 2, z * math.sqrt(hits * (tries - hits) / tries + z * z / 4)
+    return (centre - width) / (tries + z * z), (centre + width) / (tries + z * z)
+
+
 def table(tallies: dict[str, Tally]) -> Iterable[str]:
-    yield "| module | faults | killed | without an end | survived |"
+    yield "| module | faults tried | killed | without an end | survived |"
     yield "|---|---|---|---|---|"
     for path, tally in tallies.items():
         yield f"| {path} | {tally.total} | {tally.killed} | {tally.timed_out} | {len(tally.survived)} |"
@@ -313,9 +331,10 @@ def table(tallies: dict[str, Tally]) -> Iterable[str]:
     yield f"| all | {' | '.join(str(total) for total in totals)} |"
 
 
-def results(tallies: dict[str, Tally], *, sample: int, planted: int) -> str:
+def results(tallies: dict[str, Tally], *, percent: float, planted: int) -> str:
     found = sum(tally.killed + tally.timed_out for tally in tallies.values())
-    share = found / max(1, sum(tally.total for tally in tallies.values()))
+    tried = sum(tally.total for tally in tallies.values())
+    low, high = interval(found, tried)
     known = explanations()
     lines = [
         "# Faults planted in the code that guards money",
@@ -324,11 +343,12 @@ def results(tallies: dict[str, Tally], *, sample: int, planted: int) -> str:
         f"Python {platform.python_version()}, mutmut {importlib.metadata.version('mutmut')}; at commit "
         f"{commit_of_checkout()}.",
         "",
-        (
-            f"A sample: {sample} faults of each row of TARGETS, drawn with seed {SEED}, of {planted} in all. "
-            * bool(sample)
+        f"{100 * found / tried:.1f} % of the faults are noticed by the tests beside their module. "
+        + (
+            f"A sample: {percent:g} % of each module's faults, drawn with seed {SEED}, {tried} of {planted}. With a "
+            f"confidence of 95 %, the tests notice between {100 * low:.1f} and {100 * high:.1f} % of all. "
+            * (tried < planted)
         )
-        + f"{100 * share:.1f} % of the faults are noticed by the tests beside their module. "
         + " ".join(str(__doc__).partition("\n\n")[2].split()),
         "",
         *table(tallies),
@@ -347,7 +367,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2, help="faults at once")
     parser.add_argument("--only", default="", help="modules whose path holds this text; the results are only shown")
-    parser.add_argument("--sample", type=int, default=0, help="try so many faults of each target, the same each time")
+    parser.add_argument("--sample", type=float, default=100.0, metavar="PERCENT", help="try a share of each module's")
     parser.add_argument("--fresh", action="store_true", help="forget what was noticed")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
@@ -358,14 +378,13 @@ def main() -> int:
     tallies: dict[str, Tally] = {}
     planted = 0
     for paths, tests in modules(options.only):
-        faults = [mutant for path in paths for mutant in mutants(path)]
-        planted += len(faults)
-        if 0 < options.sample < len(faults):
-            faults = random.Random(SEED).sample(faults, options.sample)
+        by_path = [list(mutants(path)) for path in paths]
+        planted += sum(map(len, by_path))
+        faults = [fault for every in by_path for fault in drawn(every, options.sample)]
         tallies |= judge(faults, tests, jobs=options.jobs)
         print("\n".join(table(tallies)), flush=True)
     if not options.only:
-        RESULTS.write_text(results(tallies, sample=options.sample, planted=planted))
+        RESULTS.write_text(results(tallies, percent=options.sample, planted=planted))
     return 0
 
 

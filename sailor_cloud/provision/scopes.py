@@ -26,7 +26,7 @@ from sailor_cloud.provision.live_resources import (
 )
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
-from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, resource_prefix
+from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, begun_at, resource_prefix
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.state import fold
 
@@ -87,20 +87,30 @@ def _listed(names: object) -> list[object]:
 
 def check_own(folder: RunFolder) -> None:
     """Raise RequestError where a folder was copied or renamed: what its run has bought bears the run's own name."""
-    entries = read(folder.journal_file)
-    told = (str(entry.data["run"]) for entry in entries if entry.event is Event.RUN_CREATED and "run" in entry.data)
-    other = next((run for run in told if run != folder.run_id), "")
-    for base in folder.terraform_dirs():
-        for file in base.rglob(VARIABLES_FILE):
-            with contextlib.suppress(OSError):
-                found = _NAMED.search(file.read_bytes().decode(errors="replace"))
-                if found is not None and found[1] != resource_prefix(folder.run_id):
-                    other = other or f"whose resources are called {found[1]}-…"
+    prefixes = _prefixes(folder)
+    other = next((told for prefix, told in prefixes.items() if prefix != resource_prefix(folder.run_id)), "")
     if other:
         raise RequestError(
             f"{folder.path} is a copy of the run {other}, or that run renamed; give the folder the run's own name "
             "again, or delete it if it is a copy"
         )
+
+
+def _prefixes(folder: RunFolder) -> dict[str, str]:
+    """Return how the names of the run's resources begin, by what its journal, key and variables tell of the run."""
+    entries = read(folder.journal_file)
+    runs = [str(entry.data["run"]) for entry in entries if entry.event is Event.RUN_CREATED and "run" in entry.data]
+    with contextlib.suppress(OSError, ValueError):
+        _, _, run = folder.public_key_file.read_text().split()
+        runs += [run] if begun_at(run) is not None else []
+    found = {resource_prefix(run): run for run in runs}
+    for base in folder.terraform_dirs():
+        for file in base.rglob(VARIABLES_FILE):
+            with contextlib.suppress(OSError):
+                named = _NAMED.search(file.read_bytes().decode(errors="replace"))
+                if named is not None:
+                    found.setdefault(named[1], f"whose resources are called {named[1]}-…")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +147,9 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
         doubts = (
             f"{why}, and {unreadable}: nothing says where the run bought; --project or --region tell where to look",
         )
+    if harm and not _prefixes(folder):
+        own = f"{harm}, and nothing else in {folder.path} names its run: what was bought may bear another name"
+        doubts = (*doubts, f"{own}; 'sailor-cloud reap' lists what any run has")
     if harm or not plans or any(may_have_data(plan.job) for plan in plans):
         return Places(scopes=scopes, beside=None, doubts=doubts)
     return Places(scopes=scopes, beside=frozenset(row.resource for row in rows), doubts=doubts)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from sailor_cloud.model.document import PlanDocument
 _STAMP = "%Y%m%d-%H%M%S"
 # A teardown writes its journal, its receipt and Terraform's states; 256 nodes need less than 2 MiB.
 _RESERVE, _RESERVE_BYTES = "reserve", 4 * 2**20
+# What nodes, jobs and Terraform's own plugins keep in a run's folder; nobody reads it as a file of the run.
+_FOREIGN = frozenset({"nodes", "results", "checkpoints", ".terraform"})
 # How the names of all cloud resources begin, of whichever run.
 FIRST_OF_NAMES = "sc-"
 
@@ -94,20 +97,28 @@ class RunFolder:
     @classmethod
     def open(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
         """Return the folder of a run by its id or by a beginning that fits one run only. Raises RequestError."""
-        known = {folder.run_id: folder for folder in cls.list(root=root)}
-        if run_id in known:
-            return known[run_id]
+        known = run_ids(root)
         fitting = [name for name in known if run_id and name.startswith(run_id)]
-        if len(fitting) == 1:
-            return known[fitting[0]]
-        raise RequestError([_unknown_run(run_id, fitting, list(known), runs_root(root))])
+        if run_id not in known and len(fitting) != 1:
+            raise RequestError([_unknown_run(run_id, fitting, known, runs_root(root))])
+        return cls._looked_at(run_id if run_id in known else fitting[0], root)
 
     @classmethod
     def list(cls, *, root: Path | None = None) -> tuple[RunFolder, ...]:
-        """Return all runs, oldest first."""
-        base = runs_root(root)
-        names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
-        return tuple(cls(run_id=name, path=base / name) for name in sorted(names, key=_age_key))
+        """Return all runs, oldest first. Raises RequestError."""
+        return tuple(cls._looked_at(name, root) for name in run_ids(root))
+
+    @classmethod
+    def _looked_at(cls, run_id: str, root: Path | None) -> RunFolder:
+        """Return a run. Raises RequestError where what stands for a file of it would stop whoever reads it."""
+        path = runs_root(root) / run_id
+        for place, folders, files in os.walk(path):
+            folders[:] = [name for name in folders if name not in _FOREIGN]
+            for file in (Path(place, name) for name in files):
+                with contextlib.suppress(OSError):
+                    if not stat.S_ISREG(file.stat().st_mode):
+                        raise RequestError(f"{file} is no file but a FIFO, a socket or a device; delete it")
+        return cls(run_id=run_id, path=path)
 
     @property
     def plan_file(self) -> Path:
@@ -131,8 +142,13 @@ class RunFolder:
 
     @property
     def ssh_key_file(self) -> Path:
-        """The run's private SSH key; the public half lies beside it with `.pub` added."""
+        """The run's private SSH key."""
         return self.path / "ssh_key"
+
+    @property
+    def public_key_file(self) -> Path:
+        """The public half, in OpenSSH's form; its comment is the run's id."""
+        return self.path / "ssh_key.pub"
 
     @property
     def terraform_config_file(self) -> Path:
@@ -266,6 +282,13 @@ def private_dir(path: Path) -> Path:
     for parent in (*reversed(path.parents), path):
         parent.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def run_ids(root: Path | None = None) -> list[str]:
+    """Return the ids of all runs, oldest first."""
+    base = runs_root(root)
+    names = [entry.name for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
+    return sorted(names, key=_age_key)
 
 
 def runs_root(root: Path | None = None) -> Path:

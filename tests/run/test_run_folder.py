@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -153,3 +155,34 @@ def test_a_folder_that_can_not_be_made_names_itself_and_what_decides_it(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(RequestError, match=r"can't make .*/file/runs/job-1: Not a directory; SAILOR_CLOUD_HOME names"):
         RunFolder.create("job-1", root=tmp_path / "file" / "runs")
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "plan.json", "lock", "terraform/gcp-x/terraform.tfstate"])
+@pytest.mark.parametrize("kind", ["FIFO", "socket", "device"])
+def test_what_is_no_file_is_named_and_never_opened(tmp_path: Path, name: str, kind: str) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    place = folder.path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "FIFO":
+        os.mkfifo(place)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(place.parent):
+            listening.bind(place.name)
+    else:
+        place.symlink_to("/dev/zero")
+    other = RunFolder.create("other-20261121-051313-a1b2", root=tmp_path)
+    message = f"{place} is no file but a FIFO, a socket or a device; delete it"
+    for look in (lambda: RunFolder.open("job", root=tmp_path), lambda: RunFolder.list(root=tmp_path)):
+        with pytest.raises(RequestError) as caught:
+            look()
+        assert str(caught.value) == message
+    assert RunFolder.open("other", root=tmp_path) == other
+    place.unlink()
+    assert RunFolder.list(root=tmp_path) == (folder, other)
+
+
+def test_nodes_may_keep_what_they_like_in_their_own_folders(tmp_path: Path) -> None:
+    folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
+    folder.node_dir("n0").mkdir()
+    os.mkfifo(folder.node_dir("n0") / "agent.pipe")
+    assert RunFolder.open("job", root=tmp_path) == folder

@@ -93,9 +93,9 @@ def runs_argument(command: _Command) -> _Command:
 
 
 def _runs(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from sailor_cloud.run.folder import RunFolder
+    from sailor_cloud.run.folder import run_ids
 
-    return [folder.run_id for folder in reversed(RunFolder.list()) if folder.run_id.startswith(incomplete)]
+    return [run_id for run_id in reversed(run_ids()) if run_id.startswith(incomplete)]
 
 
 def as_of_option(command: _Command) -> _Command:

@@ -99,7 +99,7 @@ def running_names(folder: RunFolder) -> frozenset[str]:
 
 def ensure_ssh_key(folder: RunFolder) -> str:
     """Return the run's public key in OpenSSH form; the key pair is made at the first call and lives in the folder."""
-    public_file = folder.ssh_key_file.with_name(f"{folder.ssh_key_file.name}.pub")
+    public_file = folder.public_key_file
     if not public_file.is_file() or not folder.ssh_key_file.is_file():
         import asyncssh
 

@@ -178,6 +178,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: PlanDocument
     monkeypatch.setattr(leftovers, "remove_from", paper.remove)
     monkeypatch.setattr(teardown, "open_driver", paper.driver)
     monkeypatch.setattr(teardown.processes, "terraform_of", lambda run_id: [])
+    monkeypatch.setattr(teardown.processes, "of_run", lambda run_id: ())
     return Run(folder=folder, document=document, paper=paper)
 
 
@@ -438,13 +439,42 @@ def test_a_copied_or_renamed_folder_is_no_run_of_its_own(run: Run) -> None:
     (named,) = run.folder.path.rglob(variables.name)
     named.write_text(json.dumps({"name": resource_prefix(run.folder.run_id)}))
     check_own(run.folder)
-    for name, lost in (("tiny-copy", "terraform"), ("tiny-renamed", "journal.jsonl")):
-        copied = RunFolder(run_id=name, path=run.folder.path.with_name(name))
-        shutil.copytree(run.folder.path, copied.path)
-        shutil.rmtree(copied.path / lost, ignore_errors=True)
-        (copied.path / lost).unlink(missing_ok=True)
+    run.folder.public_key_file.write_text(f"ssh-ed25519 AAAA {run.folder.run_id}\n")
+    for name, *lost in (
+        ("tiny-copy", "terraform", "ssh_key.pub"),
+        ("tiny-renamed", "journal.jsonl", "ssh_key.pub"),
+        ("tiny-key", "terraform", "journal.jsonl"),
+    ):
+        copied = copy_of(run, name, *lost)
         with pytest.raises(RequestError, match=f"{name} is a copy of the run .*, or that run renamed; give the folder"):
             take_down(copied, clock=run.clock)
+
+
+def copy_of(run: Run, name: str, *lost: str) -> RunFolder:
+    copied = RunFolder(run_id=name, path=run.folder.path.with_name(name))
+    shutil.copytree(run.folder.path, copied.path)
+    for one in lost:
+        shutil.rmtree(copied.path / one, ignore_errors=True)
+        (copied.path / one).unlink(missing_ok=True)
+    return copied
+
+
+def test_a_copy_that_has_lost_all_that_names_its_run_confirms_nothing(run: Run) -> None:
+    """All places answer that nothing bears the copy's name, and the nodes live on under the run's own."""
+    run.bought().roots("gcp")
+    run.folder.public_key_file.write_text("ssh-ed25519 AAAA somebody@a-laptop\n")
+    run.paper.alive = []
+    copied = copy_of(run, "tiny-20261124-100000-ffff", "terraform", "journal.jsonl")
+    told = Run(folder=copied, document=run.document, paper=run.paper).down()
+    assert not told.clean
+    (place,) = [place for place in told.asked if place.asked_at is None]
+    assert place.problem == (
+        f"{copied.journal_file} is missing, and nothing else in {copied.path} names its run: "
+        "what was bought may bear another name; 'sailor-cloud reap' lists what any run has"
+    )
+    copied.public_key_file.write_text(f"ssh-ed25519 AAAA {copied.run_id}\n")
+    copied.journal_file.unlink()
+    assert Run(folder=copied, document=run.document, paper=run.paper).down().clean
 
 
 def test_prices_that_can_not_be_read_keep_no_node_alive(run: Run) -> None:
