@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import obstore.exceptions
 import pytest
 from obstore.store import MemoryStore
 
+from factories.cloud_plans import gcp_document
+from factories.documents import document
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.run import budgets
@@ -232,9 +235,127 @@ def test_budgets_are_read_from_a_file_and_a_missing_one_has_none(tmp_path: Path)
         ('- {owner: a, month: "*", usd: -1}', "usd must be an amount of money, not -1"),
         ('- {owner: a, month: "*", usd: .inf}', "is inf; it must be a finite number"),
         ('- {owner: a, month: "*", eur: 1}', "holds owner or project, month and usd"),
+        ("- a word", "0: holds owner or project, month and usd, not 'a word'"),
+        ('- {month: "*", usd: 1}', "0: needs either an owner or a project$"),
+        ('- {owner: 7, month: "*", usd: 1}', "0: needs either an owner or a project$"),
+        ("- {owner: a, usd: 1}", r"month must be as in '2026-11', or '\*' for every month, not None"),
+        ('- {owner: a, month: "*", usd: true}', "usd must be an amount of money, not True"),
+        ('- {owner: a, month: "*", usd: much}', "usd must be an amount of money, not 'much'"),
+        ('- {owner: a, month: "*"}', "usd must be an amount of money, not None"),
     ],
 )
 def test_a_wrong_file_of_budgets_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "budgets.yaml").write_text(text)
     with pytest.raises(RequestError, match=message):
         read_allowances(tmp_path / "budgets.yaml")
+
+
+def test_all_faults_of_a_file_of_budgets_are_told_together(tmp_path: Path) -> None:
+    file = tmp_path / "budgets.yaml"
+    file.write_text('- {owner: a, month: x, usd: -1}\n- {owner: a, month: "*", usd: 0.5}\n- {month: "*", usd: y}')
+    with pytest.raises(RequestError) as caught:
+        read_allowances(file)
+    assert [(problem.path.rpartition(" ")[2], problem.message[:5]) for problem in caught.value.problems] == [
+        ("0", "month"),
+        ("0", "usd m"),
+        ("2", "needs"),
+        ("2", "usd m"),
+    ]
+    file.write_text('- {project: p, month: "*", usd: 0}\n- {owner: a, month: "*", usd: 0.5}')
+    assert [one.usd for one in read_allowances(file)] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize(("more", "message"), [(0, "must be a list of budgets"), (1, "is larger than 1,024 KiB")])
+def test_a_file_of_budgets_has_a_mebibyte_at_most(tmp_path: Path, more: int, message: str) -> None:
+    (tmp_path / "budgets.yaml").write_bytes(b"#" * (1_048_576 + more))
+    with pytest.raises(RequestError, match=message):
+        read_allowances(tmp_path / "budgets.yaml")
+
+
+def test_an_object_beside_states_has_sixteen_mebibytes_at_most() -> None:
+    book = BucketBook(store=MemoryStore(), prefix="team")
+    obstore.put(book.store, "team/budgets.yaml", b" " * 16_777_216)
+    assert len(book.budgets_file()[1]) == 16_777_216
+    obstore.put(book.store, "team/budgets.yaml", b" " * 16_777_217)
+    with pytest.raises(DataError, match="has 16,777,217 bytes, and no such file has more than 16,777,216"):
+        book.budgets_file()
+
+
+def test_a_book_is_written_as_others_read_it(tmp_path: Path) -> None:
+    mine(local(tmp_path)).reserve("run-1", 70.0, NOW)
+    assert (tmp_path / "budgets" / "2026-11.json").read_text() == (
+        '{\n  "schema_version": 1,\n  "reservations": [\n    {\n      "run_id": "run-1",\n'
+        '      "owner": "me@example.org",\n      "project": "our-project",\n      "month": "2026-11",\n'
+        '      "reserved_usd": 70.0,\n      "spent_usd": null\n    }\n  ]\n}\n'
+    )
+    assert (tmp_path / "budgets" / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_budget_may_be_used_to_its_last_cent_and_nothing_is_left_below_zero(book: Book) -> None:
+    mine(book).reserve("run-1", 0.0, NOW)
+    mine(book).reserve("run-2", 99.5, NOW)
+    with pytest.raises(RequestError, match=r"so 0\.50 USD, and this run may cost 0\.51"):
+        mine(book).reserve("run-3", 0.51, NOW)
+    mine(book).reserve("run-3", 0.5, NOW)
+    released(book, "run-3", 10.0)
+    with pytest.raises(RequestError, match=r"so 0\.00 USD, and .* or end one of run-1, run-2$"):
+        mine(book).reserve("run-4", 0.0, NOW)
+    for run in ("run-1", "run-2"):
+        released(book, run, 100.0)
+    with pytest.raises(RequestError, match=r"raise it in budgets\.yaml$"):
+        mine(book).reserve("run-4", 1.0, NOW)
+
+
+def test_each_books_notes_are_told(tmp_path: Path) -> None:
+    both = Budgets(books=((local(tmp_path), (ME,)), (bucket(tmp_path), (OURS,))), owner=ME.owner, project=OURS.project)
+    assert [note[:25] for note in both.reserve("run-1", 1.0, NOW)] == [
+        "budget 2026-11 owner me@e",
+        "budget 2026-11 project ou",
+    ]
+
+
+def test_what_a_run_may_cost_is_its_budget_else_its_worst_case() -> None:
+    base = document()
+    assert base.cost is not None
+    unlimited = replace(base, constraints=base.constraints.model_copy(update={"budget_usd": None}))
+    worst = replace(unlimited, cost=replace(base.cost, worst_case_usd=3.0, total_usd=2.0))
+    assert budgets.most_usd(replace(worst, constraints=base.constraints)) == 1.0
+    assert budgets.most_usd(worst) == 3.0
+    assert budgets.most_usd(replace(unlimited, cost=replace(base.cost, worst_case_usd=None, total_usd=2.0))) == 2.0
+    assert budgets.most_usd(replace(unlimited, cost=None)) is None
+
+
+def test_a_receipt_counts_here_and_beside_shared_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, shared = local(tmp_path), bucket(tmp_path)
+    monkeypatch.setattr(budgets, "bucket_book", lambda state: shared)
+    for book in (here, shared):
+        mine(book).reserve("run-1", 50.0, NOW)
+        mine(book).reserve("run-2", 50.0, NOW)
+    budgets.release(StateBackend(bucket="gs://team"), tmp_path, "run-1", "2026-11", 12.5)
+    for book in (here, shared):
+        assert "12.50 spent and 50.00 reserved" in mine(book).reserve("run-3", 1.0, NOW)[0]
+
+
+def test_whose_budgets_hold_is_told_by_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = gcp_document().job.cloud
+    assert cloud.gcp is not None
+    found = budgets.budgets_of(cloud, tmp_path)
+    assert (found.owner, found.project, found.unread) == (cloud.owner, cloud.gcp.project, "")
+    assert budgets.budgets_of(cloud.model_copy(update={"gcp": None}), tmp_path).project is None
+    store = MemoryStore()
+    obstore.put(store, "sailor-cloud/budgets.yaml", b'- {project: p, month: "*", usd: 7}')
+    monkeypatch.setattr(budgets, "bucket_book", lambda state: BucketBook(store=store, prefix=state.prefix))
+    shared = cloud.model_copy(update={"state": StateBackend(bucket="gs://team")})
+    (tmp_path / "budgets.yaml").write_text('- {owner: me@example.org, month: "*", usd: 100}')
+    theirs = Allowance(owner=None, project="p", month="*", usd=7.0)
+    assert [allowances for _, allowances in budgets.budgets_of(shared, tmp_path).books] == [(ME,), (ME, theirs)]
+
+
+def test_only_the_beginning_of_a_stores_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise obstore.exceptions.BaseError("x" * 301 + "\na trace\nof many lines")
+
+    monkeypatch.setattr(obstore, "get", refuse)
+    with pytest.raises(DataError) as caught:
+        BucketBook(store=MemoryStore(), prefix="team").budgets_file()
+    assert str(caught.value) == f"team/budgets.yaml can't be read: {'x' * 300}"

@@ -303,3 +303,32 @@ def test_a_line_that_is_no_bill_is_left_out_and_told(tmp_path: Path, field: str,
     assert ledger.spent_usd() == 2.0
     assert [line.key for line in ledger.lines()] == ["node/n0"]
     assert ledger.damage() == (f"1 lines of {path} can't be read: more may have been spent than the ledger says",)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"record": "charged", "key": "egress/1", "quantity": -1.0},
+        {"record": "charged", "key": "egress/1", "usd_per_unit": "dear"},
+        {"record": "repriced", "key": "node/n0", "usd_per_hour": -0.5},
+        {"record": "repriced", "key": "node/n0", "at": "yesterday"},
+        {"record": "closed", "key": "node/n0", "at": None},
+        {"record": "closed", "key": ["node/n0"]},
+    ],
+    ids=str,
+)
+def test_a_damaged_line_of_any_kind_is_left_out_and_told(tmp_path: Path, damage: dict[str, Any]) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, FixedClock(START + timedelta(hours=2)))
+    open_node(ledger, "node/n0", 1.0)
+    charge_egress(ledger, "egress/0", gb=10, usd_per_gb=0.1)
+    half_past = START + timedelta(minutes=30)
+    ledger.reprice("node/n0", usd_per_hour=3.0, at=half_past, price_source="list", price_as_of=PRICED)
+    ledger.close_item("node/n0", at=START + timedelta(hours=1))
+    lines = path.read_text().splitlines()
+    (like,) = [raw for raw in map(json.loads, lines) if raw["record"] == damage["record"]]
+    with path.open("a") as file:
+        file.write(json.dumps({**like, **damage}) + "\n")
+    again = Ledger(path, FixedClock(START + timedelta(hours=2)))
+    assert again.damage() == (f"1 lines of {path} can't be read: more may have been spent than the ledger says",)
+    assert again.spent_usd() == 3.0

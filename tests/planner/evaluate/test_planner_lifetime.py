@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from factories.documents import document
 from sailor_cloud.model.job import Constraints
+from sailor_cloud.model.offer import Market, Terms
 from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET, ttl_s
 
 
@@ -47,3 +49,30 @@ def test_the_worst_rate_never_ends_a_plan_before_it_is_through() -> None:
 
 def test_without_budget_and_deadline_nothing_ends_nodes() -> None:
     assert life(Constraints(), 4.0, 8.0, 1000.0) is None
+
+
+def test_nodes_that_are_waited_for_cost_nothing_meanwhile() -> None:
+    """An hour's wait; then 900 s at the worst rate, and no later than the end of the nodes' own time."""
+    base = document()
+    assert base.cost is not None
+    cost = replace(base.cost, usd_per_hour=4.0, worst_case_usd_per_hour=8.0)
+
+    def waited(**terms: float) -> float | None:
+        flex = Terms(name="flex", nodes=1, wait_s=3600.0, **terms)
+        offers = [replace(base.inputs.offers[0], terms=flex, market=Market.FLEX_START), base.inputs.offers[0]]
+        return ttl_s(Constraints(budget_usd=2.0), cost, duration_s=None, offers=offers, as_of=base.as_of)
+
+    assert waited() == pytest.approx(4500.0)
+    assert waited(most_s=600.0) == pytest.approx(4200.0)
+    later = Terms(name="block", nodes=1, starts_at=base.as_of + timedelta(hours=2), wait_s=60.0)
+    offers = [replace(base.inputs.offers[0], terms=later)]
+    ends = ttl_s(Constraints(budget_usd=2.0), cost, duration_s=None, offers=offers, as_of=base.as_of)
+    assert ends == pytest.approx(8100.0)
+
+
+def test_no_run_lives_longer_than_a_year() -> None:
+    assert life(Constraints(deadline=1e9), 4.0, 8.0, None) == 31_536_000.0
+
+
+def test_what_costs_nothing_is_not_ended_by_a_budget() -> None:
+    assert life(Constraints(budget_usd=2.0), 0.0, 0.0, None) is None

@@ -15,6 +15,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import reap
 from sailor_cloud.provision.cleanup.reap import Found, confirmed, find_leftovers, remove_strangers, scopes_to_sweep
+from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSweep, LiveResource, Scope, Scopes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -39,6 +40,8 @@ class Paper:
 
     alive: list[LiveResource] = field(default_factory=list)
     rights: list[LiveResource] = field(default_factory=list)
+    here: dict[RunFolder, LiveResource] = field(default_factory=dict)
+    unsure: tuple[LiveResource, ...] = ()
     problem: str = ""
     refuses: int = 0
     silent: bool = False
@@ -49,7 +52,10 @@ class Paper:
         self.swept.append((scopes, run_id))
         found = tuple(one for one in self.alive if run_id in (None, one.run_id))
         asked = () if self.silent else (Asked(scope=PLACE, kind="google_compute_instance", problem=self.problem),)
-        return CloudSweep(found=found, asked=asked)
+        return CloudSweep(found=found, asked=asked, silent=self.unsure)
+
+    def on_this_machine(self, folder: RunFolder) -> CloudSweep:
+        return CloudSweep(found=tuple(one for run, one in self.here.items() if run.run_id == folder.run_id))
 
     def untagged(self, scopes: Scopes, *, run_id: str) -> CloudSweep:
         return CloudSweep(found=tuple(one for one in self.rights if one.run_id == run_id and scopes))
@@ -68,7 +74,7 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
     made = Paper()
     monkeypatch.setattr(reap, "sweep_scopes", made.sweep)
     monkeypatch.setattr(reap, "sweep_untagged", made.untagged)
-    monkeypatch.setattr(reap, "sweep_here", lambda folder: CloudSweep(found=()))
+    monkeypatch.setattr(reap, "sweep_here", made.on_this_machine)
     monkeypatch.setattr(reap, "remove_from", made.remove)
     return made
 
@@ -161,8 +167,67 @@ def test_a_bucket_that_holds_objects_is_left_with_the_command_that_deletes_it(fo
     assert [one.name for one in leftover.resources] == ["sc-n0", "sc-e"]
 
 
-def test_problems_of_the_looks_are_told_and_progress_too(folder: RunFolder, paper: Paper) -> None:
+def test_capacity_that_nobody_can_cancel_is_left_with_its_end(paper: Paper) -> None:
+    block = live(ELSEWHERE, "cr-1", "aws_ec2_capacity_block_reservation", provider="aws", ends="2026-11-25 11:30")
+    paper.alive = [block, replace(block, run_id=HERE, ends="")]
+    told = found(hours=99.0)
+    assert told.reapable == ()
+    assert [(one.run_id, one.why) for one in told.live] == [
+        (HERE, "is paid for, can't be cancelled and ends by itself"),
+        (ELSEWHERE, "is paid for, can't be cancelled and ends by itself at 2026-11-25 11:30"),
+    ]
+
+
+def test_what_is_on_this_machine_and_on_clouds_is_one_runs(folder: RunFolder, paper: Paper) -> None:
+    paper.alive, paper.here = [live(HERE)], {folder: live(HERE, "n9", provider="local")}
+    (leftover,) = found(folder).reapable
+    assert [one.name for one in leftover.resources] == ["sc-n0", "n9"]
+    paper.alive = []
+    assert [one.name for one in found(folder).reapable[0].resources] == ["n9"]
+    # This machine always answers, so that it need not be asked by name.
+    assert confirmed(found(folder).reapable[0]) == ("still there: google_compute_instance n9",)
+    leftover = found(folder).reapable[0]
+    paper.here, paper.silent = {}, True
+    assert confirmed(leftover) == ()
+
+
+def test_what_may_run_on_a_machine_that_does_not_answer_is_told_and_not_deleted(paper: Paper) -> None:
+    quiet = live(ELSEWHERE, "job-7", silent="host01 does not answer")
+    paper.alive, paper.unsure = [live(ELSEWHERE, expires="2026-11-24t11-00-00z")], (quiet, quiet)
+    (leftover,) = found(hours=9.0, scopes=Scopes({PLACE})).reapable
+    assert [one.name for one in leftover.resources] == ["sc-n0", "job-7", "job-7"]
+    asked: list[list[str]] = []
+    remove = paper.remove
+
+    def noted(resources: Iterable[LiveResource]) -> tuple[str, ...]:
+        listed = tuple(resources)
+        asked.append([one.name for one in listed])
+        return remove(listed)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reap, "remove_from", noted)
+        told = remove_strangers(leftover, pause=paper.pauses.append)
+    assert (asked, paper.pauses) == ([["sc-n0"]], [])
+    doubt = "not confirmed as gone: google_compute_instance job-7 of node n0: host01 does not answer"
+    assert told == confirmed(leftover) == (doubt,)
+
+
+def test_leftovers_are_looked_for_again_where_they_were_found() -> None:
+    other = Scope(provider="aws", kind="region", name="us-east-1")
+    instance = live(ELSEWHERE, "i-1", "aws_instance", provider="aws", region="us-east-1")
+    assert reap.where_found([live(ELSEWHERE)]) == {PLACE}
+    assert reap.where_found([instance]) == {other}
+    assert reap.where_found([live(ELSEWHERE), instance]) == {PLACE, other}
+
+
+def test_problems_of_the_looks_are_told_and_progress_too(
+    folder: RunFolder, paper: Paper, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paper.problem = "the project can't be asked"
+    asked = (Asked(scope=PLACE, kind="google_storage_bucket_iam_member", problem="rights can't be listed"),)
+    monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=(), asked=asked))
+    assert found(folder).problems == ("the project can't be asked", "rights can't be listed")
+    monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=()))
     steps: list[tuple[int, int]] = []
     told = found(folder, progress=lambda done, of: steps.append((done, of)))
     assert told.problems == ("the project can't be asked",)
@@ -179,7 +244,7 @@ def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_no
     leftover = stranger(paper)
     paper.refuses = 2
     assert remove_strangers(leftover, pause=paper.pauses.append) == ()
-    assert (paper.alive, len(paper.pauses)) == ([], 2)
+    assert (paper.alive, paper.pauses) == ([], [5.0, 10.0])
     assert paper.swept[-1][1] == ELSEWHERE
     assert confirmed(leftover) == ()
 
@@ -187,10 +252,15 @@ def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_no
 def test_what_can_not_be_deleted_or_looked_for_is_told(paper: Paper) -> None:
     leftover = stranger(paper)
     paper.refuses = 99
-    told = remove_strangers(leftover, pause=paper.pauses.append)
+    told = remove_strangers(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, factor=3.0, attempts=3))
     assert told == ("it is still in use", "still there: google_compute_instance sc-n0")
-    assert len(paper.pauses) > 2
+    assert paper.pauses == [1.0, 3.0]
     paper.alive, paper.problem = [], "no answer"
     assert confirmed(leftover) == ("no answer",)
+    paper.pauses, paper.refuses = [], 0
+    assert remove_strangers(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, attempts=2)) == (
+        "no answer",
+    )
+    assert paper.pauses == [1.0]
     paper.problem, paper.silent = "", True
     assert confirmed(leftover) == ("gcp was not asked",)

@@ -27,7 +27,9 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.cleanup import leftovers, teardown
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.live_resources import (
+    FOLDER,
     HOLDS_OBJECTS,
     Asked,
     CloudSweep,
@@ -36,7 +38,8 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
     of_provider,
 )
-from sailor_cloud.provision.rendering.root import placed_nodes, root_of
+from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
+from sailor_cloud.provision.rendering.root import BACKEND_FILE, placed_nodes, root_of
 from sailor_cloud.provision.scopes import check_own, journaled, scopes_of
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
 from sailor_cloud.run.appended import kept_lines
@@ -76,6 +79,9 @@ class Paper:
     failures: list[Any] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
     refuses: tuple[str, ...] = ()
+    unsure: tuple[LiveResource, ...] = ()
+    drivers: list[tuple[str, Any, float]] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
 
     def sweep(self, scopes: Scopes, *, run_id: str | None = None, beside: Iterable[str] | None = None) -> CloudSweep:
         asked = []
@@ -86,7 +92,10 @@ class Paper:
                 asked += [Asked(scope=scope, kind=kind, problem=self.silent.get(kind, "")) for scope, kind in places]
         known = {one.kind for one in asked}
         found = tuple(one for one in self.alive if one.type in known and one.type not in self.silent)
-        return CloudSweep(found=found, asked=tuple(asked))
+        return CloudSweep(found=found, asked=tuple(asked), silent=self.unsure)
+
+    def here(self, folder: RunFolder) -> CloudSweep:
+        return CloudSweep(found=tuple(one for one in self.alive if one.type == FOLDER))
 
     def remove(self, found: Iterable[LiveResource], *, folder: RunFolder | None = None) -> tuple[str, ...]:
         names = {one.name for one in found}
@@ -107,8 +116,9 @@ class Paper:
             kept = BUCKET if f"forget {root.path.name}" in self.told or root.path.name != "gcp-data" else ""
             self.alive = [one for one in self.alive if one not in mine or one.name == kept]
 
+        self.drivers.append((root.path.name, options["binary"], options["timeout_s"]))
         return SimpleNamespace(
-            init=lambda: None,
+            init=lambda: self.begun.append(root.path.name),
             destroy=destroy,
             state_list=lambda: (f"google_storage_bucket.run[{BUCKET!r}]",),
             forget=lambda address: self.told.append(f"forget {root.path.name}"),
@@ -130,7 +140,7 @@ class Run:
 
     def bought(self, *, created: bool = True, charged: bool = True) -> Run:
         journal = self.journal()
-        journal.append(Event.RUN_CREATED, job="tiny")
+        journal.append(Event.RUN_CREATED, job="tiny", run=self.folder.run_id)
         expires = (BEGUN + timedelta(hours=9)).isoformat()
         journal.append(Event.PROVISION_STARTED, expires_at=expires, **journaled(scopes_of(self.document)))
         place = {"provider": GCP, "region": "us-central1", "stack": "gcp"}
@@ -175,10 +185,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: PlanDocument
     paper, folder = Paper(), RunFolder.create(RUN, root=tmp_path)
     folder.write_document(document)
     monkeypatch.setattr(leftovers, "sweep_scopes", paper.sweep)
+    monkeypatch.setattr(leftovers, "sweep_here", paper.here)
     monkeypatch.setattr(leftovers, "remove_from", paper.remove)
     monkeypatch.setattr(teardown, "open_driver", paper.driver)
     monkeypatch.setattr(teardown.processes, "terraform_of", lambda run_id: [])
-    monkeypatch.setattr(teardown.processes, "of_run", lambda run_id: ())
     return Run(folder=folder, document=document, paper=paper)
 
 
@@ -197,6 +207,204 @@ def test_nodes_go_first_then_the_rest_and_all_is_confirmed_with_its_time(run: Ru
     assert ledger.usd_per_hour() == 0
     assert {line.quantity for line in ledger.lines()} == {2.0}
     assert run.paper.pauses == []
+
+
+def test_each_step_is_written_down_in_its_order(run: Run) -> None:
+    run.bought().roots("gcp", "gcp-data")
+    run.folder.keep_reserve()
+    run.down()
+    names = ["n0", "n1", "gcp/google_compute_network", "gcp/google_compute_firewall"]
+    assert [(entry.event, entry.key) for entry in run.journal().entries()][-10:] == [
+        (Event.TEARDOWN_STARTED, ""),
+        *((Event.DESTROY_INTENDED, name) for name in names),
+        *((Event.GONE, name) for name in names),
+        (Event.TORN_DOWN, ""),
+    ]
+    assert run.paper.begun == ["gcp", "gcp", "gcp-data"]
+    assert run.paper.drivers == [(name, "a binary", 1800.0) for name in run.paper.begun]
+    assert run.folder.terraform_config_file.is_file()
+    assert not (run.folder.path / "reserve").exists()
+
+
+def test_a_state_that_is_kept_elsewhere_is_destroyed_too(run: Run) -> None:
+    run.bought().roots("gcp")
+    (base,) = run.folder.terraform_dirs()
+    (state,) = base.rglob("terraform.tfstate")
+    state.rename(state.with_name(BACKEND_FILE))
+    assert run.down().clean
+    assert run.paper.told == ["gcp all"]
+
+
+def test_an_interrupt_between_the_steps_ends_the_teardown_without_a_word_of_gone(run: Run) -> None:
+    run.bought()
+    stop = Interrupt()
+    stop.request()
+    with pytest.raises(ProvisionInterrupted):
+        run.down(interrupt=stop)
+    assert run.last().event is Event.DESTROY_INTENDED
+    assert run.paper.told == []
+
+
+def test_regions_with_a_network_of_others_go_before_it_and_links_before_both(run: Run) -> None:
+    aws, order = Provider("aws"), []
+    for stack, region, network in (
+        ("aws", "us-east-1", '{"network": null}'),
+        ("aws", "us-west-2", '{"network": "of another"}'),
+        ("aws-links", "us-east-1--us-west-2", "{}"),
+        ("aws-capacity", "us-east-1", "{}"),
+        ("aws-data", "us-east-1", "{}"),
+    ):
+        root = root_of(run.folder, aws, region, stack=stack)
+        root.path.mkdir(parents=True)
+        (root.path / "terraform.tfvars.json").write_text(network)
+        root.state_file.write_text("{}")
+
+    def driver(folder: RunFolder, root: Any, **options: Any) -> Any:
+        def destroy(target: str | None, *, refresh: bool) -> None:
+            order.append((root.stack, root.region, target))
+
+        return SimpleNamespace(init=lambda: None, destroy=destroy, state_list=tuple)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(teardown, "open_driver", driver)
+        run.down()
+    machines = providers.of("aws").machines
+    assert sorted(order[:2]) == [("aws", "us-east-1", machines), ("aws", "us-west-2", machines)]
+    assert order[2:] == [
+        ("aws-links", "us-east-1--us-west-2", None),
+        ("aws", "us-west-2", None),
+        ("aws", "us-east-1", None),
+        ("aws-capacity", "us-east-1", None),
+        ("aws-data", "us-east-1", None),
+    ]
+
+
+def test_a_run_that_was_gone_is_torn_down_again_where_a_look_is_in_doubt(run: Run) -> None:
+    run.bought().roots("gcp")
+    run.down()
+    run.paper.silent = {"google_compute_disk": "disks can't be listed"}
+    assert not run.down().clean
+    assert run.last().event is Event.TEARDOWN_FAILED
+    run.paper.silent = {}
+    assert run.down().clean
+    run.paper.unsure = (live("job", "7", silent="its machine does not answer"),)
+    told = run.down()
+    assert told.problems == ("not confirmed as gone: job 7: its machine does not answer",)
+    assert [entry.event for entry in run.journal().entries()].count(Event.TEARDOWN_STARTED) == 4
+
+
+def test_a_run_of_which_nothing_says_where_it_bought_is_in_doubt_although_it_was_gone(run: Run) -> None:
+    run.folder.plan_file.unlink()
+    run.journal().append(Event.RUN_CREATED, job="tiny")
+    run.journal().append(Event.TORN_DOWN)
+    assert not run.down().clean
+    assert run.last().event is Event.TEARDOWN_FAILED
+
+
+def test_a_damaged_journal_is_told_and_what_may_come_late_is_waited_for(run: Run) -> None:
+    run.bought().roots("gcp")
+    lines = run.folder.journal_file.read_text().splitlines(keepends=True)
+    run.folder.journal_file.write_text("".join([*lines[:2], *lines[3:]]))
+    with run.folder.ledger_file.open("a") as ledger:
+        ledger.write("garbage\n")
+    run.paper.stuck, run.paper.refuses = {"sc-net"}, ("sc-net can't be deleted: no",)
+    harm = f"{run.folder.journal_file} lacks entry 3"
+    told = run.down(backoff=Backoff(first_s=1.0, factor=3.0, attempts=4))
+    assert told.problems == (
+        f"{harm}; what it lacks is made up for by looking everywhere",
+        f"1 lines of {run.folder.ledger_file} can't be read: more may have been spent than the ledger says",
+        "sc-net can't be deleted: no",
+    )
+    (damaged,) = [entry for entry in run.journal().entries() if entry.event is Event.JOURNAL_DAMAGED]
+    assert damaged.data == {"why": harm}
+    assert run.paper.pauses == [10.0, 1.0, 3.0, 9.0]
+
+
+def test_a_journal_that_can_not_be_written_to_keeps_no_node_alive(run: Run) -> None:
+    run.bought()
+    run.folder.journal_file.unlink()
+    run.folder.journal_file.mkdir()
+    run.down()
+    assert run.paper.alive == []
+    assert len(kept_lines(run.folder.journal_file)) >= 4
+
+
+def test_where_no_place_is_known_what_is_stuck_here_is_not_waited_for(run: Run) -> None:
+    run.folder.plan_file.unlink()
+    run.journal().append(Event.RUN_CREATED, job="tiny")
+    run.paper.alive, run.paper.stuck = [live(FOLDER, "n0", node="n0")], {"n0"}
+    run.paper.refuses = ("n0 can't be deleted: no",)
+    told = run.down()
+    assert told.problems == ("nothing says what node n0 cost; the ledger lacks it", *run.paper.refuses)
+    assert run.paper.pauses == []
+
+
+def test_what_the_system_refuses_while_deleting_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.bought()
+
+    def refuse(found: Iterable[LiveResource], *, folder: RunFolder | None = None) -> tuple[str, ...]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(leftovers, "remove_from", refuse)
+    assert run.down(backoff=Backoff(attempts=1)).problems == ("No space left on device",)
+
+
+def test_a_folder_that_a_node_has_left_here_is_no_node_that_runs(run: Run) -> None:
+    run.bought()
+    run.clock = FixedClock(BEGUN + timedelta(hours=30))
+    run.journal().append(Event.GONE, resource=NODE, key="n1")
+    run.paper.alive = [live(FOLDER, "n0", node="n0"), live(FOLDER, "n1", node="n1")]
+    assert run.down().clean
+    of_n1 = [entry.event for entry in run.journal().entries() if entry.key == "n1"]
+    assert of_n1 == [Event.CREATE_INTENDED, Event.CREATED, Event.GONE]
+    (n0,) = {line.quantity for line in Ledger.of(run.folder, run.clock).lines() if line.what.startswith("n0")}
+    assert n0 == 9.0
+
+
+def test_a_node_that_its_controller_had_no_time_to_write_down_is_paid_for(run: Run) -> None:
+    run.bought(created=False)
+    run.paper.alive = [node("n0")]
+    assert run.down().problems == ()
+    lines = Ledger.of(run.folder, run.clock).lines()
+    assert {line.what.partition(":")[0] for line in lines} == {"n0"}
+    assert {line.quantity for line in lines} == {2.0}
+
+
+def test_only_what_was_paid_for_is_missed_in_a_ledger(run: Run) -> None:
+    run.bought(created=False)
+    run.journal().append(Event.CREATED, resource="google_compute_network", key="gcp/google_compute_network")
+    assert run.down().problems == ()
+
+
+def test_nodes_that_have_ended_by_themselves_were_paid_for(run: Run) -> None:
+    run.bought(charged=False)
+    run.paper.alive = []
+    run.down()
+    assert {line.quantity for line in Ledger.of(run.folder, run.clock).lines()} == {2.0}
+
+
+def test_capacity_is_paid_for_if_it_was_bought_until_it_is_given_back(run: Run) -> None:
+    """By the hour, 3.5 USD, two hours; or a whole block for 40 USD."""
+    run.bought().roots("gcp")
+    kind = "google_compute_network"
+
+    def bought(name: str, usd: float | None, *, created: bool = False) -> None:
+        told = {"what": f"capacity {name}", "part": "compute", "price_source": "list", "price_as_of": "2026-11-01"}
+        place = {"provider": GCP, "region": "us-central1", "stack": "gcp", "capacity": name}
+        prices = {"usd": usd, "usd_per_hour": 3.5}
+        run.journal().append(Event.CREATE_INTENDED, resource=kind, key=f"gcp/{name}", **told, **place, **prices)
+        if created:
+            run.journal().append(Event.CREATED, resource=kind, key=f"gcp/{name}")
+
+    bought("hourly", None, created=True)
+    bought("block", 40.0)
+    bought("never", 50.0)
+    run.paper.alive.append(live(kind, "r-1", title=resource_name(RUN, "block")))
+    assert run.down().clean
+    ledger = Ledger.of(run.folder, run.clock)
+    lines = {line.what: (line.quantity, line.usd) for line in ledger.lines() if line.what.startswith("capacity")}
+    assert lines == {"capacity hourly": (2.0, 7.0), "capacity block": (1.0, 40.0)}
+    assert ledger.usd_per_hour() == 0
 
 
 def test_a_single_root_is_destroyed_in_one_go(run: Run) -> None:
@@ -261,6 +469,7 @@ def test_what_can_not_be_removed_is_tried_again_and_then_still_there(run: Run) -
     run.bought()
     run.paper.stuck, run.paper.refuses = {"sc-n1"}, ("sc-n1 can't be deleted: no",)
     told = run.down()
+    assert run.paper.pauses == [5.0, 10.0, 20.0, 40.0, 60.0]
     assert told.problems == ("sc-n1 can't be deleted: no",)
     assert [row.name for row in told.left] == ["sc-n1"]
     assert [(row.name, row.found) for row in told.resources if row.gone_at is None] == [("n1", True)]
@@ -295,6 +504,51 @@ def test_a_cloud_that_throttles_is_asked_for_less_after_a_pause(run: Run, monkey
     assert paces[0].at_once == 50  # type: ignore[union-attr] # a quarter of 200
 
 
+def test_a_cloud_that_goes_on_throttling_is_given_up(run: Run) -> None:
+    run.bought().roots("gcp")
+    run.paper.failures = [THROTTLED] * 9
+    told = run.down(backoff=Backoff(first_s=1.0, attempts=3))
+    assert (told.problems, told.clean) == ((str(THROTTLED),), True)
+    assert run.paper.pauses == [1.0, 2.0]
+
+
+def test_a_failure_that_names_no_fault_is_tried_twice_at_the_same_pace(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.bought().roots("gcp")
+    paces: list[Any] = []
+    driver = run.paper.driver
+    monkeypatch.setattr(
+        teardown, "open_driver", lambda *args, **options: (paces.append(options["pace"]), driver(*args, **options))[1]
+    )
+    run.paper.failures = [TerraformCommandError("it broke", ()), BROKEN, BROKEN]
+    assert run.down().problems == (str(BROKEN),)
+    assert run.paper.told[:3] == ["gcp all", "gcp all refreshed", "remove sc-n0 sc-n1 sc-net sc-ssh"]
+    assert paces[0].at_once == 200
+    assert run.paper.pauses == []
+
+
+def test_a_lock_that_can_not_be_broken_or_names_nobody_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.bought().roots("gcp")
+    driver = run.paper.driver
+
+    def locked(*args: Any, **options: Any) -> Any:
+        made = driver(*args, **options)
+
+        def refuse(lock: str) -> None:
+            raise TerraformCommandError(f"{lock[:4]} is held", ())
+
+        made.force_unlock = refuse
+        return made
+
+    monkeypatch.setattr(teardown, "open_driver", locked)
+    run.paper.failures = [LOCKED]
+    assert run.down().problems == ("0a1b is held",)
+    run.journal().append(Event.CREATED, resource=NODE, key="n0")
+    run.paper.failures = [Diagnostic(summary=LOCKED.summary, detail="", address="")]
+    assert run.down().problems == ()
+
+
 def test_what_outlives_nodes_stays_while_a_cluster_is_not_destroyed(run: Run) -> None:
     """The watchdog stands there, and still deletes what nobody else could."""
     run.bought().roots("gcp", "gcp-data")
@@ -303,6 +557,7 @@ def test_what_outlives_nodes_stays_while_a_cluster_is_not_destroyed(run: Run) ->
     assert "gcp-data all" not in run.paper.told
     assert run.paper.told[0] == "gcp module.cluster.google_compute_instance.node"
     assert [told for told in told.problems if "nobody knows" in told] == [str(BROKEN)]
+    assert run.paper.told.count("gcp all") + run.paper.told.count("gcp all refreshed") == 2
     assert run.paper.told[-1].startswith("remove ")
     assert told.clean
 
@@ -490,7 +745,46 @@ def test_prices_that_can_not_be_read_keep_no_node_alive(run: Run) -> None:
 def test_an_empty_bucket_goes_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_bucket(tmp_path, monkeypatch, saved=False, detail="")
     told = run.down(before_data=lambda: pytest.fail("there is nothing to fetch"))
+    assert "forget gcp-data" not in run.paper.told
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_a_bucket_of_a_run_whose_journal_is_damaged_is_left_to_a_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = with_bucket(tmp_path, monkeypatch, saved=False, detail="")
+    lines = run.folder.journal_file.read_text().splitlines(keepends=True)
+    run.folder.journal_file.write_text("".join([*lines[:2], *lines[3:]]))
+    told = run.down()
+    assert "forget gcp-data" in run.paper.told
+    assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
+
+
+def test_what_is_only_on_a_kept_bucket_is_gone_with_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = with_bucket(tmp_path, monkeypatch)
+    place = {"provider": GCP, "region": "us-central1", "stack": "gcp-data"}
+    kind = "google_storage_bucket_iam_member"
+    run.journal().append(Event.CREATE_INTENDED, resource=kind, key=f"gcp-data/{kind}.run[{BUCKET!r}]", **place)
+    run.folder.plan_file.unlink()
+    told = run.down()
+    # Nothing says what the bucket costs once the plan is lost.
+    assert [(one.name, one.usd_per_month) for one in told.kept] == [(BUCKET, 0.0)]
+    (member,) = [row for row in told.resources if row.type == kind]
+    assert member.gone_at == NOW
+    assert told.clean
+
+
+def test_a_block_that_nobody_can_cancel_is_shown_with_its_end(run: Run) -> None:
+    kind = "aws_ec2_capacity_block_reservation"
+    run.bought().roots("gcp")
+    run.journal().append(Event.CREATE_INTENDED, resource=kind, key="block", provider="aws", region="us-east-1")
+    run.journal().append(Event.KEPT, resource=kind, key="block", name="cr-1", ends="2026-11-25T11:30:00+00:00")
+    (kept,) = run.down().kept
+    assert (kept.name, kept.ends_at, kept.delete_command) == (
+        "cr-1",
+        datetime(2026, 11, 25, 11, 30, tzinfo=UTC),
+        "",
+    )
 
 
 def test_what_nodes_have_saved_while_no_controller_was_there_is_kept(
