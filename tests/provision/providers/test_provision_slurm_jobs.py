@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+import yaml
+
+from factories.clusters import INVENTORY
 from sailor_cloud.errors import ProvisionError
+from sailor_cloud.model.inventory import Inventory
+from sailor_cloud.provision.jobs import ClusterJob
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.providers.slurm import commands, provider
+from sailor_cloud.provision.providers.slurm import commands, provider, scheduler
+from sailor_cloud.provision.providers.slurm.scheduler import Slurm
 from sailor_cloud.provision.scopes import remove_from
 
 RUN, OTHER = "tiny-20261121-051313-a1b2", "tiny-20261121-051313-a1b20"
@@ -18,6 +27,18 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
     monkeypatch.setattr(provider, "slurm", lambda *command: "\n".join(lines))
     return lines
+
+
+def stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    """Put programs that do nothing but this in the place of Slurm's."""
+    for name in ("sbatch", "squeue", "scancel", "scontrol", "sinfo"):
+        (folder / name).write_text(f"#!/bin/sh\n{program}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def inventory() -> Inventory:
+    return Inventory.model_validate(yaml.safe_load(INVENTORY))
 
 
 def found(run_id: str | None) -> list[tuple[str, str, str]]:
@@ -33,6 +54,42 @@ def test_a_job_is_found_by_its_comment_or_by_its_name_where_a_site_writes_the_co
     ]
     assert found(RUN) == [("12", RUN, "n0"), ("12", RUN, "n1"), ("13", RUN, "")]
     assert found(None) == [*found(RUN), ("14", OTHER, "")]
+
+
+def test_an_answer_that_is_no_list_confirms_nothing(queue: list[str]) -> None:
+    queue += ["Maintenance tonight", ""]
+    with pytest.raises(ProvisionError, match="squeue answers with what is no list of jobs: 'Maintenance tonight'"):
+        found(RUN)
+    queue += [f"13|PENDING||sailor-{RUN}-g2|project physics"]
+    assert found(RUN) == [("13", RUN, "")]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (
+            "echo all; printf '\\243\\377'",
+            "'scontrol show config' does not tell the cluster's name; is this",
+        ),
+        ("echo 'Unable to contact slurm controller' >&2; exit 1", "sinfo failed: Unable to contact slurm controller"),
+        ("exec sleep 60", "sinfo did not answer within 1 s"),
+    ],
+)
+def test_a_scheduler_that_answers_late_or_with_something_else_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+) -> None:
+    monkeypatch.setattr(commands, "_TIMEOUT_S", 1.0)
+    stand_ins(tmp_path, monkeypatch, program)
+    with pytest.raises(ProvisionError, match=said):
+        Slurm().check(inventory())
+
+
+def test_what_sbatch_says_beside_a_job_id_is_no_job_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ins(tmp_path, monkeypatch, "echo Welcome to the cluster")
+    job = SimpleNamespace(groups=(), generation=1, artefact="{}")
+    monkeypatch.setattr(scheduler, "batch_script", lambda job, **options: "#!/bin/sh\n")
+    with pytest.raises(ProvisionError, match="sbatch told no job id but 'Welcome to the cluster'"):
+        Slurm().submit(cast(ClusterJob, job), tmp_path)
 
 
 def test_a_job_that_waits_for_machines_that_do_not_answer_is_no_job_that_is_gone(

@@ -39,7 +39,7 @@ def cluster_name() -> str:
     """Return what the cluster calls itself. Raises ProvisionError."""
     found = re.search(r"^ClusterName\s*=\s*(\S+)", slurm("scontrol", "show", "config"), re.MULTILINE)
     if found is None:
-        raise ProvisionError("scontrol show config does not tell the cluster's name")
+        raise ProvisionError("'scontrol show config' does not tell the cluster's name; is this scontrol that of Slurm?")
     return found[1]
 
 
@@ -55,10 +55,17 @@ def slurm(program: str, *arguments: str) -> str:
     """Run one of Slurm's commands. Raises ProvisionError with what it said."""
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
         )
     except FileNotFoundError as error:
         raise ProvisionError(f"no {program} on PATH; run this on a login node of the cluster") from error
+    except OSError as error:
+        raise ProvisionError(f"{program} can't be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise ProvisionError(f"{program} did not answer within {_TIMEOUT_S:.0f} s") from error
     if done.returncode != 0:

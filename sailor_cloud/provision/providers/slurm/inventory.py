@@ -80,7 +80,8 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
             gres=":".join(["gpu", *kind]) if gres else None,
         )
     if not groups:
-        raise RequestError("Slurm has no node whose GPUs have a profile; " + "; ".join(notes))
+        told = "; ".join(notes) or "sinfo shows no nodes at all"
+        raise RequestError(f"Slurm has no node whose GPUs have a profile; {told}")
     notes.append(
         f"gbit_per_s {GUESSED_GBIT_PER_S:g} and device_link_gb_per_s {_GUESSED_LINK_GB_PER_S:g} are guesses, since "
         "Slurm does not tell; measure them with 'sailor-cloud profile --link-to', and add links between groups"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.jobs import JOB, unanswered
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
@@ -37,8 +38,12 @@ class SlurmJobs(SchedulerProvider):
 
 def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
     """Yield a resource for each node of each job that is queued or runs."""
-    for line in slurm("squeue", "--noheader", "--format=%i|%T|%N|%j|%k").splitlines():
-        job, state, left, name, comment = line.split("|", 4)
+    shown = slurm("squeue", "--noheader", "--format=%i|%T|%N|%j|%k")
+    rows = [line.split("|", 4) for line in shown.splitlines() if line.count("|") >= 4]
+    if shown.strip() and not rows:
+        # That there is no job is said by silence alone.
+        raise ProvisionError(f"squeue answers with what is no list of jobs: {shown.strip()[:200]!r}")
+    for job, state, left, name, comment in rows:
         labels = labels_in(comment)
         if RUN_LABEL not in labels and (named := _NAMED.fullmatch(name)):
             # Some sites write comments of their own.

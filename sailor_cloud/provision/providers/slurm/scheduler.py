@@ -71,6 +71,7 @@ class Slurm:
             )
         # Says by itself where the controller does not answer.
         slurm("sinfo", "--noheader", "--format=%P")
+        cluster_name()
 
     def submit(self, job: ClusterJob, folder: Path) -> str:
         check_groups(job)
@@ -79,7 +80,10 @@ class Slurm:
         text = batch_script(job, plan=str(plan), output=str(folder / f"slurm-g{job.generation}.log"))
         write_atomically(script, text)
         said = slurm("sbatch", "--parsable", str(script))
-        return said.strip().split(";")[0]
+        job_id = said.strip().split(";")[0]
+        if not job_id.isdigit():
+            raise ProvisionError(f"sbatch told no job id but {said.strip()[:200]!r}")
+        return job_id
 
     def find(self, job: ClusterJob) -> str | None:
         found = slurm("squeue", "--noheader", "--me", f"--name={job.name}", "--format=%i").split()
