@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -68,14 +69,29 @@ def home() -> Path:
     """
     chosen = os.environ.get("SAILOR_CLOUD_HOME")
     folder = Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud"
-    what = "set SAILOR_CLOUD_HOME to a folder that you can write"
     try:
         os.scandir(folder).close()
     except FileNotFoundError:
         return folder
     except OSError as error:
-        raise RequestError(f"the folder of runs can't be used: {folder}: {error.strerror}; {what}") from error
+        raise _unusable(folder, error) from error
     return folder
+
+
+def writable_home() -> Path:
+    """Make the folder of this user's runs and return it. Raises RequestError where nothing can be written there."""
+    folder = home()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return folder
+
+
+def _unusable(folder: Path, error: OSError) -> RequestError:
+    what = "set SAILOR_CLOUD_HOME to a folder that you can write"
+    return RequestError(f"the folder of runs can't be used: {folder}: {error.strerror}; {what}")
 
 
 def refreshed_prices() -> Path | None:

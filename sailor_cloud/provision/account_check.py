@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import CredentialsError, MissingPriceError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.account import Billed
+from sailor_cloud.provision.account import Billed, CredentialsEnd
 from sailor_cloud.provision.rendering.preview import preview
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run.folder import RunFolder
@@ -37,6 +39,35 @@ class AccountCheck:
         )
 
 
+def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -> None:
+    """Ask each cloud of a job whether it takes the caller's credentials, before a plan of the job is searched for.
+
+    `tell` gets a sentence for each cloud that refuses them while a plan could do without it. Raises CredentialsError
+    where no plan could.
+    """
+    used = sorted({entry.provider for entry in job.resources})
+    refused: list[CredentialsError] = []
+    for provider in used:
+        if not providers.on_a_cloud(provider):
+            continue
+        bought = providers.of(provider)
+        try:
+            _refuse_ended(bought.credentials_end(), now)
+            bought.check_caller(job.cloud)
+        except CredentialsError as error:
+            refused.append(error)
+    if refused and len(refused) == len(used):
+        raise CredentialsError("\n".join(str(error) for error in refused)) from refused[0]
+    for each in refused:
+        tell(f"{each}; a plan with nodes there can't be bought")
+
+
+def _refuse_ended(end: CredentialsEnd | None, now: datetime) -> None:
+    """Raise CredentialsError where credentials have ended."""
+    if end is not None and end.at is not None and end.at <= now:
+        raise CredentialsError(f"{end.what} have ended at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
+
+
 def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> AccountCheck:
     """Ask each cloud of a plan whether the caller's credentials last, and may do all that a run does until it is gone.
 
@@ -53,8 +84,7 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
     for provider in clouds:
         bought = providers.of(provider)
         end = bought.credentials_end()
-        if end is not None and end.at is not None and end.at <= now:
-            raise CredentialsError(f"{end.what} have ended at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
+        _refuse_ended(end, now)
         if end is not None and (end.at is None or end.at < ends_at):
             when = "at a time that they don't tell" if end.at is None else f"at {end.at:%Y-%m-%d %H:%M} UTC"
             notes.append(

@@ -138,6 +138,32 @@ def test_what_buying_on_a_cloud_lacks_is_told_before_the_search(tmp_path: Path) 
     assert "--ssh-from: is missing (your address, such as 203.0.113.7/32)" in answer.stderr
 
 
+TO_BUY = ("up", "job.yaml", "--ssh-from", "203.0.113.7/32")
+
+
+@pytest.mark.parametrize(
+    ("preset", "arguments", "home", "code", "message"),
+    [
+        ("aws", ("--yes",), "home", 1, "error: no AWS credentials; run 'aws configure' or 'aws sso login'"),
+        ("gcp", ("--yes",), "home", 1, "error: no Google Cloud credentials: "),
+        ("gcp", (), "home", 2, "error: there is no terminal to ask on; give --yes to buy without being asked"),
+        ("gcp", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be used: /proc/1/nope: No such file"),
+        ("local", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be used: /proc/1/nope: No such fil"),
+    ],
+)
+def test_credentials_terminal_and_state_folder_are_checked_before_the_search(
+    preset: str, arguments: tuple[str, ...], home: str, code: int, message: str, tmp_path: Path
+) -> None:
+    called("init", "--preset", preset, "--no-schema", cwd=tmp_path)
+    nobody = {"HOME": str(tmp_path), "AWS_CONFIG_FILE": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
+    nobody["NO_GCE_CHECK"] = "true"
+    with mock.patch("sailor_cloud.planner.search", side_effect=AssertionError("searched")) as search:
+        answer = called(*TO_BUY, *arguments, home=tmp_path / home, cwd=tmp_path, environment=nobody)
+    assert (answer.returncode, answer.stdout, search.called) == (code, "", False)
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith(message)
+
+
 @pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help"), ("schema", "job"), ("prices", "list")])
 def test_a_full_disk_behind_stdout_is_one_line_and_a_reader_that_left_is_none(arguments: tuple[str, ...]) -> None:
     command = [str(Path(sys.executable).with_name("sailor-cloud")), *arguments]

@@ -24,7 +24,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.account import Billed
-from sailor_cloud.provision.account_check import AccountCheck, check_account
+from sailor_cloud.provision.account_check import AccountCheck, check_account, check_credentials
 from sailor_cloud.provision.before_buying import check_before_taking_over
 from sailor_cloud.provision.bookkeeping import NODE, node_intent
 from sailor_cloud.provision.providers.aws import account as aws_account
@@ -60,7 +60,9 @@ def checked(document: PlanDocument) -> AccountCheck:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home without any credentials."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION", "AWS_CONFIG_FILE"):
+    # Clients are kept for each environment, and with them the credentials of another test's home.
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CREDENTIAL_EXPIRATION"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SHARED_CREDENTIALS_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -187,6 +189,42 @@ def test_credentials_that_have_ended_are_refused_with_the_next_step(home: Path) 
         pytest.raises(CredentialsError, match=r"AWS refuses the credentials: .*aws sso login"),
     ):
         checked(aws_document())
+
+
+def before_search(*providers: str) -> list[str]:
+    """Return what is told of the credentials for a job on some providers."""
+    (entry,) = gcp_document().job.resources
+    resources = tuple(entry.model_copy(update={"provider": Provider(name)}) for name in providers)
+    told: list[str] = []
+    check_credentials(gcp_document().job.model_copy(update={"resources": resources}), now=NOW, tell=told.append)
+    return told
+
+
+def test_before_a_search_credentials_that_are_taken_are_not_mentioned(aws: FakeCloud, google: FakeCloud) -> None:
+    assert before_search("aws", "gcp", "local") == []
+
+
+def test_before_a_search_refused_credentials_are_an_error(home: Path) -> None:
+    with (
+        serve_ec2(FakeCloud(), refused=True) as variables,
+        in_environment(variables),
+        pytest.raises(CredentialsError, match=r"AWS refuses the credentials: .*aws sso login"),
+    ):
+        before_search("aws")
+    answer = Answer(status=401, body=b"{}")
+    with (
+        serving(lambda ask: answer) as url,
+        in_environment(_google(url)),
+        pytest.raises(CredentialsError, match=r"Google Cloud refuses the credentials: 401 .*gcloud auth"),
+    ):
+        before_search("gcp")
+
+
+def test_before_a_search_a_cloud_that_a_plan_can_do_without_is_a_note(home: Path, google: FakeCloud) -> None:
+    without = "no AWS credentials; run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and "
+    assert before_search("aws", "gcp") == [f"{without}AWS_SECRET_ACCESS_KEY; a plan with nodes there can't be bought"]
+    with pytest.raises(CredentialsError, match="no AWS credentials"):
+        before_search("aws")
 
 
 def test_google_that_cannot_be_asked_is_told_and_no_error() -> None:

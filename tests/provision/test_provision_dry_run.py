@@ -173,7 +173,7 @@ def test_allow_stale_passes_stale_prices_but_nothing_else(tmp_path: Path) -> Non
     allowed = up(planned, tmp_path, "--yes", "--allow-stale", *SSH_FROM, environment=nobody)
     assert (allowed.returncode, "--allow-stale" in allowed.stderr) == (1, False)
     assert "note: no source has seen aws sell g4dn.2xlarge in use1-az6, and it can't be asked" in allowed.stderr
-    assert "Unable to locate credentials" in allowed.stderr
+    assert "error: no AWS credentials; run 'aws configure'" in allowed.stderr
 
 
 def doubted(offer: Offer) -> Offer:

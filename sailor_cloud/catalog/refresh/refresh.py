@@ -58,8 +58,9 @@ def refresh(
 
     `cloud` names accounts, where the credentials alone don't. Writes a snapshot if anything was read. Raises
     CredentialsError where neither credentials nor public catalogs bring prices of a named provider, RequestError for an
-    unknown region, DataError where the snapshot can't be written.
+    unknown region or an unusable folder, DataError where the snapshot can't be written.
     """
+    resources.writable_home()
     shipped, current = load(resources.data_root()), load()
     wanted = frozenset(regions)
     now = clock.now()
@@ -77,13 +78,13 @@ def refresh(
             if found is not None and found.offers:
                 fetched[provider] = found
                 skipped[provider] = f"its own prices ({error}); public catalogs were read instead"
-            elif provider in providers:
-                why = "" if found is None else f"; public catalogs: {'; '.join(found.missing) or 'nothing newer'}"
+                continue
+            why = "" if found is None else f"; public catalogs: {'; '.join(found.missing) or 'nothing newer'}"
+            if provider in providers:
                 raise CredentialsError(f"{error}{why}") from error
-            else:
-                skipped[provider] = str(error)
+            skipped[provider] = f"{error}{why}"
     if not fetched:
-        raise CredentialsError("; ".join(skipped.values()))
+        raise CredentialsError("\n".join(skipped.values()))
     with snapshots.alone():
         return _finish(shipped, fetched, skipped, now)
 

@@ -114,6 +114,8 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
+    if plan_file is None and not dry_run and not yes:
+        _check_terminal()
     document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster, dry_run)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
@@ -135,7 +137,7 @@ def up(
         allow_doubtful=allow_doubtful,
         allow_missing_permissions=allow_missing_permissions,
         buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
-        tell=lambda note: echo(f"note: {note}", err=True),
+        tell=_tell,
     )
     if (files := described(document.job, job_file.parent)) is not None:
         echo(files, err=True)
@@ -176,12 +178,16 @@ def _document(
     cluster: Path | None,
     dry_run: bool,
 ) -> PlanDocument:
+    from datetime import UTC, datetime
+
     from sailor_cloud import api
     from sailor_cloud.launch.start import check_job
     from sailor_cloud.model.document import Pick
+    from sailor_cloud.provision.account_check import check_credentials
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_a_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
+    from sailor_cloud.resources import writable_home
     from sailor_cloud.workload.hub import pinned_as
 
     job = read_job(job_file, on=on, cluster=cluster)
@@ -195,6 +201,8 @@ def _document(
             raise RequestError(missing)
         if not dry_run:
             check_job(job, job_file.parent)
+            writable_home()
+            check_credentials(job, now=datetime.now(UTC), tell=_tell)
         with waiting("searching for the best plan") as show:
             return api.plan(
                 job,
@@ -222,6 +230,15 @@ def _document(
     return checked.document
 
 
+def _tell(note: str) -> None:
+    echo(f"note: {note}", err=True)
+
+
+def _check_terminal() -> None:
+    if not sys.stdin.isatty():
+        raise RequestError("there is no terminal to ask on; give --yes to buy without being asked")
+
+
 def _reserved_confirmed(document: PlanDocument) -> bool:
     """Show the whole price of what is bought apart from nodes, and ask for it alone; yes where there is nothing."""
     from datetime import UTC, datetime, timedelta
@@ -240,8 +257,7 @@ def _confirmed(document: PlanDocument) -> bool:
 
     cost = document.cost
     assert cost is not None
-    if not sys.stdin.isatty():
-        raise RequestError("there is no terminal to ask on; give --yes to buy without being asked")
+    _check_terminal()
     worst = f", at worst {cost.worst_case_usd:.2f} USD" if cost.worst_case_usd is not None else ""
     most = unlimited_usd(document)
     if most is not None:

@@ -234,6 +234,13 @@ class MachineProvider(Protocol):
         """Return when the caller's credentials end for good; None where they are renewed. Raises CredentialsError."""
         return None
 
+    def check_caller(self, cloud: Cloud) -> None:
+        """Ask who the caller is. Raises CredentialsError where there are no credentials, or they are refused.
+
+        What can't be asked is no refusal.
+        """
+        return None
+
     def rights(self, document: PlanDocument, kinds: Collection[str]) -> Rights:
         """Return which permissions the caller lacks to make, watch and delete resources of some types.
 

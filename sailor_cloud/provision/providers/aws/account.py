@@ -11,7 +11,7 @@ from typing import Any
 from sailor_cloud.catalog.providers.aws.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.job import Cloud, NetworkAccess
 from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.permissions import ACTIONS, BESIDE
@@ -83,6 +83,25 @@ def _time(text: str) -> datetime | None:
     return told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
 
 
+def check_caller(cloud: Cloud) -> None:
+    """Ask AWS who the caller is. Raises CredentialsError where nobody is, or AWS refuses the credentials."""
+    try:
+        boto_client(_HOME, "sts").get_caller_identity()
+    except Exception as error:
+        if (refused := _refused(error)) is not None:
+            raise refused from error
+
+
+def _refused(error: Exception) -> CredentialsError | None:
+    """Return the error for credentials that are missing or that AWS refuses; None for any other error."""
+    if type(error).__name__ == "NoCredentialsError":
+        return CredentialsError(f"no AWS credentials; {HOW}")
+    code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    if is_refusal(error) or code in ("ExpiredTokenException", "UnrecognizedClientException"):
+        return CredentialsError(f"AWS refuses the credentials: {error}; {HOW}")
+    return None
+
+
 def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     """Return which of the actions that a run needs IAM would refuse the caller.
 
@@ -110,9 +129,8 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     except ProvisionError as error:
         return Rights(unasked=str(error))
     except Exception as error:
-        code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
-        if is_refusal(error) or code in ("ExpiredTokenException", "UnrecognizedClientException"):
-            raise CredentialsError(f"AWS refuses the credentials: {error}; {HOW}") from error
+        if (refused := _refused(error)) is not None:
+            raise refused from error
         return Rights(unasked=str(error))
     return Rights(missing=tuple(missing))
 
@@ -194,8 +212,8 @@ def billed(run_id: str, today: date) -> Billed:
                 final = end
         switch_on = "" if amounts else _switch_on(explorer)
     except Exception as error:
-        if is_refusal(error):
-            raise CredentialsError(f"AWS refuses the credentials: {error}; {HOW}") from error
+        if (refused := _refused(error)) is not None:
+            raise refused from error
         raise ProvisionError(
             f"Cost Explorer can't be asked: {error}; it needs ce:GetCostAndUsage and ce:ListCostAllocationTags, and "
             "must have been opened once in the console"

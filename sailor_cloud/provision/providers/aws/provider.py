@@ -102,6 +102,7 @@ class Aws(MachineProvider):
     host_keys = staticmethod(access.host_keys)
     is_refusal = staticmethod(is_refusal)
     credentials_end = staticmethod(account.credentials_end)
+    check_caller = staticmethod(account.check_caller)
     rights = staticmethod(account.rights)
     delete_bucket = "aws s3 rb s3://{name} --force"
     capacity = staticmethod(apart.variables)

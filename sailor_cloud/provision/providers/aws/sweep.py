@@ -337,9 +337,14 @@ def boto_client(region: str, service: str = "ec2") -> Any:
 
 @lru_cache(maxsize=64)
 def _client(region: str, service: str, environment: tuple[tuple[str, str], ...]) -> Any:
+    return _session(environment).client(service, region_name=region)
+
+
+@lru_cache(maxsize=8)
+def _session(environment: tuple[tuple[str, str], ...]) -> Any:
+    """Return a session that has taken its credentials from an environment, and takes them from no later one."""
     try:
         import boto3
     except ImportError as error:
         raise ProvisionError("looking at AWS needs boto3; install it with pip install 'sailor-cloud[aws]'") from error
-    client: Any = boto3.client
-    return client(service, region_name=region)
+    return boto3.Session()

@@ -58,6 +58,36 @@ def credentials_end() -> CredentialsEnd | None:
     return CredentialsEnd(what="the Google Cloud credentials", at=at, renew=HOW)
 
 
+def check_caller(cloud: Cloud) -> None:
+    """Ask the project for one permission. Raises CredentialsError without credentials, or where they are refused."""
+    if cloud.gcp is None:
+        return
+    try:
+        _granted(cloud.gcp.project, ["compute.instances.create"])
+    except CredentialsError:
+        raise
+    except Exception as error:
+        if (refused := _refused(error)) is not None:
+            raise refused from error
+
+
+def _granted(project: str, asked: list[str]) -> set[str]:
+    """Return which of some permissions the caller has on a project."""
+    granted = set[str]()
+    projects = google_api(*_PROJECTS)
+    for first in range(0, len(asked), _AT_ONCE):
+        body = {"permissions": asked[first : first + _AT_ONCE]}
+        granted |= set(projects.post(f"/v1/projects/{project}:testIamPermissions", body).get("permissions", ()))
+    return granted
+
+
+def _refused(error: Exception) -> CredentialsError | None:
+    """Return the error for credentials that Google Cloud refuses; None for any other error."""
+    if status_of(error) == 401 or type(error).__name__ == "RefreshError":
+        return CredentialsError(f"Google Cloud refuses the credentials: {error}; {HOW}")
+    return None
+
+
 def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     """Return which of the permissions that a run needs the caller lacks on the project.
 
@@ -73,19 +103,14 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
         # A bucket of the user's may lie in another project, or have rights of its own.
         wanted = {right for right in wanted if not right.startswith("storage.")}
     wanted |= BESIDE["sweep"] | (BESIDE["sweep beside compute"] if may_have_data(document.job) else set())
-    asked, granted = sorted(wanted), set[str]()
+    asked = sorted(wanted)
     try:
-        projects = google_api(*_PROJECTS)
-        for first in range(0, len(asked), _AT_ONCE):
-            body = {"permissions": asked[first : first + _AT_ONCE]}
-            granted |= set(
-                projects.post(f"/v1/projects/{account.project}:testIamPermissions", body).get("permissions", ())
-            )
+        granted = _granted(account.project, asked)
     except CredentialsError:
         raise
     except Exception as error:
-        if status_of(error) == 401 or type(error).__name__ == "RefreshError":
-            raise CredentialsError(f"Google Cloud refuses the credentials: {error}; {HOW}") from error
+        if (refused := _refused(error)) is not None:
+            raise refused from error
         return Rights(unasked=_told(error))
     return Rights(missing=tuple(right for right in asked if right not in granted))
 
@@ -105,8 +130,8 @@ def billed(run_id: str, cloud: Cloud) -> Billed:
     except CredentialsError:
         raise
     except Exception as error:
-        if status_of(error) == 401 or type(error).__name__ == "RefreshError":
-            raise CredentialsError(f"Google Cloud refuses the credentials: {error}; {HOW}") from error
+        if (refused := _refused(error)) is not None:
+            raise refused from error
         raise ProvisionError(
             f"the billing export {account.billing_export} can't be read: {_told(error)}; it needs bigquery.jobs.create "
             f"on {account.project} and bigquery.tables.getData on the table"

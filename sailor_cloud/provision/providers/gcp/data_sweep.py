@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 from urllib.parse import quote
 
+from sailor_cloud.catalog.providers.gcp.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
@@ -222,7 +223,8 @@ def _session(*, plain: bool) -> Session:
     try:
         credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     except GoogleAuthError as error:
-        raise CredentialsError(f"Google Cloud has no credentials to look for buckets with: {error}") from error
+        why = str(error).partition(". ")[0]
+        raise CredentialsError(f"no Google Cloud credentials: {why}; {HOW}") from error
     made = AuthorizedSession
     return cast(Session, made(credentials))
 

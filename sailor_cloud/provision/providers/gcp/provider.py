@@ -60,6 +60,7 @@ class Gcp(MachineProvider):
     host_keys = staticmethod(access.host_keys)
     is_refusal = staticmethod(is_refusal)
     credentials_end = staticmethod(account.credentials_end)
+    check_caller = staticmethod(account.check_caller)
     rights = staticmethod(account.rights)
     quota_numbers = staticmethod(quota_numbers)
     refusals = staticmethod(refusals)
