@@ -54,6 +54,11 @@ def usd_text(amount: float) -> str:
     return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
 
 
+def dollars_text(amount: float) -> str:
+    """Return dollars to the cent, and with more digits only where cents would say nothing: `5.31`, `0.0312`."""
+    return f"{amount:,.2f}" if abs(amount) >= 0.1 else usd_text(amount)
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number of things: `1 node`, `2 nodes`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
@@ -74,5 +79,4 @@ def signed_usd_text(amount: float) -> str:
     """Return a difference in dollars: `+6.56 USD`, `-0.0312 USD`, `for the same money`."""
     if abs(amount) < 0.00005:
         return "for the same money"
-    digits = f"{abs(amount):,.2f}" if abs(amount) >= 1 else usd_text(abs(amount))
-    return f"{'-' if amount < 0 else '+'}{digits} USD"
+    return f"{'-' if amount < 0 else '+'}{dollars_text(abs(amount))} USD"

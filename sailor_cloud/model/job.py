@@ -181,14 +181,15 @@ class Training(_Part):
     )
     sums: SumFormat = Field(
         default=SumFormat.FP32,
-        description="What gradients travel in between pipelines; in bf16 they lose precision and half of their bytes.",
+        description="Format of gradients in all-reduces between pipelines; bf16 halves the bytes and loses precision.",
     )
     compile: bool = Field(default=False, description="Run each layer as torch.compile makes it; not with dropout.")
     sync_every: int | None = Field(
         default=None,
         gt=0,
-        description="Pipelines that share no zone bring their weights together after so many steps (DiLoCo) and sum no "
-        "gradients meanwhile; null: at every step. It trains another course, so it is never chosen for you.",
+        description="Pipelines in different zones average their weights every so many steps (DiLoCo) and exchange no "
+        "gradients in between; null: they synchronize at every step. It changes how the model converges, so it is "
+        "never chosen for you.",
     )
 
     @model_validator(mode="after")

@@ -128,7 +128,7 @@ def _unknowns(layout: Layout, iteration: Iteration, model: ErrorModel) -> Iterat
         hidden = max(0.0, _exchanged_s(layout, iteration) / total - synced)
         yield Unknown(
             kind=Kind.NETWORK,
-            what="what of the exchange hides behind the passes",
+            what="how much of the all-reduces the passes hide",
             half=min(1.0, hidden) * model.overlap,
             measured=True,
             measurement=_RUN,

@@ -187,8 +187,8 @@ def export(plan_file: Path, form: str, output: Path | None, wheel: str | None, a
     """Write the plan document PLAN for another tool: JSON for Sailor's artifact, a batch script for Slurm's sbatch,
     manifests with a JobSet for Kubernetes, options for torchtitan, a job group for SkyPilot.
 
-    Scripts and manifests hold the whole plan. Nobody follows what they start: no budget is kept and nothing is planned
-    anew. Without -o the plan itself is printed; with it, --json tells what was written where.
+    Scripts and manifests hold the whole plan. Nothing watches the jobs that they start: no budget is kept and nothing
+    is re-planned. Without -o the result is printed; with -o, --json lists the files written.
 
     \b
     sailor-cloud export plan.json --format sailor-artifact -o sailor.json

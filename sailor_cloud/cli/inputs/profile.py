@@ -74,14 +74,14 @@ def profile(
     as_of: datetime | None,
     as_json: bool,
 ) -> None:
-    """Train a few steps of the model of the job file JOB in all the shapes asked for, and write what they took.
+    """Train a few steps of the model of the job file JOB in every shape asked for, and write times and memory.
 
     \b
     sailor-cloud profile job.yaml -o measured
     sailor-cloud plan job.yaml --profiles measured --network measured
 
-    Takes minutes. Interrupted, it goes on where it was when called again. On a cloud, run it on a node of the kind
-    that the plan is to buy.
+    Takes minutes. After an interruption, a second call continues where the first stopped. On a cloud, run it on a node
+    of the type that the plan will buy.
     """
     from sailor_cloud import catalog, workload
     from sailor_cloud.catalog.job_check import resource_problems

@@ -28,7 +28,12 @@ from sailor_cloud.cli.terminal.waiting import waiting
 @cluster_options
 @data_options
 @as_of_option
-@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Whose simulator judges all plans.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
+    help="The training program whose simulator judges all plans.",
+)
 @click.option("--strategies", metavar="NAMES", help="Only these, with commas between them, for example metis,amp.")
 @click.option("--no-oracle", is_flag=True, help="Leave out the rows in which our simulator ranks their plans.")
 @click.option(
@@ -38,7 +43,7 @@ from sailor_cloud.cli.terminal.waiting import waiting
     type=POSITIVE,
     help="Stop each search after this many seconds.",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json", "markdown", "html"]), help="Form of the result.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "markdown", "html"]), help="Output format.")
 @json_option
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
 def compare(
@@ -57,7 +62,7 @@ def compare(
     """Plan the job file JOB by our search and by eleven published planners, all judged by our simulator.
 
     Each planner's first row is the plan that its own cost model ranks first among those that fit. Its row 'oracle' is
-    the best of the same plans by our simulator: the two tell a small space from a wrong model.
+    the best of the same plans by our simulator. The two rows separate a small search space from a wrong model.
 
     \b
     sailor-cloud compare job.yaml

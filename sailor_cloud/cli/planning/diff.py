@@ -22,7 +22,7 @@ _DOCUMENT = click.Path(dir_okay=False, path_type=Path)
 @click.command(short_help="Show what the change from one plan to another costs.")
 @click.argument("base", metavar="BASE.json", type=_DOCUMENT)
 @click.argument("head", metavar="HEAD.json", type=_DOCUMENT)
-@click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Form of the result.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Output format.")
 @json_option
 @click.option("--fail-above-usd", metavar="USD", type=NOT_NEGATIVE, help="Exit with 1 where HEAD costs more extra.")
 @click.option(

@@ -47,12 +47,10 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
     "restrictions",
     multiple=True,
     type=click.Choice(RESTRICTIONS),
-    help="Search a smaller space, to see what the restriction costs; may be given several times.",
+    help="Search a smaller space to see what the restriction costs; may be given several times.",
 )
 @click.option("--top", metavar="N", type=click.IntRange(0, 50), default=0, help="Also show N plans of other kinds.")
-@click.option(
-    "--frontier", is_flag=True, help="Also show the best plans from the fastest to the cheapest; HTML has them anyway."
-)
+@click.option("--frontier", is_flag=True, help="Also show the Pareto frontier of time and money; HTML always has it.")
 @choose_option
 @click.option(
     "--time-limit",
@@ -69,10 +67,12 @@ _ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown",
 @click.option(
     "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="The training program that the plan is for."
 )
-@click.option("--strategy", metavar="NAME", help="Let a published planner make the search; 'compare' lists them.")
-@click.option("--oracle", is_flag=True, help="With --strategy: our simulator ranks its plans, not its own cost model.")
+@click.option("--strategy", metavar="NAME", help="Search with a published planner; 'compare' lists them.")
+@click.option(
+    "--oracle", is_flag=True, help="With --strategy: rank its plans by our simulator, not by its own cost model."
+)
 @click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Form of the result; else FILE's ending says it.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Output format; by default FILE's ending decides.")
 @json_option
 @click.option(
     "-o",

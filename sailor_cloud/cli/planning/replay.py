@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     help="With recorded spot availability: start the job anew at this interval.",
 )
 @cluster_options
-@click.option("-v", "--verbose", is_flag=True, help="Tell what the controller does.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what the controller does.")
 @as_of_option
 @json_option
 def replay(

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @click.option("--focus", is_flag=True, help="Write what they have cost as CSV in the format of FOCUS 1.0.")
 @json_option
 def history(job: str | None, measurements: bool, forget: bool, by: str | None, focus: bool, as_json: bool) -> None:
-    """Show the runs that have ended, with what was planned beside what came of it.
+    """Show the runs that have ended, with planned and actual figures.
 
-    --measurements prints a row for every plan that trained, in the format of measured iterations that
-    benchmarks/simulator_accuracy reads, and keeps the rows on this machine: plans correct their layers and links by
-    them, and are surer, until --forget. A file measured_iterations.csv in the folder of --profiles goes before.
+    --measurements prints a row for every plan that trained, in the format that benchmarks/simulator_accuracy reads. It
+    also keeps the rows on this machine: later plans correct their layer and link times by them, until --forget. A file
+    measured_iterations.csv in the folder of --profiles is used first.
 
     \b
     sailor-cloud history --job first-run

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Look for resources that carry the tag of a run, and delete what no live run owns.
 
-    Looks into every project and region that runs of this machine have touched. What a run of another machine has is
-    left alone until it has expired, unless --older-than says otherwise. What has no tag of a run is never touched.
+    Looks into every project and region that runs of this machine have used. Resources of another machine's runs are
+    left alone until they expire, unless --older-than says otherwise. Resources without a run's tag are never touched.
 
     \b
     sailor-cloud reap

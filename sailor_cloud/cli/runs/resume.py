@@ -13,14 +13,16 @@ from sailor_cloud.cli.terminal.options import PRIVATE, data_options, json_option
 @click.command(short_help="Take a run over whose controller has died.")
 @run_argument()
 @data_options
-@click.option("--allow-missing-permissions", is_flag=True, help="Go on although you lack permissions for it.")
+@click.option(
+    "--allow-missing-permissions", is_flag=True, help="Continue even if you lack permissions that the run needs."
+)
 @json_option
 def resume(run: str, allow_missing_permissions: bool, as_json: bool) -> int:
-    """Take RUN over after its controller has died, and go on with it as 'up' does.
+    """Take over RUN after its controller has died, and continue as 'up' does.
 
-    The ranks have gone on meanwhile; nothing is started again unless a node or a rank was lost. Where the training has
+    Ranks keep training without a controller; nothing is restarted unless a node or a rank was lost. If training has
     ended, this tears the run down and shows the receipt. --pricing, --network and --profiles are those of 'up' unless
-    given anew.
+    given again.
 
     \b
     sailor-cloud resume RUN

@@ -43,22 +43,24 @@ DECLINED = 1
     "plan_file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Carry out the plan in FILE, as 'plan -o' wrote it, instead of searching; its figures are worked out again.",
+    help="Run the plan that 'plan -o' wrote to FILE instead of searching; its figures are recomputed.",
 )
 @choose_option
 @click.option("--budget", metavar="USD", type=POSITIVE, help="Replace the job's budget.")
 @click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
 @click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
-@click.option("--ssh-from", metavar="CIDR", help="The address from which nodes on a cloud let SSH in: yours.")
-@click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud although prices of the plan are doubtful.")
-@click.option("--allow-missing-permissions", is_flag=True, help="Buy although you lack permissions that the run needs.")
-@click.option("--allow-stale", is_flag=True, help="Buy on a cloud although prices of the plan are stale.")
-@click.option("--no-fallback", is_flag=True, help="End the run if this plan's nodes can't be had; take no other plan.")
+@click.option("--ssh-from", metavar="CIDR", help="Your address; nodes on a cloud accept SSH from it alone.")
+@click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud even if prices of the plan are doubtful.")
+@click.option("--allow-missing-permissions", is_flag=True, help="Buy even if you lack permissions that the run needs.")
+@click.option("--allow-stale", is_flag=True, help="Buy on a cloud even if prices of the plan are stale.")
+@click.option(
+    "--no-fallback", is_flag=True, help="End the run if this plan's nodes are unavailable; use no other plan."
+)
 @click.option(
     "--replan-slow-links",
     is_flag=True,
-    help="Plan anew when links measure more than 30 % below their profile; by default this is only reported.",
+    help="Re-plan when links measure more than 30 % below their profile; by default this is only reported.",
 )
 @click.option("--buy-reserved", is_flag=True, help="Buy the plan's reservations and capacity blocks without asking.")
 @click.option("--yes", is_flag=True, help="Do not ask before buying nodes.")

@@ -103,7 +103,7 @@ def as_of_option(command: _Command) -> _Command:
         "--as-of",
         metavar="DATE",
         type=click.DateTime(["%Y-%m-%d"]),
-        help="Judge the age of prices as on this day instead of today.",
+        help="Judge the age of prices as of this day, not of today.",
     )(command)
 
 
@@ -120,11 +120,13 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     found: Callable[..., Any] = within
     for name, what in (
-        ("--pricing", "Prices"),
-        ("--network", "Bandwidth profiles"),
-        ("--profiles", "Compute profiles"),
+        ("--pricing", "prices"),
+        ("--network", "bandwidth profiles"),
+        ("--profiles", "compute profiles"),
     ):
-        option = click.option(name, metavar="DIR", type=_FOLDER, help=f"{what} that go before the shipped ones.")
+        option = click.option(
+            name, metavar="DIR", type=_FOLDER, help=f"A folder of {what} to use before the shipped ones."
+        )
         found = option(found)
     return found
 
@@ -136,9 +138,13 @@ def cluster_options(command: _Command) -> _Command:
             "--cluster",
             metavar="FILE",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="The inventory of --on, cluster.yaml, where the job names none.",
+            help="The inventory for --on (cluster.yaml), unless the job names one.",
         ),
-        click.option("--on", type=click.Choice(provider.CLUSTERS), help="Use the nodes of a cluster, and no others."),
+        click.option(
+            "--on",
+            type=click.Choice(provider.CLUSTERS),
+            help="Use the nodes of a cluster instead of the job's resources.",
+        ),
     ):
         command = option(command)
     return command
@@ -152,7 +158,7 @@ def choose_option(command: _Command) -> _Command:
     return click.option(
         "--choose",
         type=click.Choice(("cheapest", "balanced", "fastest")),
-        help="Take this plan of the three; by default the goal decides.",
+        help="Choose this one of the three plans; by default the goal decides.",
     )(command)
 
 

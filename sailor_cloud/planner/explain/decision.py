@@ -26,7 +26,7 @@ from sailor_cloud.planner.space.goals import NEARLY, TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.restrictions import Restriction, part_of
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.units import GIB, pace_text, signed_usd_text, usd_text
+from sailor_cloud.units import GIB, dollars_text, pace_text, signed_usd_text, usd_text
 
 # Plans tried under the replay for each pick and for each thing that is left out; steps taken from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
@@ -417,13 +417,9 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (
-        f"{_dollars(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
-        f"{_dollars(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
+        f"{dollars_text(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
+        f"{dollars_text(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
     )
-
-
-def _dollars(usd: float) -> str:
-    return f"{usd:,.2f}" if usd >= 1 else usd_text(usd)
 
 
 def _trade(slow: float, low: float, fast: float, high: float) -> str:
@@ -448,7 +444,7 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     stale = [line.price_as_of for line in cost.lines if line.stale]
     if stale:
         total = cost.worst_case_usd
-        worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{usd_text(total)} USD"
+        worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{dollars_text(total)} USD"
         yield (
             f"prices are up to {(as_of - min(stale)).days} days old: the worst case is {worst}, and 'up' on a cloud "
             "refuses stale prices"
@@ -462,6 +458,6 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     needed, stage = max(estimated, key=lambda entry: entry[0] / entry[1].limit_bytes, default=(0, None))
     if stage is not None and needed * (1.0 + _MEMORY_ERROR) > stage.limit_bytes:
         yield (
-            f"stage {stage.stage} may run out of memory: {needed / GIB:.1f} of {stage.limit_bytes / GIB:.1f} GiB is "
-            f"an estimate, and such estimates are off by {100 * _MEMORY_ERROR:.1f} % on average"
+            f"stage {stage.stage} may run out of memory: {needed / GIB:.1f} of {stage.limit_bytes / GIB:.1f} GiB, "
+            f"without fragmentation, is an estimate, and estimates are off by {100 * _MEMORY_ERROR:.1f} % on average"
         )

@@ -42,7 +42,7 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {before - after:,.4f} USD/iteration"
         return (
             Alternative(
-                label=f"sync_every: {_EVERY} ({told}; trains another course)",
+                label=f"sync_every: {_EVERY} ({told}; converges differently)",
                 plan=there,
                 iteration_s=then.prediction.iteration_s_replay,
                 throughput_iterations_per_s=then.prediction.throughput_iterations_per_s,

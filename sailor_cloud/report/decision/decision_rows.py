@@ -16,6 +16,7 @@ from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.markdown import table as markdown_table
 from sailor_cloud.report.tables import plain_table
+from sailor_cloud.units import dollars_text
 
 MARK, WIDE = "▶", 100
 _HEADINGS = ("choose", "USD", "time", "in limits", "runs on")
@@ -25,8 +26,9 @@ _NUMBERS = _HEADINGS[1:4]
 def headline(job: Job, decision: Decision) -> str:
     """Say which plan is chosen and by whom."""
     by = f"the goal is {job.goal.value}" if decision.asked is None else f"--choose {decision.asked.value}"
-    names = " and ".join(pick.value for pick in decision.choice(decision.chosen).picks)
-    return f"the {names} plan is chosen ({by})"
+    first, *others = (pick.value for pick in decision.choice(decision.chosen).picks)
+    also = f", which is also the {' and the '.join(others)} one" if others else ""
+    return f"the {first} plan is chosen{also} ({by})"
 
 
 def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
@@ -36,7 +38,7 @@ def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
     per = "" if job.training.steps else " per iteration"
     return (
         " and ".join(pick.value for pick in choice.picks),
-        text.usd(choice.usd) + per,
+        dollars_text(choice.usd) + per,
         text.seconds(choice.seconds) + per,
         "" if choice.within_limits is None else _short(choice.within_limits),
         f"{devices} {' and '.join(choice.markets)} in {place}",
@@ -58,7 +60,7 @@ def limits_note(job: Job) -> str:
     given = (("budget", job.constraints.budget_usd), ("deadline", job.constraints.deadline))
     known = [name for name, value in given if value is not None]
     hold = "hold" if len(known) > 1 else "holds"
-    return f"in limits: the chance that the {' and the '.join(known)} {hold}" if known else ""
+    return f"in limits: the chance that the {' and the '.join(known)} {hold} at the prices shown" if known else ""
 
 
 def decision_report(job: Job, decision: Decision, *, width: int, ascii_only: bool = False) -> RenderableType:

@@ -26,7 +26,7 @@ def test_the_saving_of_a_plan_over_zones_is_shown_for_the_same_nodes() -> None:
     before = evaluate(far, scenario).cost.total_usd
     assert before is not None
     assert found.total_usd is not None
-    assert found.label == f"sync_every: 100 (saves {before - found.total_usd:,.2f} USD; trains another course)"
+    assert found.label == f"sync_every: 100 (saves {before - found.total_usd:,.2f} USD; converges differently)"
     egress = sum(line.usd for line in evaluate(far, scenario).cost.lines if line.kind == "egress")
     assert before - found.total_usd > 0.9 * egress > 0
 
