@@ -149,9 +149,9 @@ def decision_as_html(job: Job, decision: Decision) -> Markup:
     parts = [element("h2", "Decision"), element("p", headline(job, decision), class_="proof")]
     parts += [element("p", note, class_="note") for note in decision.notes]
     parts.append(element("div", *cards, class_="choices"))
+    if note := limits_note(job):
+        parts.append(element("p", note, class_="key"))
     if decision.left_out:
         rows = [left_out_cells(row) for row in decision.left_out]
         parts.append(html_table(("why not", "insisting on it", "would run on"), rows))
-    if note := limits_note(job):
-        parts.append(element("p", note, class_="key"))
     return element("section", *parts, id="decision")

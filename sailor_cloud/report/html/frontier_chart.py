@@ -38,7 +38,8 @@ def frontier_chart(document: PlanDocument) -> Markup:
     ]
     if len(chosen) + len(others) + len(best) + len(hourly) + len(choose) < 2:
         return Markup("")
-    label = {"show": True, "position": "right", "formatter": "{b}"}
+    # Nothing is drawn above and to the right of a point of the frontier: its line falls.
+    label = {"show": True, "position": "right", "offset": [0, -9], "formatter": "{b}"}
     series: list[dict[str, Any]] = [
         {
             "name": "nothing beats it",
@@ -85,7 +86,8 @@ def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
     given, steps = document.constraints, document.job.training.steps
     lines: list[dict[str, Any]] = []
     if steps and given.budget_usd is not None:
-        lines.append({"yAxis": given.budget_usd, "name": "budget"})
+        # At the end of the line it would lie outside the chart.
+        lines.append({"yAxis": given.budget_usd, "name": "budget", "label": {"position": "insideEndTop"}})
     if steps and given.deadline is not None:
         lines.append({"xAxis": given.deadline / steps * factor, "name": "deadline"})
     style = {

@@ -29,7 +29,7 @@ def money_chart(document: PlanDocument) -> Markup:
             "nameGap": 28,
             "axisLabel": {"hideOverlap": True},
         },
-        "grid": {"left": 24, "right": 120, "top": 40, "bottom": 40, "containLabel": True},
+        "grid": {"left": 24, "right": 190, "top": 40, "bottom": 40, "containLabel": True},
         "series": [
             {**bar, "name": "expected", "data": expected, "color": "var(--c1)"},
             {
@@ -53,4 +53,5 @@ def _tip(branch: CostBranch) -> str:
 
 def _named(branch: CostBranch, whole: float) -> str:
     share = f" ({text.share(branch.usd / whole)})" if whole else ""
-    return f"{text.usd_beside(branch.usd, whole)}{share}"
+    expected, worst = text.usd_beside(branch.usd, whole), text.usd_beside(branch.worst_usd, whole)
+    return f"{expected}{share}" if expected == worst else f"{expected}{share}, at worst {worst}"
