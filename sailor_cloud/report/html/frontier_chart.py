@@ -39,7 +39,8 @@ def frontier_chart(document: PlanDocument) -> Markup:
     if len(chosen) + len(others) + len(best) + len(hourly) + len(choose) < 2:
         return Markup("")
     # Nothing is drawn above and to the right of a point of the frontier: its line falls.
-    label = {"show": True, "position": "right", "offset": [0, -9], "formatter": "{b}"}
+    label = {"show": True, "position": "right", "formatter": "{b}"}
+    above = {"labelLayout": {"dy": -10}}
     series: list[dict[str, Any]] = [
         {
             "name": "nothing beats it",
@@ -52,10 +53,10 @@ def frontier_chart(document: PlanDocument) -> Markup:
             "color": "var(--accent)",
         },
         _dots("fewer USD per hour", hourly, 5, "var(--muted)"),
-        _dots("alternative", others, 11, "var(--c2)", label=label),
-        _dots("other choice", choose, 14, "var(--c3)", label=label),
+        _dots("alternative", others, 11, "var(--c2)", label=label, **above),
+        _dots("other choice", choose, 14, "var(--c3)", label=label, **above),
         {
-            **_dots("chosen", chosen, 17, "var(--accent)", label={**label, "fontWeight": "bold"}),
+            **_dots("chosen", chosen, 17, "var(--accent)", label={**label, "fontWeight": "bold"}, **above),
             **_limits(document, factor),
         },
     ]
