@@ -377,6 +377,12 @@ class Controller:
 
 
 def _command_ended(context: RunContext) -> str:
-    saved = any(leg.monitor.checkpoints for leg in legs(context.folder))
+    monitors = [leg.monitor for leg in legs(context.folder)]
+    saved = any(monitor.checkpoints for monitor in monitors)
     kept = f"what it has saved is in {context.checkpoints_dir}" if saved else "it has saved no checkpoint"
-    return f"the command has ended; {kept}"
+    told = (
+        ""
+        if any(monitor.steps_done for monitor in monitors)
+        else '. It has reported no step, so its pace and its cost per step are not known: print lines such as {"step": 20}'
+    )
+    return f"the command has ended; {kept}{told}"
