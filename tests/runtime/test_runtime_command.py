@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,46 @@ def test_after_a_kill_only_what_was_left_alone_before_or_written_after_sigterm_c
     assert saved.look((), over=True, clean=False) == []
     assert saved.look((), over=True, clean=False, told_at=time.time()) == []
     assert [one["name"] for one in saved.look((), over=True, clean=False, told_at=time.time() - 10)] == ["step-10.pt"]
+
+
+def test_after_a_kill_a_file_counts_that_ends_as_its_format_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_QUIET_FILE_S", 100.0)
+    saved = node(tmp_path)
+    header = json.dumps({"__metadata__": {}, "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    whole = len(header).to_bytes(8, "little") + header + bytes(8)
+    (saved.folder / "step-1.safetensors").write_bytes(whole)
+    (saved.folder / "step-2.safetensors").write_bytes(whole[:-1])
+    (saved.folder / "step-3.safetensors").write_bytes(bytes(100))
+    with zipfile.ZipFile(saved.folder / "step-4.pt", "w") as archive:
+        archive.writestr("data.pkl", bytes(5000))
+    (saved.folder / "step-5.pt").write_bytes((saved.folder / "step-4.pt").read_bytes()[:-30])
+    assert saved.look(()) == []
+    assert [one["name"] for one in saved.look((), over=True, clean=False)] == ["step-1.safetensors", "step-4.pt"]
+
+
+def test_after_a_kill_a_folder_counts_that_has_the_last_file_of_its_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
+    first, second = node(tmp_path), node(tmp_path, 1)
+
+    def save(saved: Checkpoints, *paths: str) -> None:
+        for path in paths:
+            (saved.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (saved.folder / path).write_text("tensors")
+
+    # Of the second folder below it only one node has its part; the third has a part that no format tells whole.
+    save(first, "step-1/__0_0.distcp", "step-1/.metadata", "step-2/model/__0_0.distcp", "step-2/model/.metadata")
+    save(first, "step-2/optimizer/__0_0.distcp", "step-3/__0_0.distcp", "step-3/.metadata", "step-4/model.pt")
+    save(first, *(f"step-5/{name}" for name in ("training_args.bin", "rng_state.pth", "trainer_state.json")))
+    save(second, "step-1/__1_0.distcp", "step-2/model/__1_0.distcp", "step-2/optimizer/__1_0.distcp")
+    save(second, "step-3/__1_0.distcp", "step-3/rng_state_1.pth")
+    for saved in (first, second):
+        assert saved.look(()) == []
+        saved.look((), over=True, clean=False)
+    assert sorted(first.complete()) == ["step-1", "step-5"]
 
 
 def test_folders_of_known_formats_wait_for_their_last_file(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import re
 import shutil
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ _HANDLED_S = 0.2
 _UNFINISHED = (".tmp", ".partial", ".incomplete", ".part")
 _MARK = re.compile(r"(.+)\.(\d+)\.(json|begun)")
 _STAGED = ".staged-"
+# Of a file of safetensors; its reader takes no longer one.
+_LONGEST_HEADER = 100_000_000
 
 # By path below the checkpoint, "" for one that is a file: size and time of change.
 Files = dict[str, tuple[int, int]]
@@ -203,8 +206,9 @@ class Checkpoints:
     ) -> list[dict[str, Any]]:
         """Copy what has become complete; return an event for each. `written`: files that are open for writing now.
 
-        `over`: the command has ended; what it then left is whole if it ended well (`clean`), or if it was written after
-        the command was told to stop (`told_at`, in seconds since the epoch), since it then took care of it.
+        `over`: the command has ended; what it then left is whole if it ended well (`clean`), if it was written after
+        the command was told to stop (`told_at`, in seconds since the epoch), since it then took care of it, or if its
+        format shows it.
         """
         now = time.monotonic()
         open_below = {Path(path).relative_to(self.folder).parts[0] for path in written if _below(path, self.folder)}
@@ -226,12 +230,27 @@ class Checkpoints:
             quiet_s = _QUIET_FILE_S if "" in files else _QUIET_FOLDER_S
             quiet = now - seen.since >= quiet_s
             handled = told_at is not None and seen.changed_at >= told_at + _HANDLED_S
-            if quiet or (over and (clean or handled)):
+            if quiet or (over and (clean or handled or self._is_seen_whole(name, files))):
                 # A copy may have taken long.
                 self._begin_changed(names)
                 saved.append(self._copied(name, files))
         self._drop_removed(set(names))
         return saved
+
+    def _is_seen_whole(self, name: str, files: Files) -> bool:
+        """Return whether a format that is known shows that nobody had more to write.
+
+        Of a folder saved anew under the same name, the last file may be an old one.
+        """
+        if "" in files:
+            return _is_whole_file(self.folder / name)
+        if name in self._kept:
+            return False
+        if self.rank == 0:
+            return (_is_trainers(files) or _is_sharded(files)) and not _unfinished(files)
+        # They count only once the first node has the last file, which is written after all shards.
+        rest = (path for path in files if not path.endswith(".distcp"))
+        return _is_sharded(files) and all(_is_whole_file(self.folder / name / path) for path in rest)
 
     def _begin_changed(self, names: list[str]) -> None:
         """Say of each folder that is new or changed that this node has a part of it which has not ended.
@@ -309,11 +328,40 @@ def step_of(name: str) -> int | None:
 
 
 def _unfinished(files: Files) -> bool:
-    """Whether a format that is known writes another file last: Hugging Face's Trainer and torch's sharded ones."""
-    names = {path.rpartition("/")[2] for path in files}
-    if "training_args.bin" in names and any(name.startswith(("optimizer", "rng_state")) for name in names):
-        return "trainer_state.json" not in names
-    return any(name.endswith(".distcp") for name in names) and ".metadata" not in names
+    """Whether a format that is known writes another file last."""
+    if _is_trainers(files) and not _named(files, "trainer_state.json"):
+        return True
+    shards, ended = (
+        {path.rpartition("/")[0] for path in files if path.endswith(end)} for end in (".distcp", ".metadata")
+    )
+    return bool(shards - ended)
+
+
+def _is_trainers(files: Files) -> bool:
+    """Whether a folder is one of Hugging Face's Trainer, as its first process leaves it."""
+    return _named(files, "training_args.bin") and (_named(files, "optimizer") or _named(files, "rng_state"))
+
+
+def _is_sharded(files: Files) -> bool:
+    """Whether a folder has shards of torch.distributed.checkpoint."""
+    return any(path.endswith(".distcp") for path in files)
+
+
+def _named(files: Files, start: str) -> bool:
+    return any(path.rpartition("/")[2].startswith(start) for path in files)
+
+
+def _is_whole_file(path: Path) -> bool:
+    """Whether a file ends as one of torch.save (a zip archive, its directory last) or of safetensors must."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        if zipfile.is_zipfile(path):
+            return True
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if 0 < size <= _LONGEST_HEADER:
+                tensors = [each for name, each in json.loads(file.read(size)).items() if name != "__metadata__"]
+                return 8 + size + max(int(each["data_offsets"][1]) for each in tensors) == path.stat().st_size
+    return False
 
 
 def _files(path: Path) -> Files:
