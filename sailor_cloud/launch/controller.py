@@ -75,8 +75,9 @@ class Controller:
         except nodes.ShortfallError as shortfall:
             ending, message = shortfall.ending, str(shortfall)
         except SailorError as error:
-            # An interrupted Terraform reports an error of its own; the interrupt is what happened.
-            if context.stop.ending is not None:
+            # An interrupted Terraform reports an error of its own; the interrupt is what happened. The guard of the
+            # budget stops a run with its own error.
+            if context.stop.ending not in (None, Ending.FAILED):
                 ending = context.stop.ending
             else:
                 message = str(error)
@@ -126,7 +127,11 @@ class Controller:
         context = self.context
         for link in context.links.values():
             await link.close()
-        context.show("tearing down")
+        try:
+            context.show("tearing down")
+        except (SailorError, OSError) as error:
+            # It shows what is spent, and what can't be shown must not keep nodes alive.
+            context.observer.note(f"tearing down; what is spent can't be told: {error}")
         fetch = Fetch(
             folder=context.folder,
             document=context.job_document,
@@ -380,9 +385,7 @@ def _command_ended(context: RunContext) -> str:
     monitors = [leg.monitor for leg in legs(context.folder)]
     saved = any(monitor.checkpoints for monitor in monitors)
     kept = f"what it has saved is in {context.checkpoints_dir}" if saved else "it has saved no checkpoint"
-    told = (
-        ""
-        if any(monitor.steps_done for monitor in monitors)
-        else '. It has reported no step, so its pace and its cost per step are not known: print lines such as {"step": 20}'
-    )
-    return f"the command has ended; {kept}{told}"
+    if any(monitor.steps_done for monitor in monitors):
+        return f"the command has ended; {kept}"
+    how = 'its pace and its cost per step are not known: print lines such as {"step": 20}'
+    return f"the command has ended; {kept}. It has reported no step, so {how}"

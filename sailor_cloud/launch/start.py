@@ -312,6 +312,7 @@ async def _run(
     if isinstance(context.fleet, JobFleet):
         # A node of a cluster reads Python and torch over a file system that all share.
         context.options = replace(options, agent_timeout_s=max(options.agent_timeout_s, 300.0))
+    context.prices.read()
     controller = Controller(context)
     if on_start is not None:
         on_start(folder, controller.request_stop)

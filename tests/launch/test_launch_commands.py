@@ -221,8 +221,9 @@ def test_what_a_command_forks_into_other_sessions_ends_with_it(tmp_path: Path) -
     code, _, err = run.end()
     assert code == 0, err
     assert "processes running when it ended" in err
-    assert 'It has reported no step, so its pace and its cost per step are not known: print lines such as {"step": 20}' in (
-        " ".join(err.split())
+    assert (
+        'It has reported no step, so its pace and its cost per step are not known: print lines such as {"step": 20}'
+        in (" ".join(err.split()))
     )
     assert_nothing_is_left(run.folder)
 

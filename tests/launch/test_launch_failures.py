@@ -17,8 +17,12 @@ import pytest
 from factories.quick_runs import QuickRun, journal, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left
 from factories.webhooks import listener
+from sailor_cloud.catalog import Services
+from sailor_cloud.errors import DataError, MissingPriceError
+from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
@@ -58,6 +62,33 @@ def test_a_rank_that_fails_before_its_first_step_ends_the_run_with_its_last_word
     assert (folder.logs_dir / "n1" / "g1-rank1.log").is_file()
     assert len(journal(folder, "generation_started")) == 1
     assert_nothing_is_left(folder.path)
+
+
+def test_prices_that_fail_under_way_end_the_run_and_keep_no_node(
+    run: QuickRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(context: RunContext) -> float:
+        raise MissingPriceError("no price of traffic from here to there")
+
+    run.start(planned(steps=LONG))
+    folder = run.wait_for(trained(3), "training")
+    monkeypatch.setattr(RunContext, "used_usd", property(missing))
+    outcome = run.end()
+    assert (outcome.ending, outcome.message) == (Ending.FAILED, "no price of traffic from here to there")
+    assert "tearing down; what is spent can't be told: no price of traffic from here to there" in run.notes.text
+    assert_nothing_is_left(folder.path)
+
+
+def test_prices_that_can_not_be_read_end_a_run_before_it_buys(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(prices: UsePrices) -> Services:
+        raise DataError("services.csv can't be read")
+
+    monkeypatch.setattr(UsePrices, "services", property(unreadable))
+    run.start(planned(steps=LONG))
+    with pytest.raises(DataError, match=r"services\.csv can't be read"):
+        run.end()
+    [folder] = RunFolder.list(root=run.home / "runs")
+    assert not journal(folder, "create_intended")
 
 
 def test_a_failure_that_comes_back_at_the_same_step_is_tried_once_more_only(run: QuickRun) -> None:

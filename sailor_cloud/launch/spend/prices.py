@@ -15,10 +15,14 @@ from sailor_cloud.run.folder import RunFolder
 
 @dataclass(frozen=True, kw_only=True)
 class UsePrices:
-    """Prices of one command or controller: read at the first use, and kept, since they change once in years."""
+    """Prices of one command or controller: read at the first use, or before, and kept: they change once in years."""
 
     load_network: Callable[[], Network] = network.load
     load_services: Callable[[], Services] = catalog.load_services
+
+    def read(self) -> None:
+        """Read all prices now, so that files which change later can't end what is under way. Raises DataError."""
+        _ = self.services, self._network
 
     def between(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
         """Return what each side pays for traffic from one zone to another. Raises MissingPriceError."""
