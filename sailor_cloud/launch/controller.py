@@ -131,7 +131,7 @@ class Controller:
             context.show("tearing down")
         except (SailorError, OSError) as error:
             # It shows what is spent, and what can't be shown must not keep nodes alive.
-            context.observer.note(f"tearing down; what is spent can't be told: {error}")
+            context.observer.note(f"tearing down; what is spent can't be computed: {error}")
         fetch = Fetch(
             folder=context.folder,
             document=context.job_document,

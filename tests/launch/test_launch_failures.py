@@ -75,7 +75,7 @@ def test_prices_that_fail_under_way_end_the_run_and_keep_no_node(
     monkeypatch.setattr(RunContext, "used_usd", property(missing))
     outcome = run.end()
     assert (outcome.ending, outcome.message) == (Ending.FAILED, "no price of traffic from here to there")
-    assert "tearing down; what is spent can't be told: no price of traffic from here to there" in run.notes.text
+    assert "tearing down; what is spent can't be computed: no price of traffic from here to there" in run.notes.text
     assert_nothing_is_left(folder.path)
 
 
