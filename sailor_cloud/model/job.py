@@ -183,6 +183,13 @@ class Training(_Part):
         default=SumFormat.FP32,
         description="Format of gradients in all-reduces between pipelines; bf16 halves the bytes and loses precision.",
     )
+    max_zero_stage: int | None = Field(
+        default=None,
+        ge=0,
+        le=3,
+        exclude_if=lambda value: value is None,
+        description="The ZeRO stage that a plan may have at most. Without it, the search stays at 0 and 1.",
+    )
     compile: bool = Field(default=False, description="Run each layer as torch.compile makes it; not with dropout.")
     sync_every: int | None = Field(
         default=None,

@@ -19,8 +19,9 @@ from sailor_cloud.model.document import (
     Pick,
     PlanDocument,
     Rejected,
+    Status,
 )
-from sailor_cloud.model.job import Job
+from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.network import Network
 from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
@@ -50,7 +51,7 @@ from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.planner.space.wishes import Wishes as Wishes
 from sailor_cloud.simulator import Scenario
-from sailor_cloud.simulator.engines import SAILOR, Engine
+from sailor_cloud.simulator.engines import SAILOR, SAILOR_ALIKE, Engine
 from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload import decoder as decoder_of
 
@@ -128,6 +129,9 @@ def search(
             part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
         )
         document = _planned(problem, wished, clock, started)
+        alike = _alike(problem)
+        if alike is not None:
+            document = _better(document, alike, wished, clock, started)
         if not wished.decide or wished.choose not in (None, Pick.CHEAPEST):
             return document
         return anchored(document, problem.space.scenario, problem.space.candidates)
@@ -157,6 +161,31 @@ def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> P
         return first
     likely = problem.space.scenario.profiles.errors.of_p50(first.prediction.error_p50)
     return probable(wanted, first, ratio=likely.ratio, search=searched)
+
+
+def _alike(problem: Problem) -> Problem | None:
+    """Return the search for plans with ZeRO-2 and 3, whose pipelines have one shape; None where the job has no such."""
+    scenario = problem.space.scenario
+    most, rare = scenario.job.training.max_zero_stage, scenario.job.training.sync_every is not None
+    if scenario.engine != SAILOR or most is None or most < 2 or rare:
+        return None
+    space, _ = build(replace(scenario, engine=SAILOR_ALIKE), problem.space.candidates)
+    return replace(problem, space=space)
+
+
+def _better(first: PlanDocument, alike: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
+    """Return the better of a plan with ZeRO-0 or 1 and the best one with more; no bound covers both."""
+    free = replace(first, bound=None, optimality_gap=None, gap_parts=())
+    if free.status is Status.OPTIMAL:
+        free = replace(free, status=Status.FEASIBLE)
+    try:
+        other = _planned(alike, asked, clock, started)
+    except OutOfTimeError:
+        return free
+    if other.objective is None or free.objective is None:
+        return first if other.objective is None else other
+    sign = -1.0 if free.objective.goal is Goal.MAXIMIZE_THROUGHPUT else 1.0
+    return other if sign * other.objective.value < sign * free.objective.value else free
 
 
 def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:

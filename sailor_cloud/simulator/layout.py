@@ -140,9 +140,14 @@ def _check(plan: Plan, scenario: Scenario) -> None:
         problems.extend(error.problems)
     problems += _node_problems(plan, scenario)
     stages = scenario.engine.zero_stages
+    most = scenario.job.training.max_zero_stage
+    if most is not None and plan.zero_stage > most:
+        problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}, the job allows {most} at most"))
     if plan.zero_stage not in stages:
         hint = f"{', '.join(map(str, stages[:-1]))} or {stages[-1]}"
         problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}", hint=hint))
+    if plan.zero_stage >= 2 and not scenario.engine.uniform:
+        problems += _unlike_problems(plan, scenario)
     if plan.precision is not scenario.job.training.precision:
         message = f"is {plan.precision}, the job trains in {scenario.job.training.precision}"
         problems.append(Problem(path="plan.precision", message=message))
@@ -153,6 +158,27 @@ def _check(plan: Plan, scenario: Scenario) -> None:
                 problems.append(Problem(path=f"plan.pipelines[{p}].stages[{s}].devices", message=fault))
     if problems:
         raise RequestError(problems)
+
+
+def _unlike_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
+    """Return why ranks would not meet after each pass of a layer, where ZeRO sums gradients after each."""
+    problems, zero = [], f"ZeRO-{plan.zero_stage}"
+    if scenario.job.training.sync_every is not None:
+        message = f"{zero} sums gradients in every step, the job's zones meet every {scenario.job.training.sync_every}"
+        problems.append(Problem(path="plan.zero_stage", message=message, hint="0 or 1"))
+    shapes = [
+        (
+            f"microbatches {each.microbatches} x {each.microbatch_size}",
+            "layers " + ", ".join(f"{stage.first_layer}-{stage.end_layer} at tp {stage.tp}" for stage in each.stages),
+        )
+        for each in plan.pipelines
+    ]
+    for p, shape in enumerate(shapes):
+        for has, first in zip(shape, shapes[0], strict=True):
+            if has != first:
+                message = f"has {has}, the first pipeline {first}; {zero} needs pipelines of one shape"
+                problems.append(Problem(path=f"plan.pipelines[{p}]", message=message, hint="use ZeRO-0 or 1"))
+    return problems
 
 
 def _node_problems(plan: Plan, scenario: Scenario) -> list[Problem]:

@@ -147,15 +147,25 @@ class MemoryTable:
         sharers = 1 if self.apart else replicas
         optimizer, gradient, weight = (sharers if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
         trainable = np.asarray(self.trainable(first, end))
-        gradients = -(-trainable * self.gradient_bytes // gradient)
+        by_layer = self.rule.by_layer and self.zero_stage >= 2
+        # With ZeRO-3 what is left of the weights is the optimizer's.
+        stored = 0 if by_layer and self.zero_stage == 3 else self.stored_bytes
+        whole: Any = 0
+        if by_layer:
+            whole = np.where((np.asarray(first) == 0) | (np.asarray(end) == self.layers), self.tied_trainable, 0)
+        gradients = whole * self.gradient_bytes - (-(trainable - whole) * self.gradient_bytes // gradient)
+        whole = parameters - trainable + whole if by_layer else 0
         moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
         half = self.weight_bytes < GRADIENT_BYTES and self.rule.layer_gradients
-        layers = int(half or gradient > 1) + (2 if weight > 1 else 0)
+        gathers = weight > 1 or (by_layer and self.zero_stage == 3)
+        layers = int(half or gradient > 1 or by_layer) + (2 if gathers else 0)
         if layers:
-            moving = moving + layers * self._largest_layer(first, end) * self.weight_bytes
+            # Copies on their way: of gradients in single precision, and of weights.
+            copied = by_layer * (GRADIENT_BYTES + gathers * self.weight_bytes)
+            moving = moving + (layers * self.weight_bytes + copied) * self._largest_layer(first, end)
         kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
         found = {
-            "weights": -(-parameters * self.stored_bytes // weight),
+            "weights": whole * self.stored_bytes - (-(parameters - whole) * stored // weight),
             "gradients": gradients,
             "optimizer": -(-trainable * self.optimizer_bytes // optimizer),
             "activations": kept,
@@ -179,6 +189,9 @@ class MemoryTable:
     def _largest_layer(self, first: Any, end: Any) -> Any:
         """Parameters of the largest layer of a range: blocks are alike, embedding and head are at the ends."""
         each = np.diff(self.parameter_prefix)
+        if self.rule.by_layer and self.zero_stage >= 2:
+            # A tied weight does not come and go.
+            each[[0, -1]] -= self.tied_trainable
         inside = np.where(self._has_block(first, end), each[1], 0)
         at_ends = np.where(np.asarray(first) == 0, each[0], 0), np.where(np.asarray(end) == self.layers, each[-1], 0)
         return np.maximum(inside, np.maximum(*at_ends))

@@ -33,6 +33,7 @@ class StageTable:
     shards together, and with ZeRO all that `sharding` scatters and gathers, as if it were summed. Where pipelines meet
     every `sync_every` steps it is the share of one step, which is what a search and its bounds count for all of them;
     `sync_groups` adds what those that share zones sum at every step.
+    `tied_sharding` is that of the weight that embedding and head share.
     `error`, `measured` and `exchange_share` are those of the layer times.
     `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
     """
@@ -50,6 +51,7 @@ class StageTable:
     message_s: float
     sums_s: float
     sharding: Sharding
+    tied_sharding: Sharding
     sync_every: int = 1
     limit_bytes: int
     error: float
@@ -187,8 +189,11 @@ def stage_table(
     reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
     if training.sums is SumFormat.BF16 and scenario.engine.zone_by_zone:
         reduced = 2
-    moved = sharding(
-        zero_stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced, scatter_sums=scenario.engine.scatter_sums
+    moved, tied = (
+        sharding(
+            stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced, scatter_sums=scenario.engine.scatter_sums
+        )
+        for stage in (zero_stage, min(zero_stage, 1) if scenario.engine.memory.by_layer else zero_stage)
     )
     return StageTable(
         accelerator=part,
@@ -204,6 +209,7 @@ def stage_table(
         message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
         sharding=moved,
+        tied_sharding=tied,
         sync_every=every,
         limit_bytes=limit,
         error=times.error,

@@ -42,24 +42,25 @@ class SyncGroup:
     gather_s: float = 0.0
 
     @property
-    def _sharding(self) -> Sharding:
-        return self.members[0].table.sharding
+    def sharding(self) -> Sharding:
+        table = self.members[0].table
+        return table.tied_sharding if self.tied else table.sharding
 
     @property
     def sum_s(self) -> float:
-        return self.seconds * self._sharding.summed_share
+        return self.seconds * self.sharding.summed_share
 
     @property
     def forward_s(self) -> float:
-        return self.seconds * self._sharding.forward / self._sharding.total
+        return self.seconds * self.sharding.forward / self.sharding.total
 
     @property
     def backward_s(self) -> float:
-        return self.seconds * self._sharding.backward / self._sharding.total
+        return self.seconds * self.sharding.backward / self.sharding.total
 
     def bucket(self, bucket_bytes: float) -> float:
         """Return the share of the group's gradients that one message of a sum carries at most."""
-        return min(1.0, bucket_bytes / (self.nbytes * 2.0 * self._sharding.gradient / self._sharding.total))
+        return min(1.0, bucket_bytes / (self.nbytes * 2.0 * self.sharding.gradient / self.sharding.total))
 
 
 def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
@@ -136,11 +137,12 @@ def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
         if count < 2:
             continue
         ring = ring_order(group.members, layout)
-        share = group.members[0].table.sharding.passes_share
+        sharding = group.sharding
         rounds = max(layout.plan.pipelines[seat.pipeline].microbatches for seat in group.members)
-        nbytes = group.nbytes * (1.0 + share * (rounds - 1))
+        nbytes = group.nbytes * (1.0 + sharding.passes_share * (rounds - 1))
         if layout.scenario.engine.zone_by_zone:
-            shares = between_zones(Counter(seat.place.zone for seat in ring))
+            to_owners = sharding.gradient / (sharding.forward + sharding.backward) if sharding.passes_share else 0.5
+            shares = between_zones(Counter(seat.place.zone for seat in ring), to_owners)
         else:
             hops = [(src.place.zone, dst.place.zone) for src, dst in zip(ring, ring[1:] + ring[:1], strict=True)]
             shares = {hop: 2.0 * (count - 1) / count * hops.count(hop) for hop in set(hops) if hop[0] != hop[1]}
@@ -149,14 +151,18 @@ def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
     return crossing
 
 
-def between_zones(members: Mapping[str, int]) -> dict[tuple[str, str], float]:
+def between_zones(members: Mapping[str, int], to_owners: float = 0.5) -> dict[tuple[str, str], float]:
     """Return how many times the bytes of a sum go from one zone to another; `members`: how many each zone has.
 
-    Every member owns an equal part: other zones send it what they have of that, and get back what became of it. Under
-    ZeRO-1 in half precision the way back has fewer bytes; the mean of both is taken.
+    Every member owns an equal part: other zones send it what they have of that, and get back what became of it.
+    `to_owners`: the share of the bytes that goes to owners. Under ZeRO-1 in half precision, and ZeRO-2 with several
+    microbatches, less comes back than half; the mean of both is taken there.
     """
     count = sum(members.values())
-    return {(src, dst): (members[src] + members[dst]) / count for src, dst in itertools.permutations(members, 2)}
+    return {
+        (src, dst): 2.0 * (to_owners * members[dst] + (1.0 - to_owners) * members[src]) / count
+        for src, dst in itertools.permutations(members, 2)
+    }
 
 
 def _holder(seats: tuple[Seat, ...], layer: int) -> Seat:
@@ -188,7 +194,7 @@ def _tied(layout: Layout) -> SyncGroup | None:
     members: list[Seat] = []
     for seats in layout.pipelines:
         members += [seats[0]] if len(seats) == 1 else [seats[0], seats[-1]]
-    nbytes = _tied_bytes(table.tied_parameters, table.tp, table.gradient_bytes_per_parameter)
+    nbytes = _tied_bytes(table.tied_parameters, table.tp, table.tied_sharding.total / 2.0 / table.sync_every)
     return SyncGroup(
         first_layer=0, end_layer=table.layers, members=tuple(members), nbytes=nbytes, seconds=0.0, tied=True
     )
@@ -228,7 +234,7 @@ def _of_islands(layout: Layout, group: SyncGroup) -> list[SyncGroup]:
     parts = [
         replace(group, members=tuple(seat for seat in group.members if seat.pipeline in island)) for island in apart
     ]
-    met = group.nbytes * 2.0 * max(4.0, table.sharding.gradient) / table.sharding.total / table.sync_every
+    met = group.nbytes * 2.0 * max(4.0, group.sharding.gradient) / group.sharding.total / table.sync_every
     return [*(part for part in parts if part.members), replace(group, nbytes=met)]
 
 
@@ -238,7 +244,7 @@ def _with_seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, i
     every = group.members[0].table.sync_every if inside else 1
     seconds = _seconds(layout, replace(met, nbytes=met.nbytes * every), flows) / every
     seconds += max((_seconds(layout, part, flows) for part in inside), default=0.0)
-    share = group.members[0].table.sharding.gathered_share
+    share = group.sharding.gathered_share
     gather_s = seconds * share
     if layout.scenario.engine.gather_in_node and share:
         at = group.members[0].place

@@ -342,7 +342,22 @@ def traffic(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     sent = [(own, node, nbytes - before.get(node, 0)) for node, nbytes in after.items()]
     dist.all_gather_object(everyone, sent, group=member.world.everyone)
     member.world.close()
-    return {"sent": [each for of_rank in everyone for each in of_rank]}
+    return {"sent": [each for of_rank in everyone for each in of_rank], "kept": _kept(engine)}
+
+
+def _kept(engine: Any) -> dict[str, int]:
+    """Return the bytes of weights, gradients and optimizer state that a rank has between two steps."""
+    import torch
+
+    parameters = engine.module.parameters.values()
+    states = [value for state in engine.optimizer.state.values() for value in state.values()]
+    of_passes = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return {
+        "weights": sum(parameter.untyped_storage().nbytes() for parameter in parameters),
+        "gradients": sum(each.nbytes for each in [*of_passes, *engine._gradients._sums_of_shares]),
+        "optimizer": sum(piece.value.nbytes for piece in engine.weights.pieces)
+        + sum(value.nbytes for value in states if isinstance(value, torch.Tensor)),
+    }
 
 
 KINDS: dict[str, Callable[[dict[str, Any], RunSpec, int], dict[str, Any]]] = {

@@ -1,10 +1,11 @@
-"""Plans with ZeRO-1: where they are looked for, that the simulator agrees, and that the bound counts them."""
+"""Plans with ZeRO: where they are looked for, that the simulator agrees, and what the bound counts."""
 
 from __future__ import annotations
 
 import pytest
 
-from factories.planning import example, make_space
+from factories.planning import example, make_space, plan
+from sailor_cloud.errors import RequestError
 from sailor_cloud.planner import solving
 from sailor_cloud.planner.bound.bounds import goal_bound
 from sailor_cloud.planner.enumeration.exhaustive import small_layouts
@@ -70,3 +71,41 @@ def test_plans_with_zero_1_are_chosen_where_they_are_better_than_all_without(sea
     assert (free.draft.zero_stage, whole.draft.zero_stage) == (1, 0)
     seconds = [chosen.evaluation.prediction.iteration_s_replay for chosen in (free, whole)]
     assert seconds[0] < seconds[1]
+
+
+def llama(**training: object):
+    return example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "llama-3-8b"},
+        resources__0__zones=["us-central1-a"],
+        resources__0__accelerators={"H100-80": 8},
+        training={"global_batch_size": 8, "sequence_length": 4096, "precision": "bf16", "steps": 10, **training},
+        constraints={},
+    )
+
+
+def test_zero_2_and_3_are_searched_where_the_job_allows_them_and_no_bound_is_claimed():
+    usual, allowed = plan(llama()), plan(llama(max_zero_stage=3))
+    assert usual.plan is not None
+    assert allowed.plan is not None
+    assert usual.plan.zero_stage < 2 <= allowed.plan.zero_stage
+    assert len({(p.microbatches, p.microbatch_size, len(p.stages)) for p in allowed.plan.pipelines}) == 1
+    assert allowed.prediction.iteration_s_replay < usual.prediction.iteration_s_replay
+    assert usual.bound is not None
+    assert (allowed.bound, allowed.optimality_gap, allowed.gap_parts) == (None, None, ())
+    # Another evaluation, by the engine that `up` starts, says the same.
+    again = evaluate(allowed.plan, make_space(llama(max_zero_stage=3)).scenario)
+    assert again.fits
+    assert again.prediction.iteration_s_replay == pytest.approx(allowed.prediction.iteration_s_replay, rel=1e-9)
+
+
+def test_a_job_may_rule_out_zero():
+    found = plan(llama(max_zero_stage=0))
+    assert found.plan is not None
+    assert found.plan.zero_stage == 0
+
+
+def test_a_plan_with_more_zero_than_the_job_allows_is_refused():
+    allowed = plan(llama(max_zero_stage=3)).plan
+    with pytest.raises(RequestError, match=r"plan.zero_stage: is [23], the job allows 1 at most"):
+        evaluate(allowed, make_space(llama(max_zero_stage=1)).scenario)

@@ -266,7 +266,7 @@ def _logs(folder: Path) -> str:
     return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(folder.glob("rank*.log")))
 
 
-def _case(name: str, folder: Path, *, training: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+def case_of(name: str, folder: Path, *, training: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
     training = {**settings.pop("training", {}), **(training or {})}
     mutation, kind = settings.pop("mutation", None), settings.pop("kind", "equality")
     limits = settings.pop("limits", {})
@@ -286,20 +286,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     folder = tmp_path_factory.mktemp("world")
     single = {"precision": "fp32", "optimizer": "sgd"}
     equal = {**EQUAL_CASES, **FAMILY_CASES, **CASES_OF_MODULES}
-    cases = [_case(name, folder, **settings) for name, settings in equal.items()]
+    cases = [case_of(name, folder, **settings) for name, settings in equal.items()]
     cases += [
-        _case(f"fp32 {name}", folder, **{**settings, "training": {**settings.get("training", {}), **single}})
+        case_of(f"fp32 {name}", folder, **{**settings, "training": {**settings.get("training", {}), **single}})
         for name, settings in {**SINGLE_CASES, **FAMILY_CASES}.items()
     ]
-    cases += [_case(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
+    cases += [case_of(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
     weights = _checkpoint(folder / "first")
-    cases.append(_case("weights from a checkpoint", folder, pipelines=UNEQUAL_TP, model={"weights": weights}))
+    cases.append(case_of("weights from a checkpoint", folder, pipelines=UNEQUAL_TP, model={"weights": weights}))
     for name, settings in LOW_CASES.items():
         low = {"optimizer": "sgd", "gradient_clipping": 1.0, "precision": name[:4], **settings.get("training", {})}
-        cases.append(_case(name, folder, **{**settings, "training": low}, kind="closeness"))
+        cases.append(case_of(name, folder, **{**settings, "training": low}, kind="closeness"))
     cases += _overflows(folder)
     # First, since it has ranks of its own, which would otherwise wait for the other cases.
-    cases = [*_metered(folder), *cases]
+    cases = [*metered(METERED, folder), *cases]
     found: dict[str, dict[str, Any]] = run_world(
         [*cases, *_interrupted(folder / "interrupted"), *_interrupted_islands(folder)], folder
     )
@@ -331,13 +331,12 @@ METERED_MODEL = {
 METERED_STEPS = 3
 
 
-def _scenario(name: str) -> tuple[Scenario, Plan]:
+def metered_scenario(case: dict[str, Any]) -> tuple[Scenario, Plan]:
     """Return the scenario and the plan of a metered case."""
-    case = METERED[name]
     training = {"sequence_length": 256, "precision": "fp32", "sync_every": case.get("sync_every")}
     training |= {"sums": case.get("sums", "fp32")}
     # Cuts carry the more the more microbatches there are, sums whatever the batch.
-    size, count = (4, 6) if len(case["pipelines"]) == 1 else (1, 1)
+    size, count = (4, 6) if len(case["pipelines"]) == 1 else (1, case.get("microbatches", 1))
     job = make_job(model=METERED_MODEL, resources=[GCP], batch=size * count * len(case["pipelines"]), **training)
     scenario = make_scenario(job)
     offers = {
@@ -350,10 +349,10 @@ def _scenario(name: str) -> tuple[Scenario, Plan]:
     return scenario, make_plan(scenario, chains, zero_stage=case.get("zero_stage", 0))
 
 
-def _metered(folder: Path) -> list[dict[str, Any]]:
+def metered(metered_cases: dict[str, dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     cases = []
-    for name in METERED:
-        scenario, plan = _scenario(name)
+    for name, case in metered_cases.items():
+        scenario, plan = metered_scenario(case)
         stages = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
         spec = run_spec(
             [
@@ -369,8 +368,8 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
                 "global_batch_size": scenario.job.training.global_batch_size,
                 "sequence_length": 256,
                 "precision": "fp32",
-                "sync_every": METERED[name].get("sync_every"),
-                "sums": METERED[name].get("sums", "fp32"),
+                "sync_every": case.get("sync_every"),
+                "sums": case.get("sums", "fp32"),
             },
             node_of_rank=[stage.node for stage in stages for _ in range(stage.tp)],
             zones={node.id: scenario.offers[node.offer].zone for node in plan.nodes},
@@ -384,14 +383,14 @@ def _metered(folder: Path) -> list[dict[str, Any]]:
 def _overflows(folder: Path) -> list[dict[str, Any]]:
     """Return a case of one overflow among many steps, and one in the last of two steps, after which islands meet."""
     half = {"precision": "fp16"}
-    many = _case("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training=half)
+    many = case_of("overflow", folder, pipelines=UNEQUAL_TP, kind="overflow", training=half)
     apart = {
         "pipelines": [(6, 1, [(0, 6, 1)])] * 2,
         "node_of_rank": ["one", "two"],
         "zones": APART["zones"],
         "training": {**half, "sync_every": 2, "steps": 2, "warmup_steps": 0},
     }
-    last = _case("overflow in the last step", folder, kind="overflow", **apart)
+    last = case_of("overflow in the last step", folder, kind="overflow", **apart)
     return [
         {**many, "steps": 25, "poisoned": POISONED},
         {**last, "steps": 2, "poisoned": 1, "first_scale": 1024.0},
@@ -423,10 +422,14 @@ def test_islands_that_were_killed_between_two_meetings_go_on_as_if_they_had_not_
 
 @pytest.mark.parametrize("name", METERED)
 def test_what_crosses_zones_is_what_the_bill_counts(results, name):
-    scenario, plan = _scenario(name)
+    assert_metered_as_billed(METERED[name], results[name]["sent"])
+
+
+def assert_metered_as_billed(case, every):
+    scenario, plan = metered_scenario(case)
     zones = {node.id: scenario.offers[node.offer].zone for node in plan.nodes}
     sent: dict[tuple[str, str], float] = {}
-    for src, dst, nbytes in results[name]["sent"]:
+    for src, dst, nbytes in every:
         if zones[src] != zones[dst]:
             key = zones[src], zones[dst]
             sent[key] = sent.get(key, 0.0) + nbytes / METERED_STEPS

@@ -42,6 +42,11 @@ def test_what_cannot_be_trained_is_refused(tmp_path, part, changes, message):
         trainer.check(_changed(run_spec(ONE, directory=tmp_path), part, **changes))
 
 
+def test_an_unknown_zero_stage_is_refused(tmp_path):
+    with pytest.raises(RefusedError, match="zero_stage 4 is not supported; supported: 0, 1, 2, 3"):
+        trainer.check(run_spec(ONE, directory=tmp_path, zero_stage=4))
+
+
 @pytest.mark.parametrize(
     ("pipelines", "message"),
     [
@@ -53,6 +58,21 @@ def test_what_cannot_be_trained_is_refused(tmp_path, part, changes, message):
 def test_a_plan_that_does_not_fit_the_model_is_refused(tmp_path, pipelines, message):
     with pytest.raises(RefusedError, match=message):
         trainer.check(run_spec(pipelines, directory=tmp_path))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("pipelines", "training", "message"),
+    [
+        ([(8, 1, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])], {}, "pipelines of one shape; pipeline 1 has another"),
+        ([(6, 1, [(0, 6, 2)]), (6, 1, [(0, 6, 1)])], {}, "pipelines of one shape"),
+        ([(6, 1, [(0, 3, 1), (3, 6, 1)]), (6, 1, [(0, 2, 1), (2, 6, 1)])], {}, "pipelines of one shape"),
+        ([(6, 1, [(0, 6, 1)])] * 2, {"sync_every": 10}, "it can't do with sync_every"),
+    ],
+)
+def test_zero_2_and_3_are_refused_where_ranks_would_not_meet(tmp_path, stage, pipelines, training, message):
+    with pytest.raises(RefusedError, match=message):
+        trainer.check(run_spec(pipelines, directory=tmp_path, zero_stage=stage, training=training))
 
 
 def test_a_rank_says_in_one_line_why_it_refuses(tmp_path):

@@ -77,7 +77,7 @@ def test_nodes_of_several_kinds_are_filled_in_their_order() -> None:
 
 
 def test_a_layout_that_fits_nothing_is_told_every_reason_at_once() -> None:
-    degrees = Degrees(tp=3, pp=25, dp=2, microbatch_size=5, zero_stage=2)
+    degrees = Degrees(tp=3, pp=25, dp=2, microbatch_size=5, zero_stage=4)
     assert reasons(degrees, scenario_of(precision="bf16"), {("A100-40", 8): 1, ("V100-16", 4): 1}) == [
         "layout: tp 3 does not divide the 16 attention heads of sailor-opt-350 ()",
         "layout: pp 25 is more than the 24 blocks of sailor-opt-350 (every stage holds one block at least)",
@@ -87,7 +87,7 @@ def test_a_layout_that_fits_nothing_is_told_every_reason_at_once() -> None:
         "nodes: V100-16 can't compute in bf16, in which the job trains ()",
         "layout: dp 2 x microbatch 5 does not divide the global batch of 64 "
         "(uneven pipelines are stated in a plan document)",
-        "layout: zero 2 is not what sailor does with more than one stage (it has 0, 1)",
+        "layout: zero 4 is not what sailor does with more than one stage (it has 0, 1, 2, 3)",
     ]
 
 

@@ -71,7 +71,7 @@ def test_a_plan_is_refused_with_every_fault_and_the_offending_values() -> None:
     first, second = pipeline.stages
     bad = dataclasses.replace(
         good,
-        zero_stage=3,
+        zero_stage=4,
         nodes=(*good.nodes, dataclasses.replace(good.nodes[0], id="x", offer="nowhere")),
         pipelines=(
             dataclasses.replace(pipeline, stages=(first, dataclasses.replace(second, first_layer=7, end_layer=9))),
@@ -83,7 +83,7 @@ def test_a_plan_is_refused_with_every_fault_and_the_offending_values() -> None:
     assert "holds layers [7, 9), expected to start at 6" in text
     assert "covers layers up to 9, the model has 8" in text
     assert "unknown offer 'nowhere'" in text
-    assert "zero_stage: is 3" in text
+    assert "zero_stage: is 4" in text
 
 
 def test_a_tp_that_cuts_no_head_in_whole_is_refused_with_its_place_and_numbers() -> None:

@@ -23,6 +23,7 @@ from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.gradients import GradientSum
 from sailor_runtime.training.optimizer.loss_scale import FIRST_SCALE, LossScale
 from sailor_runtime.training.optimizer.outer import Outer, is_due
+from sailor_runtime.training.optimizer.pass_sharing import PassSharing
 from sailor_runtime.training.optimizer.precision import Precision
 from sailor_runtime.training.optimizer.weights import MasterWeights
 from sailor_runtime.training.pipeline import layout
@@ -138,6 +139,7 @@ class Engine:
             precision.compute,
             dropout=spec.training.dropout > 0.0,
             compiled=spec.training.compile,
+            zero_stage=spec.zero_stage,
         )
         self._gradients = GradientSum(
             world.rank,
@@ -163,6 +165,8 @@ class Engine:
         if len(islands) > 1:
             self.outer = Outer(spec, world, self.module, self.weights, self._shares[self.island])
         self._spans = Spans(device.torch_device)
+        if spec.zero_stage >= 2:
+            self.module.sharing = PassSharing(self._gradients, self.weights, self._spans)
         self._spent = _NOT_YET
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
         transfers = Transfers(self._pipeline, place.stage, parallel, world.directions, device.torch_device)

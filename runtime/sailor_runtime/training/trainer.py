@@ -41,8 +41,8 @@ def check(spec: RunSpec) -> None:
     architecture_of(spec.model)
     layout.check(spec)
     precision_of(spec.training.precision)
-    if spec.zero_stage not in (0, 1):
-        raise RefusedError(f"zero_stage {spec.zero_stage} is not supported; supported: 0, 1")
+    if spec.zero_stage not in range(4):
+        raise RefusedError(f"zero_stage {spec.zero_stage} is not supported; supported: 0, 1, 2, 3")
     if spec.training.sums not in ("fp32", "bf16"):
         raise RefusedError(f"sums in {spec.training.sums!r} are not supported; supported: fp32, bf16")
     if spec.training.compile and spec.training.dropout > 0.0:

@@ -95,8 +95,10 @@ def weight_difference(engine: Engine, world: World, expected: reference.Referenc
             whole.copy_((expected.weights, *expected.others)[island][name])
         dist.broadcast(whole, 0, group=world.everyone)
         if name in engine.module.shards and island == engine.island:
-            difference = (engine.module.parameters[name] - engine.module.shards[name].of(whole)).abs().max().item()
-            largest = math.inf if math.isnan(difference) else max(largest, difference)
+            for offsets, held in engine.weights.held(name):
+                box = tuple(slice(first, first + size) for first, size in zip(offsets, held.shape, strict=True))
+                difference = (held - whole[box]).abs().max().item()
+                largest = math.inf if math.isnan(difference) else max(largest, difference)
     return _largest(largest, world, engine.device)
 
 

@@ -117,11 +117,15 @@ class Assessor:
         """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
 
         `microbatches`: how many each takes, for shapes that make up the batch so. `below_s`: None where an iteration is
-        no less. Where batches are even, None too for pipelines that differ in cut or microbatch size.
+        no less. Where batches are even, None too for pipelines that differ in cut or microbatch size; from ZeRO-2 on,
+        for any that differ in shape.
         """
         self.space.known.deadline.check()
         even = self.space.even_batches
         if even and len({(shape.cut, shape.microbatch_size) for shape in shapes}) > 1:
+            return None
+        alike = even and self.space.zero_stage >= 2
+        if alike and len({tuple(slot.tp for slot in shape.slots) for shape in shapes}) > 1:
             return None
         order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
         if self.space.scenario.engine.formulas is not None:
@@ -144,7 +148,7 @@ class Assessor:
             counts = share(self.space.batch, sizes, bottlenecks)
         else:
             counts = [microbatches[p] for p in order]
-        if counts is None or (even and max(counts) - min(counts) > 1):
+        if counts is None or (even and max(counts) - min(counts) > (0 if alike else 1)):
             return None
         if formulas is not None:
             exact = self._by_formulas(formulas, ordered, known, counts)

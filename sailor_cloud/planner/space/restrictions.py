@@ -57,7 +57,14 @@ def zero_stages(space: Space) -> tuple[int, ...]:
     The first makes room for more layers and larger microbatches on a device, and shares out the optimizer step, but
     weights must be gathered after it.
     """
-    return space.scenario.engine.pipelined_zero_stages if space.zero_stage == 0 else (space.zero_stage,)
+    if space.zero_stage:
+        return (space.zero_stage,)
+    engine, most = space.scenario.engine, space.scenario.job.training.max_zero_stage
+    # From the second on pipelines are all alike, which is a search of its own.
+    known = max(engine.pipelined_zero_stages) if engine.uniform else 1
+    return tuple(
+        stage for stage in engine.pipelined_zero_stages if stage <= (known if most is None else min(known, most))
+    )
 
 
 def fits_whole(space: Space) -> list[bool]:

@@ -272,7 +272,8 @@ class UniformSearch:
                 continue
             by_unit: dict[int, list[Box]] = {}
             for replicas, _ in replica_counts(self.space.batch // size, int(totals.sum())):
-                if self.space.scenario.engine.one_tp and self.space.batch // size % replicas:
+                same = self.space.scenario.engine.one_tp or self.space.zero_stage >= 2
+                if same and self.space.batch // size % replicas:
                     continue
                 most, unit = [int(total) // replicas for total in totals], 1
                 while math.prod(cap // unit + 1 for cap in most) > _MOST_VECTORS:

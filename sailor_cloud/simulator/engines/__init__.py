@@ -12,12 +12,13 @@ from sailor_cloud.simulator.engines.engine import (
     UniformPipelines,
 )
 from sailor_cloud.simulator.engines.named import engine_named
-from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR
+from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR, SAILOR_ALIKE
 from sailor_cloud.simulator.engines.split import stage_bounds
 
 __all__ = [
     "ENGINES",
     "SAILOR",
+    "SAILOR_ALIKE",
     "Engine",
     "Formulas",
     "IterationParts",

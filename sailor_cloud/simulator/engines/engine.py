@@ -69,6 +69,8 @@ class MemoryRule:
     `logit_elements`: the most logits that a device has at once, where the loss is computed in chunks of tokens.
     `gathered_inputs`: gathered inputs of tensor-parallel layers that live at a time where no other stage makes the host
     wait.
+    `by_layer`: ZeRO-2 and 3 copy a layer's gradients to scatter them and its weights to gather them; what is left of
+    sharded weights is the optimizer's; tied and frozen ones stay whole.
     """
 
     fp32_gradient_bytes: int = 4
@@ -84,6 +86,7 @@ class MemoryRule:
     module_norms: bool = True
     gathered_inputs: float = 0.0
     logit_elements: float = 2.0**27
+    by_layer: bool = True
 
     def gradient_bytes(self, precision: Precision) -> int:
         match precision:
@@ -212,17 +215,17 @@ class Engine:
     `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
     share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how many
     times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
-    `pipelined_zero_stages` with more than one stage. `recompute`: what it can compute again, and
-    `recompute_stops_early`: all of a block but its last product. `stages_outermost`: where only degrees are given,
-    ranks count through devices, then pipelines, then stages, so that the pipelines' equal stages are neighbours. With
-    ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of the shorter one shows.
-    `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass, first layers first.
-    `spread_launch_s`: seconds per block and tensor-parallel device that launches take longer where a pipeline stands on
-    several nodes. `exposed`:
-    the share of tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that
-    each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs.
-    `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every
-    pipeline runs equally many microbatches. `formulas` replace the replay, where there are any.
+    `pipelined_zero_stages` with more than one stage. From ZeRO-2 on all pipelines have one shape. `recompute`: what it
+    can compute again, and `recompute_stops_early`: all of a block but its last product. `stages_outermost`: where only
+    degrees are given, ranks count through devices, then pipelines, then stages, so that the pipelines' equal stages are
+    neighbours. With ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of the shorter
+    one shows. `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass, first layers
+    first. `spread_launch_s`: seconds per block and tensor-parallel device that launches take longer where a pipeline
+    stands on several nodes. `exposed`: the share of tensor-parallel collectives that does not hide behind products, and
+    `collective_s` the seconds that each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes,
+    for data, clipping and logs. `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all
+    stages have one tp, and every pipeline runs equally many microbatches. `formulas` replace the replay, where there
+    are any.
     """
 
     name: str = "sailor"
@@ -240,8 +243,8 @@ class Engine:
     zone_by_zone: bool = True
     reduce_bytes: int = 4
     attention: Attention = Attention.FLASH
-    zero_stages: tuple[int, ...] = (0, 1)
-    pipelined_zero_stages: tuple[int, ...] = (0, 1)
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    pipelined_zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     default_zero_stage: int = 0
     recompute: tuple[Recompute, ...] = tuple(Recompute)
     selective: Selective = Selective.BLOCKS

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, Selective, StageSplit, Transfers
 
-# Of the others, published runs were fitted with all-reduces under ZeRO-1.
 SAILOR = Engine()
+# Under ZeRO-2 and 3 pipelines meet after each pass of a layer, so they are planned as uniform engines' are.
+SAILOR_ALIKE = replace(SAILOR, uniform=True, pipelined_zero_stages=(2, 3))
+# Of the others, published runs were fitted with all-reduces under ZeRO-1.
 # DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it; it reduces gradients in buckets
 # of 5e8 bytes after the last backward pass, and refuses ZeRO-2 and 3. Source: deepspeed/runtime/pipe/engine.py and zero
 # defaults, 0.14 (2024). Gradients stay in half precision until the step copies them to fp32, with bf16 they are summed
@@ -20,6 +23,7 @@ SAILOR = Engine()
 # (NVIDIA/nccl issue 1272, 2024); `pair_bytes_per_s` is fitted on GH200 runs, and slower links hide it: the RTX cluster.
 DEEPSPEED = Engine(
     name="deepspeed",
+    pipelined_zero_stages=(0, 1),
     uniform=True,
     one_tp=True,
     selective=Selective.SCORES,
@@ -44,6 +48,7 @@ DEEPSPEED = Engine(
         step_bytes=4,
         bucket_copies=(1.0, 2.0, 2.0, 9.0),
         logit_elements=math.inf,
+        by_layer=False,
     ),
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
@@ -51,6 +56,8 @@ DEEPSPEED = Engine(
 # Megatron-LM core 0.6 (2024).
 MEGATRON = Engine(
     name="megatron",
+    zero_stages=(0, 1),
+    pipelined_zero_stages=(0, 1),
     uniform=True,
     one_tp=True,
     selective=Selective.SCORES,
@@ -64,7 +71,7 @@ MEGATRON = Engine(
     sequence_parallel=True,
     fused=True,
     split=StageSplit.ENDS,
-    memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf),
+    memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf, by_layer=False),
 )
 # PyTorch FSDP: one layer is one unit, of 5e8 bytes or so where its models are of 7B; full shard is what it is for;
 # sharded weights are fp32, layers are cast as they are gathered. A checkpoint that is not re-entrant stops once it has
@@ -87,7 +94,7 @@ FSDP = Engine(
     recompute_stops_early=True,
     sequence_parallel=True,
     shard_exposed=0.11,
-    memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf),
+    memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf, by_layer=False),
 )
 # nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
 # gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
@@ -95,6 +102,8 @@ FSDP = Engine(
 # (compute_profiles/README.md).
 NANOTRON = Engine(
     name="nanotron",
+    zero_stages=(0, 1),
+    pipelined_zero_stages=(0, 1),
     uniform=True,
     one_tp=True,
     selective=Selective.SCORES,
@@ -119,6 +128,7 @@ NANOTRON = Engine(
         module_norms=False,
         gathered_inputs=48.0,
         logit_elements=math.inf,
+        by_layer=False,
     ),
 )
 

@@ -159,6 +159,7 @@ class ArtifactFormulas:
             message_s=0.0,
             sums_s=0.0,
             sharding=sharding(0, weight_bytes=4, gradient_bytes=4),
+            tied_sharding=sharding(0, weight_bytes=4, gradient_bytes=4),
             limit_bytes=0 if times is None else int(self.tables.memory_bytes[part.name]),
             error=_ERROR,
             measured=True,

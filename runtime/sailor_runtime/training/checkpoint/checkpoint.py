@@ -225,9 +225,16 @@ class Checkpoints:
                 for offsets, part in piece.boxes(shard, value):
                     entry.hold(part, offsets)
         shards = {}
-        for parameter in engine.module.trained:
-            shard = engine.module.shards[parameter]
-            shards[parameter] = torch.empty_like(engine.module.gradient(parameter))
+        absent = engine.module.absent
+        for piece in engine.weights.pieces:
+            if piece.parameter in absent:
+                key = _of_island(island, f"model.{piece.parameter}")
+                entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
+                for offsets, part in piece.boxes(shard, piece.value):
+                    entry.hold(part, offsets)
+        for parameter in (name for name in engine.module.trained if name not in absent):
+            shard, value = engine.module.shards[parameter], engine.module.parameters[parameter]
+            shards[parameter] = torch.empty_like(value, dtype=engine.weights.master, requires_grad=False)
             state[_of_island(island, f"model.{parameter}")] = entry = ShardedEntry(shard.spec.shape)
             for offsets, part in shard.boxes(shards[parameter]):
                 entry.hold(part, offsets)
@@ -242,7 +249,7 @@ class Checkpoints:
         engine.module.clear_gradients()
 
     def _owned(self, engine: Engine) -> tuple[Piece, ...]:
-        """Return the pieces that this rank writes: all its own under ZeRO-1, else where it holds some atom first."""
+        """Return the pieces that this rank writes: all its own under ZeRO, else where it holds some atom first."""
         if engine.spec.zero_stage > 0:
             return engine.weights.pieces
         rank, shards = self._world.rank, engine.module.shards

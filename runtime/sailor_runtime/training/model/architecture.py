@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 
 import torch
@@ -30,6 +31,13 @@ def layer_parameters(model: ModelSpec, layer: int) -> tuple[ParameterSpec, ...]:
 def range_parameters(model: ModelSpec, layers: Iterable[int]) -> dict[str, ParameterSpec]:
     """Return the parameters of some layers by name, a parameter that two of them use once."""
     return {spec.name: spec for layer in layers for spec in layer_parameters(model, layer)}
+
+
+def untied_parameters(model: ModelSpec) -> frozenset[str]:
+    """Return the trained parameters that one layer alone uses."""
+    specs = [spec for layer in range(model.layers) for spec in layer_parameters(model, layer)]
+    uses = Counter(spec.name for spec in specs)
+    return frozenset(spec.name for spec in specs if spec.trainable and uses[spec.name] == 1)
 
 
 class RandomWeights:

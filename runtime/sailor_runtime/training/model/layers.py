@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,9 +54,19 @@ class Architecture(ABC):
 
     @abstractmethod
     def stage(
-        self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
+        self,
+        layers: range,
+        parallel: TensorParallel,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        dropout: bool,
+        absent: Collection[str] = (),
     ) -> StageLayers:
-        """Return some layers as one rank computes them, their parameters without values."""
+        """Return some layers as one rank computes them, their parameters without values.
+
+        absent: parameters that have no memory yet.
+        """
 
     @abstractmethod
     def whole(

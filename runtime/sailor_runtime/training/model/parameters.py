@@ -43,8 +43,13 @@ class ParameterSpec:
                 found.append((start + first * size, start + end * size))
         return tuple(found)
 
-    def empty_shard(self, tp: int, index: int, device: torch.device, dtype: torch.dtype) -> nn.Parameter:
-        """Return room for what rank `index` of `tp` holds."""
+    def empty_shard(
+        self, tp: int, index: int, device: torch.device, dtype: torch.dtype, *, absent: bool = False
+    ) -> nn.Parameter:
+        """Return room for what rank `index` of `tp` holds; with `absent`, its shape without memory."""
         shape = list(self.shape)
         shape[self.cut_dim or 0] = sum(end - start for start, end in self.intervals(tp, index))
-        return nn.Parameter(torch.empty(shape, dtype=dtype, device=device), requires_grad=self.trainable)
+        value = torch.empty(shape, dtype=dtype, device=device)
+        if absent:
+            value.untyped_storage().resize_(0)
+        return nn.Parameter(value, requires_grad=self.trainable)

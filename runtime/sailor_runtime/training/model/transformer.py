@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +227,16 @@ class Transformer(Architecture):
         config.save_pretrained(folder)
 
     def stage(
-        self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
+        self,
+        layers: range,
+        parallel: TensorParallel,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        dropout: bool,
+        absent: Collection[str] = (),
     ) -> StageLayers:
-        return _Layers(self, layers, parallel, device, dtype, self._attention(dropout=dropout))
+        return _Layers(self, layers, parallel, device, dtype, self._attention(dropout=dropout), absent)
 
     def _attention(self, *, dropout: bool = False) -> str:
         """Return the attention that computes what the family's own does, at the least memory."""
@@ -318,6 +325,7 @@ class _Layers(StageLayers):
         device: torch.device,
         dtype: torch.dtype,
         implementation: str,
+        absent: Collection[str],
     ) -> None:
         self._architecture = architecture
         self._parallel = parallel
@@ -336,7 +344,9 @@ class _Layers(StageLayers):
                 _give_buffers(causal, causal.get_submodule(root), device)
             for spec, name in zip(architecture.parameters(layer), architecture._of_layer[layer], strict=True):
                 if spec.name not in self.parameters:
-                    self.parameters[spec.name] = spec.empty_shard(parallel.size, parallel.index, device, dtype)
+                    self.parameters[spec.name] = spec.empty_shard(
+                        parallel.size, parallel.index, device, dtype, absent=spec.name in absent
+                    )
                 set_parameter(causal, name, self.parameters[spec.name])
         self._dtype, self._device = dtype, device
         blocks = base.get_submodule(blocks_name)

@@ -12,7 +12,7 @@ import contextlib
 import copy
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +104,16 @@ class UserModule(Architecture):
         """The weights stand under the names of the module's own parameters, and nothing else is known of it."""
 
     def stage(
-        self, layers: range, parallel: TensorParallel, device: torch.device, dtype: torch.dtype, *, dropout: bool
+        self,
+        layers: range,
+        parallel: TensorParallel,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        dropout: bool,
+        absent: Collection[str] = (),
     ) -> StageLayers:
-        return _Layers(self, layers, parallel, device, dtype)
+        return _Layers(self, layers, parallel, device, dtype, absent)
 
 
 class _Layers(StageLayers):
@@ -117,6 +124,7 @@ class _Layers(StageLayers):
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,
+        absent: Collection[str],
     ) -> None:
         self._architecture, self._parallel, self._dtype = architecture, parallel, dtype
         self.parameters = {}
@@ -128,7 +136,9 @@ class _Layers(StageLayers):
             root.layers[str(layer)] = module
             for spec in architecture.parameters(layer):
                 if spec.name not in self.parameters:
-                    self.parameters[spec.name] = spec.empty_shard(parallel.size, parallel.index, device, dtype)
+                    self.parameters[spec.name] = spec.empty_shard(
+                        parallel.size, parallel.index, device, dtype, absent=spec.name in absent
+                    )
             for name, alias in architecture.names[layer].items():
                 set_parameter(root, name, self.parameters[alias])
             _move_buffers(module, device, dtype)

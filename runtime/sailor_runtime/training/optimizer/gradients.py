@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Some rows of a part, which one of its holders updates under ZeRO-1."""
+    """Some rows of a part, which one of its holders updates under ZeRO."""
 
     part: Part
     first: int
@@ -60,7 +60,7 @@ class Bucket:
     """Parts that are summed in one message; `exchange` is None where this rank alone holds them.
 
     `flat` is where their gradients lie one after the other, None where they have to be copied for the sum: a parameter
-    whose atoms have different holders can't lie in two messages at once. With ZeRO-1, `shares` are those of each
+    whose atoms have different holders can't lie in two messages at once. With ZeRO, `shares` are those of each
     holder, and `own` the number of this one.
     """
 
@@ -70,16 +70,26 @@ class Bucket:
     shares: tuple[tuple[Share, ...], ...] = ()
     own: int = 0
 
+    @property
+    def own_shares(self) -> tuple[Share, ...]:
+        return self.shares[self.own]
+
+    @property
+    def layer(self) -> int:
+        return min(part.layer for part in self.parts)
+
     def order(self, holders: tuple[int, ...]) -> tuple[Any, ...]:
         """Return the key by which every rank of the world sorts its sums: last layers first."""
         first = self.parts[0]
-        return (-min(part.layer for part in self.parts), holders, first.parameter, first.start)
+        return (-self.layer, holders, first.parameter, first.start)
 
 
 class GradientSum:
     """The sums that one rank takes part in, in an order that all ranks share.
 
-    With ZeRO-1 each holder gets the sum of its share of a bucket, which then is in `totals`; else all get all of it.
+    With ZeRO each holder gets the sum of its share of a bucket, which then is in `totals`; else all get all of it.
+    From stage 2 on that happens after each pass of a layer for parameters that one layer uses: those are in
+    `scattered`, and the sums over microbatches exist of the shares alone.
     `in_place`: gradients may be laid out in memory so that sums need no copies of them. `wire` is
     the format in which they travel, None for their own; they are added up in their own.
     A sum begins when the layers that it covers have their gradients of all microbatches and the sums before it have
@@ -104,6 +114,7 @@ class GradientSum:
         self._module = module
         self._beside = beside
         self._sharded = zero_stage > 0
+        self._scattered = module.scattered if zero_stage >= 2 else frozenset()
         self._in_place = in_place and not self._sharded
         self._wire = wire
         # Asked for here, not in the signature, so that a test can make many sums of a small model.
@@ -132,11 +143,17 @@ class GradientSum:
             for holders, parts in by_holders.items()
             for bucket in self._cut(exchange(holders), holders.index(rank), parts, limit)
         ]
-        self.buckets = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
+        # All buckets; those of a pass and those that are summed once.
+        self.every = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
+        self.scattered = [bucket for bucket in self.every if bucket.parts[0].parameter in self._scattered]
+        self.buckets = [bucket for bucket in self.every if bucket.parts[0].parameter not in self._scattered]
+        self._sums_of_shares = [self._empty_shares(bucket) for bucket in self.scattered]
+        # Of the last pass: each bucket's number, and its sum, which may still run.
+        self._passing: list[tuple[int, Any]] = []
         # On this rank a parameter is done with its first layer here; a tied one may lie in two layers.
         self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.trained}
         self._begun: list[tuple[Any, Tensor | None]] = []
-        # With ZeRO-1, the sums of this rank's shares in the order of the buckets.
+        # With ZeRO, the sums of this rank's shares in the order of the buckets, then of those scattered.
         self.totals: list[Tensor] = []
         # So many sums, from the first, have ended and left their totals in the gradients.
         self._ended = 0
@@ -146,15 +163,32 @@ class GradientSum:
         self._begun.clear()
         self.totals.clear()
         self._ended = 0
+        for sums in self._sums_of_shares:
+            sums.zero_()
 
     @torch.no_grad()
     def layer_done(self, layer: int) -> None:
-        """Begin the sums that become possible now that a layer's gradients hold all microbatches."""
+        """Begin the sums that become possible now that a layer's gradients hold all microbatches.
+
+        Those of a tied weight wait for other stages, which wait for what this one's passes give: where passes wait for
+        sums, these begin after the last pass.
+        """
+        if self.scattered and layer > self._module.layers.start:
+            return
         while len(self._begun) < len(self.buckets):
             bucket = self.buckets[len(self._begun)]
             if min(self._first_use[part.parameter] for part in bucket.parts) < layer:
                 return
             self._begun.append(self._begin(bucket))
+
+    @torch.no_grad()
+    def pass_done(self, layer: int) -> None:
+        """Begin to scatter the gradients of a layer's pass, and free them; those of the layer before are waited for."""
+        self._end_pass()
+        for number, bucket in enumerate(self.scattered):
+            if bucket.layer == layer:
+                self._passing.append((number, self._scatter(bucket)))
+        self._module.drop_gradients(layer)
 
     @torch.no_grad()
     def finish(self) -> Tensor:
@@ -165,6 +199,9 @@ class GradientSum:
         self.layer_done(self._module.layers.start)
         while self._ended < len(self.buckets):
             self._end()
+        self._end_pass()
+        for bucket, sums in zip(self.scattered, self._sums_of_shares, strict=True):
+            self.totals += self._by_share(bucket, sums)
         counted = self.totals
         if not self._sharded:
             counted = [self._gradient(part) for bucket in self.buckets for part in bucket.parts if part.counts]
@@ -174,7 +211,7 @@ class GradientSum:
 
     def _cut(self, exchange: Exchange | None, own: int, parts: list[Part], limit: int) -> list[Bucket]:
         """Cut the parts of the same holders, of which this rank is number `own`, into buckets."""
-        shapes = {part.parameter: self._module.parameters[part.parameter] for part in parts}
+        shapes = self._module.shapes
         count = 1 if exchange is None else exchange.size
         return [
             Bucket(
@@ -185,7 +222,7 @@ class GradientSum:
                 else (),
                 own=own if exchange is not None else 0,
             )
-            for each in _buckets(parts, shapes, limit)
+            for each in _buckets(parts, shapes, limit, self._scattered)
         ]
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
@@ -245,7 +282,9 @@ class GradientSum:
         """Return a copy of a bucket's gradients, equally long parts with the shares of each holder in turn."""
         views = [[share.of(self._module.gradient(share.part.parameter)) for share in each] for each in bucket.shares]
         size = max(sum(view.numel() for view in each) for each in views)
-        flat = self._module.gradient(bucket.parts[0].parameter).new_zeros(size * len(views))
+        # Gradients of a single pass have the format of the weights; sums have single precision at least.
+        like = self._module.gradient(bucket.parts[0].parameter)
+        flat = like.new_zeros(size * len(views), dtype=torch.promote_types(like.dtype, torch.float32))
         for row, each, shares in zip(flat.view(len(views), size), views, bucket.shares, strict=True):
             at = 0
             for view, share in zip(each, shares, strict=True):
@@ -254,18 +293,44 @@ class GradientSum:
                 at += view.numel()
         return flat
 
+    def _empty_shares(self, bucket: Bucket) -> Tensor:
+        """Return room for the sums of this rank's shares of a bucket, one after the other."""
+        size = sum(share.of(self._module.shapes[share.part.parameter]).numel() for share in bucket.own_shares)
+        like = self._module.parameters[bucket.parts[0].parameter]
+        return like.new_zeros(size, dtype=torch.promote_types(like.dtype, torch.float32), requires_grad=False)
+
+    def _by_share(self, bucket: Bucket, flat: Tensor) -> list[Tensor]:
+        """Return the shares of this rank that lie in `flat` one after the other."""
+        shapes = [share.of(self._module.shapes[share.part.parameter]).shape for share in bucket.own_shares]
+        sizes = [shape.numel() for shape in shapes]
+        found = flat[: sum(sizes)].split(sizes)
+        return [each.view(shape) for each, shape in zip(found, shapes, strict=True)]
+
+    def _scatter(self, bucket: Bucket) -> Any:
+        """Begin to sum a pass's gradients of a bucket; return the sum of this rank's shares, or what waits for it."""
+        exchange, flat = bucket.exchange, self._by_holder(bucket)
+        if exchange is None:
+            return flat
+        return self._beside.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype))
+
+    def _end_pass(self) -> None:
+        """Wait for what the last pass has scattered, and add it up."""
+        for number, sums in self._passing:
+            total = sums if isinstance(sums, Tensor) else sums.wait()
+            own = self._sums_of_shares[number]
+            own.add_(total[: own.numel()])
+        self._passing.clear()
+
     def _end(self) -> None:
         """Wait for the first sum that has not ended, and leave its totals in the gradients."""
         work, flat = self._begun[self._ended]
         bucket = self.buckets[self._ended]
         total = None if work is None else work.wait()
         if self._sharded:
-            shares = [share.of(self._module.gradient(share.part.parameter)) for share in bucket.shares[bucket.own]]
             if isinstance(total, Tensor):
-                sizes = [share.numel() for share in shares]
-                found = total[: sum(sizes)].split(sizes)
-                shares = [each.view(share.shape) for each, share in zip(found, shares, strict=True)]
-            self.totals += shares
+                self.totals += self._by_share(bucket, total)
+            else:
+                self.totals += [share.of(self._module.gradient(share.part.parameter)) for share in bucket.own_shares]
         elif flat is not None:
             views = [self._gradient(part) for part in bucket.parts]
             totals = flat.split([view.numel() for view in views])
@@ -300,18 +365,24 @@ def _shares(parts: Sequence[Part], parameters: Mapping[str, Tensor], index: int,
             yield Share(part=part, first=first, rows=end - first)
 
 
-def _buckets(parts: list[Part], parameters: Mapping[str, Tensor], limit: int) -> list[tuple[Part, ...]]:
+def _buckets(
+    parts: list[Part], parameters: Mapping[str, Tensor], limit: int, scattered: Collection[str]
+) -> list[tuple[Part, ...]]:
     """Cut parts into messages of at most `limit` elements (or one part), last layers first.
 
-    All holders cut alike: parts have the same sizes everywhere, and a layer counts from the whole model.
+    Parameters that are scattered after each pass share a message with those of their layer alone. All holders cut
+    alike: parts have the same sizes everywhere, and a layer counts from the whole model.
     """
     result: list[list[Part]] = []
     filled = limit
-    for part in sorted(parts, key=lambda part: (-part.layer, part.parameter, part.start)):
+    group = None
+    for part in sorted(parts, key=lambda part: (-part.layer, part.parameter in scattered, part.parameter, part.start)):
         size = parameters[part.parameter].narrow(part.cut_dim, part.start, part.length).numel()
-        if filled + size > limit:
+        alone = part.layer if part.parameter in scattered else None
+        if filled + size > limit or alone != group:
             result.append([])
             filled = 0
+        group = alone
         result[-1].append(part)
         filled += size
     return [tuple(parts) for parts in result]

@@ -1,7 +1,8 @@
-"""The weights that the optimizer updates: whole shards, or with ZeRO-1 the piece of each atom that this rank owns."""
+"""The weights that the optimizer updates: whole shards, or with ZeRO the piece of each atom that this rank owns."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -53,32 +54,47 @@ class MasterWeights:
         self._module = module
         self._offload = offload
         self._beside = beside
-        self._buckets = sums.buckets if zero_stage > 0 else []
+        self._buckets = [*sums.buckets, *sums.scattered] if zero_stage > 0 else []
+        # After a step, first layers first; what is absent between passes is gathered before each.
+        self._gathered = [
+            bucket
+            for bucket in reversed(sums.every if zero_stage > 0 else [])
+            if bucket.parts[0].parameter not in module.absent
+        ]
         self._uses = {
             name: [layer for layer in module.layers if name in {spec.name for spec in module.specs[layer]}]
             for name in module.trained
         }
         self._gathering: list[tuple[list[int], Task]] = []
         self._copied = zero_stage > 0 or module.dtype != master or offload
-        self._master = master
+        self.master = master
         owned: list[tuple[str, Region | None]] = [(name, None) for name in module.trained]
         if zero_stage > 0:
-            shares = [share for bucket in self._buckets for share in bucket.shares[bucket.own]]
+            shares = [share for bucket in self._buckets for share in bucket.own_shares]
             owned = [(share.part.parameter, self._region(share)) for share in shares]
         self.pieces = tuple(
             Piece(parameter=name, region=region, value=self._value(name, region)) for name, region in owned
         )
+        # By layer, the buckets of absent weights, each with its own pieces; and those on their way or there.
+        self._absent: dict[int, list[tuple[Bucket, list[Tensor]]]] = defaultdict(list)
+        self._present: dict[int, list[Task]] = {}
+        values = iter([piece.value for piece in self.pieces])
+        for bucket in self._buckets:
+            own = [next(values).detach() for _ in bucket.own_shares]
+            if bucket.parts[0].parameter in module.absent:
+                self._absent[bucket.layer].append((bucket, own))
 
     @torch.no_grad()
     def fill(self, first: FirstWeights) -> None:
         """Set pieces and parameters to the values before the first step."""
         for name, shard in self._module.shards.items():
-            self.set_shard(name, shard.of(first(shard.spec, self._master)))
+            self.set_shard(name, shard.of(first(shard.spec, self.master)))
 
     @torch.no_grad()
     def set_shard(self, name: str, shard_value: Tensor) -> None:
         """Set a parameter and its pieces from this rank's shard in the master precision."""
-        self._module.parameters[name].copy_(shard_value)
+        if name not in self._module.absent:
+            self._module.parameters[name].copy_(shard_value)
         if self._copied:
             for piece in self.pieces:
                 if piece.parameter == name:
@@ -86,7 +102,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def take_gradients(self, totals: Sequence[Tensor]) -> None:
-        """Give each piece its part of the summed gradient; with ZeRO-1 those are `totals`."""
+        """Give each piece its part of the summed gradient; with ZeRO those are `totals`."""
         for number, piece in enumerate(self.pieces):
             gradient = totals[number] if self._buckets else self._module.gradient(piece.parameter)
             piece.value.grad = gradient.contiguous().to(piece.value.device)
@@ -97,7 +113,8 @@ class MasterWeights:
         if not self._copied:
             return
         for piece in self.pieces:
-            self._target(piece.parameter, piece.region).copy_(piece.value)
+            if piece.parameter not in self._module.absent:
+                self._target(piece.parameter, piece.region).copy_(piece.value)
             piece.value.grad = None
 
     def gather(self) -> None:
@@ -105,7 +122,7 @@ class MasterWeights:
 
         It goes on beside the next forward pass, first layers first; `wait_for` says when a layer has all of its own.
         """
-        for bucket in reversed(self._buckets):
+        for bucket in self._gathered:
             exchange = bucket.exchange
             if exchange is not None:
                 task = self._beside.begin(partial(self._gather, exchange, bucket))
@@ -120,6 +137,39 @@ class MasterWeights:
             task.wait()
         self._gathering = [each for each in self._gathering if layer not in each[0]]
 
+    def bring(self, layer: int) -> None:
+        """Begin to gather the absent weights of a layer for a pass; a collective."""
+        if layer in self._present or layer not in self._module.layers:
+            return
+        for bucket, _ in self._absent[layer]:
+            for name in {part.parameter for part in bucket.parts}:
+                value = self._module.parameters[name]
+                value.untyped_storage().resize_(value.numel() * value.itemsize)
+        self._present[layer] = [
+            self._beside.begin(partial(self._gather_pieces, bucket, own)) for bucket, own in self._absent[layer]
+        ]
+
+    def wait_for_pass(self, layer: int) -> None:
+        """Wait until the absent weights of a layer are there."""
+        for task in self._present[layer]:
+            task.wait()
+
+    def free(self, layer: int) -> None:
+        """Free the weights of a layer that are absent between passes."""
+        del self._present[layer]
+        for bucket, _ in self._absent[layer]:
+            for part in bucket.parts:
+                self._module.parameters[part.parameter].untyped_storage().resize_(0)
+
+    def held(self, name: str) -> list[tuple[tuple[int, ...], Tensor]]:
+        """Return what this rank has of a parameter between steps, in parts with their offsets in the parameter."""
+        shard = self._module.shards[name]
+        if name not in self._module.absent:
+            return shard.boxes(self._module.parameters[name].detach())
+        return [
+            box for piece in self.pieces if piece.parameter == name for box in piece.boxes(shard, piece.value.detach())
+        ]
+
     def settle(self) -> None:
         """Wait until all layers have the weights that others updated."""
         for layer in self._module.layers:
@@ -130,16 +180,28 @@ class MasterWeights:
             [share.of(self._module.parameters[share.part.parameter].detach()) for share in each]
             for each in bucket.shares
         ]
-        size = max(sum(target.numel() for target in each) for each in targets)
-        flat = next(target for each in targets for target in each).new_empty(size * len(targets))
-        rows = flat.view(len(targets), size)
-        for number, each in enumerate(targets):
-            if number == bucket.own:
-                _laid(rows[number], each, into=False)
-        exchange.gather_parts(flat)
+        rows = _rows_of(targets)
+        _laid(rows[bucket.own], targets[bucket.own], into=False)
+        exchange.gather_parts(rows.view(-1))
         for number, each in enumerate(targets):
             if number != bucket.own:
                 _laid(rows[number], each, into=True)
+
+    def _gather_pieces(self, bucket: Bucket, own: list[Tensor]) -> None:
+        """Fill absent weights from the pieces of all holders."""
+        # Unlike `detach`, `data` has a version of its own: autograd must not take what comes back for a change.
+        targets = [
+            [share.of(self._module.parameters[share.part.parameter].data) for share in each] for each in bucket.shares
+        ]
+        if bucket.exchange is None:
+            for target, value in zip(targets[bucket.own], own, strict=True):
+                target.copy_(value)
+            return
+        rows = _rows_of(targets)
+        _laid(rows[bucket.own], own, into=False)
+        bucket.exchange.gather_parts(rows.view(-1))
+        for row, each in zip(rows, targets, strict=True):
+            _laid(row, each, into=True)
 
     def within(self, shard_value: Tensor, piece: Piece) -> Tensor:
         """Return the view of a piece in a tensor of its parameter's shard."""
@@ -154,7 +216,7 @@ class MasterWeights:
             return parameter
         sizes = parameter.shape if region is None else [end - start for start, end in region]
         device = torch.device("cpu") if self._offload else parameter.device
-        return torch.empty(sizes, dtype=self._master, device=device, requires_grad=True)
+        return torch.empty(sizes, dtype=self.master, device=device, requires_grad=True)
 
     def _region(self, share: Share) -> Region:
         """Return where a share lies in its parameter."""
@@ -163,6 +225,12 @@ class MasterWeights:
         bounds[part.cut_dim] = (part.origin, part.origin + part.length)
         first = bounds[0][0] + share.first
         return ((first, first + share.rows), *bounds[1:])
+
+
+def _rows_of(targets: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Return a row for each holder's tensors, as long as the longest needs."""
+    size = max(sum(target.numel() for target in each) for each in targets)
+    return next(target for each in targets for target in each).new_empty((len(targets), size))
 
 
 def _laid(row: Tensor, targets: Sequence[Tensor], *, into: bool) -> None:

@@ -64,10 +64,28 @@ def check(spec: RunSpec) -> None:
         raise RefusedError(f"pipelines train {samples} samples, the batch has {spec.training.global_batch_size}")
     for p, pipeline in enumerate(spec.pipelines):
         _check_pipeline(spec.model, p, pipeline)
+    if spec.zero_stage >= 2:
+        _check_alike(spec)
     if spec.training.sequence_length > spec.model.max_positions:
         raise RefusedError(
             f"sequence length {spec.training.sequence_length} exceeds the model's {spec.model.max_positions} positions"
         )
+
+
+def _check_alike(spec: RunSpec) -> None:
+    """Raise RefusedError unless pipelines meet after each pass of a layer, which ZeRO-2 and 3 sum gradients after."""
+    if spec.training.sync_every is not None:
+        raise RefusedError(f"zero_stage {spec.zero_stage} sums gradients in every step; it can't do with sync_every")
+    shapes = [
+        (each.microbatch_size, each.microbatches, [(s.first_layer, s.end_layer, len(s.ranks)) for s in each.stages])
+        for each in spec.pipelines
+    ]
+    for number, shape in enumerate(shapes):
+        if shape != shapes[0]:
+            raise RefusedError(
+                f"zero_stage {spec.zero_stage} needs pipelines of one shape; pipeline {number} has another microbatch "
+                "size or count, other layers or another tp than pipeline 0"
+            )
 
 
 def _check_pipeline(model: ModelSpec, index: int, pipeline: PipelineSpec) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec, StageSpec
 from sailor_runtime.training.devices import Device
-from sailor_runtime.training.model.architecture import architecture_of, layer_parameters
+from sailor_runtime.training.model.architecture import architecture_of, layer_parameters, untied_parameters
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
@@ -75,6 +76,16 @@ class Activation:
     whole: bool = False
 
 
+class Sharing(Protocol):
+    """What ZeRO-2 and 3 do around each pass of a layer."""
+
+    def before_pass(self, layer: int, *, forward: bool) -> None: ...
+
+    def after_forward(self, layer: int) -> None: ...
+
+    def after_backward(self, layer: int) -> None: ...
+
+
 class StageModule:
     """The layers of one stage on one rank.
 
@@ -92,17 +103,28 @@ class StageModule:
         *,
         dropout: bool = False,
         compiled: bool = False,
+        zero_stage: int = 0,
     ) -> None:
-        """`compiled`: the layers between embedding and head run as torch.compile makes them, each by itself."""
+        """`compiled`: the layers between embedding and head run as torch.compile makes them, each by itself.
+
+        `zero_stage`: from 2 on the gradients of parameters that one layer uses are those of a pass, and add up
+        elsewhere; with 3 their weights are there during a pass alone.
+        """
         self.layers = range(stage.first_layer, stage.end_layer)
         self.shards = {
             name: shard_of(spec, parallel.size, parallel.index) for name, spec in stage_parameters(model, stage).items()
         }
+        untied = untied_parameters(model) & self.shards.keys()
+        self.scattered = untied if zero_stage >= 2 else frozenset()
+        self.absent = untied if zero_stage == 3 else frozenset()
+        self.sharing: Sharing | None = None
         self._computed = architecture_of(model).stage(
-            self.layers, parallel, device.torch_device, dtype, dropout=dropout
+            self.layers, parallel, device.torch_device, dtype, dropout=dropout, absent=self.absent
         )
         # In the order of the shards, which is that of the layers.
         self.parameters: dict[str, Tensor] = {name: self._computed.parameters[name] for name in self.shards}
+        # Absent weights can't be looked into, which is how parts of them are counted.
+        self.shapes = {name: parameter.detach().to("meta") for name, parameter in self.parameters.items()}
         self.dtype = dtype
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
@@ -123,17 +145,20 @@ class StageModule:
             self._sums = {
                 name: torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
                 for name, parameter in self.parameters.items()
-                if parameter.requires_grad
+                if parameter.requires_grad and name not in self.scattered
             }
 
     def gradient(self, name: str) -> Tensor:
-        """Return the sum of a parameter's gradients over the microbatches so far, at least in single precision."""
+        """Return the sum of a parameter's gradients over the microbatches so far, at least in single precision.
+
+        Of a scattered parameter, those of the pass at hand, in the format of the weights.
+        """
         parameter, sums = self.parameters[name], self._kept if self._sums is None else self._sums
         if name in self._cleared:
             self._cleared.discard(name)
             sums[name].zero_()
             parameter.grad = sums[name] if self._sums is None else None
-        if self._sums is not None:
+        if self._sums is not None and name not in self.scattered:
             return self._sums[name]
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -154,6 +179,12 @@ class StageModule:
             parameter.grad = None
         # Zeros are written where they are asked for alone: the first microbatch writes over what there was.
         self._cleared = set(self._kept if self._sums is None else self._sums)
+
+    def drop_gradients(self, layer: int) -> None:
+        """Free the gradients of a layer that add up elsewhere."""
+        for spec in self.specs[layer]:
+            if spec.name in self.scattered:
+                self.parameters[spec.name].grad = None
 
     @property
     def trained(self) -> list[str]:
@@ -181,12 +212,14 @@ class StageModule:
         cut: the backward pass will be asked to tell of each layer.
         """
         repeated = self._recomputed or self._device.kernel_runs > 1
-        if not (cut or self.times_layers or repeated or self._sums is not None):
+        if not (cut or self.times_layers or repeated or self._sums is not None or self.sharing is not None):
             return self._whole(value, microbatch, before_layer)
         activation = Activation(microbatch=microbatch)
         for layer in self.layers:
             if before_layer is not None:
                 before_layer(layer)
+            if self.sharing is not None:
+                self.sharing.before_pass(layer, forward=True)
             started = self._now()
             value = None if value is None else value.detach().requires_grad_()
             activation.inputs.append(value)
@@ -196,6 +229,8 @@ class StageModule:
             activation.outputs.append(None if layer in self._recomputed else output)
             value = output
             self.forward_s[layer] += self._now() - started
+            if self.sharing is not None:
+                self.sharing.after_forward(layer)
         activation.result = None if value is None else value.detach()
         return activation
 
@@ -230,6 +265,8 @@ class StageModule:
                 self._add_to_sums(layer)
             return None if value is None else value.grad
         for layer in reversed(self.layers):
+            if self.sharing is not None:
+                self.sharing.before_pass(layer, forward=False)
             started = self._now()
             value, output = activation.inputs.pop(), activation.outputs.pop()
             if output is None:
@@ -247,6 +284,8 @@ class StageModule:
             self._add_to_sums(layer)
             gradient = None if value is None else value.grad
             self.backward_s[layer] += self._now() - started
+            if self.sharing is not None:
+                self.sharing.after_backward(layer)
             if layer_done is not None:
                 layer_done(layer)
         return gradient
@@ -266,6 +305,8 @@ class StageModule:
             return
         for spec in self.specs[layer]:
             name, parameter = spec.name, self.parameters[spec.name]
+            if name in self.scattered:
+                continue
             gradient = parameter.grad
             if name in self._cleared and gradient is not None:
                 self._cleared.discard(name)
