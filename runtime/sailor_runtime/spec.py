@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 SPEC_VERSION = 1
+# Pipeline schedules; the second halves backward passes and computes gradients of weights where a stage would wait.
+ONE_F_ONE_B, ZERO_BUBBLE = SCHEDULES = "1f1b", "zero-bubble"
 # An agent whose generation has ended leaves this long after the last word of a controller, and its node powers off: 30
 # minutes with what that takes. A controller reckons with it, and says a word this often.
 HOLD_S = 1740.0
@@ -161,6 +163,7 @@ class RunSpec:
     verify_steps: int
     calibrate: bool
     expires_at: float
+    pipeline_schedule: str = ONE_F_ONE_B
 
     @property
     def world_size(self) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Annotated
 
-from pydantic import StringConstraints
+from pydantic import Field, StringConstraints
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Precision
@@ -29,6 +29,17 @@ class Recompute(Enum):
         """Return the layers that our own engine computes again, of a model with so many."""
         step = {Recompute.SELECTIVE: 2, Recompute.FULL: 1}.get(self)
         return range(0) if step is None else range(1, layers - 1, step)
+
+
+class PipelineSchedule(StrEnum):
+    """The order of passes in pipelines of several stages.
+
+    `zero-bubble` (ZB-H1) halves backward passes: the gradient of a stage's input goes on at once, and those of its
+    weights are computed where the stage would wait.
+    """
+
+    ONE_F_ONE_B = "1f1b"
+    ZERO_BUBBLE = "zero-bubble"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +93,9 @@ class Plan:
     precision: Precision
     nodes: tuple[Node, ...]
     pipelines: tuple[Pipeline, ...]
+    pipeline_schedule: Annotated[
+        PipelineSchedule, Field(exclude_if=lambda schedule: schedule is PipelineSchedule.ONE_F_ONE_B)
+    ] = PipelineSchedule.ONE_F_ONE_B
 
     @property
     def world_size(self) -> int:

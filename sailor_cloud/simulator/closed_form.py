@@ -28,7 +28,10 @@ Floats = NDArray[np.float64]
 
 
 def in_flight(stages: ArrayLike, stage: ArrayLike, microbatches: ArrayLike) -> Any:
-    """Return how many microbatches' activations a stage holds at most under 1F1B: min(stages - stage, microbatches)."""
+    """Return how many microbatches' activations a stage holds at most under 1F1B: min(stages - stage, microbatches).
+
+    With halved backward passes every stage holds as many as the first one.
+    """
     return np.minimum(np.asarray(stages) - np.asarray(stage), np.asarray(microbatches))
 
 
@@ -100,6 +103,16 @@ def pipeline_s(compute_s: Floats, boundary_s: Floats, microbatches: ArrayLike, *
     """Return the seconds of a pipeline's schedule without gradient sync and optimizer step; shapes as in busy_s."""
     bottleneck = busy_s(compute_s, boundary_s, engine=engine).max(axis=-1)
     return np.asarray((np.asarray(microbatches) - 1) * bottleneck + fill_s(compute_s, boundary_s))
+
+
+def filled_s(weights_s: Floats, microbatches: int) -> float:
+    """Return how many seconds of a pipeline's bubbles a zero-bubble schedule fills with gradients of weights.
+
+    weights_s: shape [stages], of one microbatch. Those of every stage but the first leave the last microbatch's way
+    back, and as many fill what the stages wait at the begin. Exact for even stages without transfers.
+    """
+    later = float(weights_s[1:].sum())
+    return later * (1.0 + min(1.0, (microbatches - 1) / max(1, len(weights_s) - 1)))
 
 
 def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes: int = 2) -> Any:

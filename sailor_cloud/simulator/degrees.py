@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Hardware
-from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
+from sailor_cloud.model.plan import Node, Pipeline, PipelineSchedule, Plan, Recompute, Stage
 from sailor_cloud.simulator.engines import Engine, stage_bounds
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.workload import tp_problem
@@ -30,6 +30,7 @@ class Degrees:
     microbatch_size: int = 1
     zero_stage: int | None = None
     recompute: Recompute = Recompute.NONE
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sce
         precision=training.precision,
         nodes=nodes,
         pipelines=tuple(pipelines),
+        pipeline_schedule=degrees.schedule,
     )
 
 
@@ -184,6 +186,9 @@ def _faults_of_engine(degrees: Degrees, engine: Engine) -> Iterator[Problem]:
         pipelined = " with more than one stage" if degrees.pp > 1 else ""
         message = f"zero {zero} is not what {engine.name} does{pipelined}"
         yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(map(str, stages))}")
+    if degrees.schedule not in engine.schedules:
+        message = f"schedule {degrees.schedule} is not what {engine.name} does"
+        yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(engine.schedules)}")
     if degrees.recompute not in engine.recompute:
         names = ", ".join(kind.name.lower() for kind in engine.recompute)
         message = f"recompute {degrees.recompute.name.lower()} is not what {engine.name} does"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.document import Correction, Cost, LinkUse, Prediction, ProfileRef, StageMemory, Totals
-from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.model.shown import Shown
 from sailor_cloud.network import Place
 from sailor_cloud.simulator.bill import bill, hours
@@ -164,7 +164,9 @@ def _held(layout: Layout, seat: Seat) -> int:
     stages = len(pipeline.stages)
     if layout.scenario.engine.formulas is not None:
         return stages - seat.index
-    return int(in_flight(stages, seat.index, pipeline.microbatches))
+    # Activations stay until the gradients of the weights are there, which later stages put off for longer.
+    halved = layout.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
+    return int(in_flight(stages, 0 if halved else seat.index, pipeline.microbatches))
 
 
 def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:

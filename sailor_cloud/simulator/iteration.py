@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Waits
+from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.simulator.card import cut_flows
-from sailor_cloud.simulator.closed_form import boundary_pairs, pipeline_s
+from sailor_cloud.simulator.closed_form import boundary_pairs, filled_s, pipeline_s
 from sailor_cloud.simulator.engines import Formulas, StagePlace, Transfers
 from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
@@ -61,7 +62,7 @@ class SharedClock:
 # Forward passes that are recorded at most, of all stages together: for a timeline, and for cores that ranks share.
 _MOST_RECORDED, _MOST_SHARED = 20_000, 2_000
 # What takes a core in a timeline.
-_COMPUTING = frozenset({"forward", "backward", "update"})
+_COMPUTING = frozenset({"forward", "backward", "weight_gradients", "update"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +309,15 @@ def _pipeline_times(
         activation_s=tuple(activation),
         gradient_s=tuple(gradient),
         microbatches=layout.plan.pipelines[pipeline].microbatches,
+        weights_s=_weights_s(layout, seats),
     )
+
+
+def _weights_s(layout: Layout, seats: Sequence[Seat]) -> tuple[float, ...]:
+    """Return what each stage may put off of a backward pass; nothing where the schedule puts nothing off."""
+    if layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
+        return ()
+    return tuple(float(seat.table.weights_s(seat.stage.first_layer, seat.stage.end_layer)) for seat in seats)
 
 
 def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], Passes]:
@@ -383,7 +392,7 @@ def _synchronise(
         end = start + group.sum_s
         if overlap:
             bucket = group.bucket(layout.scenario.engine.bucket_bytes)
-            times = [_gradients_s(replays, seat, group, bucket) for seat in group.members]
+            times = [_gradients_s(layout, replays, seat, group, bucket) for seat in group.members]
             start = max(start, max(first for first, _ in times))
             end = max(start + group.sum_s, max(last for _, last in times) + bucket * group.sum_s)
         for key, seat in zip(keys, group.members, strict=True):
@@ -444,16 +453,20 @@ def _gather_of(layout: Layout, group: SyncGroup, times: list[PipelineTimes]) -> 
     )
 
 
-def _gradients_s(replays: list[PipelineReplay], seat: Seat, group: SyncGroup, bucket: float) -> tuple[float, float]:
+def _gradients_s(
+    layout: Layout, replays: list[PipelineReplay], seat: Seat, group: SyncGroup, bucket: float
+) -> tuple[float, float]:
     """Return when a stage has the first bucket of a group's gradients, a share of them, and when it has them all."""
     table, stage = seat.table, seat.stage
+    halved = seat.index > 0 and layout.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
+    pass_s = table.weights_s if halved else table.backward_s
     last_pass = replays[seat.pipeline].last_backward_start_s[seat.index]
-    done = last_pass + float(table.backward_s(stage.first_layer, stage.end_layer))
+    done = last_pass + float(pass_s(stage.first_layer, stage.end_layer))
     if group.tied:
         return done, done
     first, end = max(group.first_layer, stage.first_layer), min(group.end_layer, stage.end_layer)
-    last = done - float(table.backward_s(stage.first_layer, first))
-    return last - (1.0 - bucket) * float(table.backward_s(first, end)), last
+    last = done - float(pass_s(stage.first_layer, first))
+    return last - (1.0 - bucket) * float(pass_s(first, end)), last
 
 
 def _update_s(layout: Layout, seat: Seat) -> float:
@@ -484,7 +497,12 @@ def _closed_form_s(layout: Layout, times: list[PipelineTimes], groups: tuple[Syn
     for each in set(times):
         compute = np.array(each.forward_s) + np.array(each.backward_s)
         cuts = np.array(each.activation_s) + np.array(each.gradient_s)
-        longest = max(longest, float(pipeline_s(compute, cuts, each.microbatches, engine=engine)))
+        seconds = float(pipeline_s(compute, cuts, each.microbatches, engine=engine))
+        if each.halved:
+            seconds = max(
+                seconds - filled_s(np.array(each.weights_s), each.microbatches), each.microbatches * compute.max()
+            )
+        longest = max(longest, seconds)
     update = max(_update_s(layout, seat) for seat in layout.seats)
     return longest + makespan_s(groups) + update
 

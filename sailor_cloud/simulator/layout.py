@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Hardware
-from sailor_cloud.model.plan import Node, Plan, Stage
+from sailor_cloud.model.plan import Node, PipelineSchedule, Plan, Stage
 from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator.scenario import Scenario, place_of
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
@@ -148,6 +148,7 @@ def _check(plan: Plan, scenario: Scenario) -> None:
         problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}", hint=hint))
     if plan.zero_stage >= 2 and not scenario.engine.uniform:
         problems += _unlike_problems(plan, scenario)
+    problems += _schedule_problems(plan, scenario)
     if plan.precision is not scenario.job.training.precision:
         message = f"is {plan.precision}, the job trains in {scenario.job.training.precision}"
         problems.append(Problem(path="plan.precision", message=message))
@@ -179,6 +180,19 @@ def _unlike_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
                 message = f"has {has}, the first pipeline {first}; {zero} needs pipelines of one shape"
                 problems.append(Problem(path=f"plan.pipelines[{p}]", message=message, hint="use ZeRO-0 or 1"))
     return problems
+
+
+def _schedule_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
+    where, schedule, known = "plan.pipeline_schedule", plan.pipeline_schedule, scenario.engine.schedules
+    if schedule not in known:
+        return [Problem(path=where, message=f"is {schedule}, {scenario.engine.name} has {', '.join(known)}")]
+    if schedule is PipelineSchedule.ZERO_BUBBLE and plan.zero_stage >= 2:
+        message = f"is zero-bubble; ZeRO-{plan.zero_stage} scatters gradients after whole backward passes"
+        return [Problem(path=where, message=message, hint="1f1b, or ZeRO-0 or 1")]
+    if schedule is PipelineSchedule.ZERO_BUBBLE and scenario.job.training.compile:
+        message = "is zero-bubble, which halves backward passes; compiled layers can't be"
+        return [Problem(path=where, message=message, hint="1f1b, or training.compile: false")]
+    return []
 
 
 def _node_problems(plan: Plan, scenario: Scenario) -> list[Problem]:

@@ -10,13 +10,16 @@ from sailor_cloud.catalog import Catalog
 from sailor_cloud.catalog.catalog import did_you_mean
 from sailor_cloud.errors import DataError, Problem, RequestError
 from sailor_cloud.model.offer import Hardware, Market, Offer, Provider
-from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator.degrees import LAYOUT, NODES, Degrees, NodeGroup, plan_of_degrees, problems_without_nodes
 from sailor_cloud.simulator.scenario import Scenario
 
 _NUMBERS = ("tp", "pp", "dp", "microbatch", "zero")
-_RECOMPUTE = "recompute"
+_RECOMPUTE, _SCHEDULE = "recompute", "schedule"
 _RECOMPUTED = {kind.name.lower(): kind for kind in Recompute}
+_SCHEDULES = {each.value: each for each in PipelineSchedule}
+# The words that are no numbers, with what each may be.
+_CHOICES = {_RECOMPUTE: tuple(_RECOMPUTED), _SCHEDULE: tuple(_SCHEDULES)}
 _GROUP = re.compile(
     r"(?P<count>\d+)\s*x\s*(?P<type>[^\s@:/]+)(?::(?P<devices>[^\s@:/]+))?@(?P<zone>[^\s@:/]+)(?:/(?P<market>[^\s@:/]+))?"
 )
@@ -72,16 +75,17 @@ def parse_layout(text: str) -> tuple[Degrees | None, list[Problem]]:
         microbatch_size=numbers.get("microbatch", 1),
         zero_stage=numbers.get("zero"),
         recompute=_RECOMPUTED.get(words.get(_RECOMPUTE, "none"), Recompute.NONE),
+        schedule=_SCHEDULES.get(words.get(_SCHEDULE, ""), PipelineSchedule.ONE_F_ONE_B),
     )
     return degrees, problems
 
 
 def _fault(word: str, name: str, value: str) -> str:
-    if name == _RECOMPUTE:
-        known = ", ".join(f"{_RECOMPUTE}={kind}" for kind in _RECOMPUTED)
-        return "" if value in _RECOMPUTED else f"{word!r} is not one of {known}"
+    if name in _CHOICES:
+        known = ", ".join(f"{name}={choice}" for choice in _CHOICES[name])
+        return "" if value in _CHOICES[name] else f"{word!r} is not one of {known}"
     if name not in _NUMBERS:
-        return f"{word!r} is not a degree; known: {', '.join([*_NUMBERS, _RECOMPUTE])}"
+        return f"{word!r} is not a degree; known: {', '.join([*_NUMBERS, *_CHOICES])}"
     return (
         "" if re.fullmatch(r"\d{1,6}", value) else f"{word!r} needs a whole number of at most six digits, as {name}=2"
     )

@@ -1,7 +1,8 @@
-"""Replays the 1F1B schedule of one pipeline operation by operation, in the order in which DeepSpeed's schedule runs it.
+"""Replays the schedule of one pipeline operation by operation, in the order in which the runtime runs it.
 
-A stage works through its operations one after the other. A send starts when its tensor is there and, depending on
-the program, holds both ends, the receiver only, or neither.
+That is DeepSpeed's of 1F1B, and torch's of a zero-bubble schedule. A stage works through its operations one after the
+other. A send starts when its tensor is there and, depending on the program, holds both ends, the receiver only, or
+neither.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Operation(IntEnum):
     SEND_ACTIVATION = 3
     RECEIVE_GRADIENT = 4
     SEND_GRADIENT = 5
+    WEIGHT_GRADIENTS = 6
 
 
 Step = tuple[Operation, int]
@@ -28,13 +30,22 @@ Step = tuple[Operation, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
-    """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way."""
+    """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way.
+
+    `weights_s`: the part of each backward pass that a zero-bubble schedule puts off; empty under 1F1B.
+    """
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     activation_s: tuple[float, ...]
     gradient_s: tuple[float, ...]
     microbatches: int
+    weights_s: tuple[float, ...] = ()
+
+    @property
+    def halved(self) -> bool:
+        """Whether backward passes are halved; one stage alone has no bubble to fill."""
+        return bool(self.weights_s) and len(self.forward_s) > 1
 
     def reached_s(self, stage: int) -> float:
         """Return when the first microbatch is at a stage."""
@@ -54,7 +65,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReplay:
-    """When each stage has finished its last backward pass, how long it computed and how long tensors held it up."""
+    """When each stage has finished its last pass, how long it computed and how long tensors held it up.
+
+    `last_backward_start_s`: of the pass that completes the gradients of the weights.
+    """
 
     end_s: tuple[float, ...]
     last_backward_start_s: tuple[float, ...]
@@ -105,6 +119,39 @@ def stage_steps(stages: int, stage: int, microbatches: int, *, eager: bool = Fal
     return tuple(steps)
 
 
+@lru_cache(maxsize=4096)
+def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step, ...]:
+    """Return the operations of one stage of several under ZB-H1, whose tensors are sent at once.
+
+    Stage s begins with S - 1 - s forward passes, then alternates; the gradients of weights wait for s microbatches,
+    so that no stage holds more activations than the first one does under 1F1B. Source: Zero Bubble Pipeline
+    Parallelism, ICLR'24, as torch.distributed.pipelining's ScheduleInterleavedZeroBubble with a stage per rank.
+    """
+    ahead = min(stages - 1 - stage, microbatches)
+    steps: list[Step] = []
+    for number in range(microbatches + ahead):
+        if number < microbatches:
+            if stage > 0:
+                steps.append((Operation.RECEIVE_ACTIVATION, number))
+            steps.append((Operation.FORWARD, number))
+            if stage < stages - 1:
+                steps.append((Operation.SEND_ACTIVATION, number))
+        back = number - ahead
+        if back < 0:
+            continue
+        if stage < stages - 1:
+            steps.append((Operation.RECEIVE_GRADIENT, back))
+        steps.append((Operation.BACKWARD, back))
+        # Nobody waits for the gradient of the first stage's input, and its passes stay whole.
+        if stage > 0:
+            steps.append((Operation.SEND_GRADIENT, back))
+            if back >= stage:
+                steps.append((Operation.WEIGHT_GRADIENTS, back - stage))
+    if stage > 0:
+        steps += [(Operation.WEIGHT_GRADIENTS, m) for m in range(max(0, microbatches - stage), microbatches)]
+    return tuple(steps)
+
+
 def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -> PipelineReplay:
     """Run one pipeline's iteration and say when each stage is through; `spans` also records every operation."""
     runner = _Runner(times, transfers, record=spans)
@@ -122,9 +169,10 @@ def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -
 
 
 # Plain numbers, since hashing and comparing members of an enumeration takes longer than a step itself.
-_BACKWARD = int(Operation.BACKWARD)
+_FORWARD, _BACKWARD = int(Operation.FORWARD), int(Operation.BACKWARD)
 _SEND_ACTIVATION, _SEND_GRADIENT = int(Operation.SEND_ACTIVATION), int(Operation.SEND_GRADIENT)
 _SENDS = (_SEND_ACTIVATION, _SEND_GRADIENT)
+_WEIGHT_GRADIENTS = int(Operation.WEIGHT_GRADIENTS)
 _RECEIVE_ACTIVATION, _RECEIVE_GRADIENT = int(Operation.RECEIVE_ACTIVATION), int(Operation.RECEIVE_GRADIENT)
 # How far off the partner of a transfer stands, and what it does meanwhile.
 _OTHER_END = {
@@ -136,8 +184,12 @@ _OTHER_END = {
 
 
 @lru_cache(maxsize=4096)
-def _program(stages: int, stage: int, microbatches: int, eager: bool) -> tuple[tuple[int, int], ...]:
-    return tuple((int(what), m) for what, m in stage_steps(stages, stage, microbatches, eager=eager))
+def _program(stages: int, stage: int, microbatches: int, eager: bool, halved: bool) -> tuple[tuple[int, int], ...]:
+    if halved:
+        steps = zero_bubble_steps(stages, stage, microbatches)
+    else:
+        steps = stage_steps(stages, stage, microbatches, eager=eager)
+    return tuple((int(what), m) for what, m in steps)
 
 
 class _Runner:
@@ -150,7 +202,10 @@ class _Runner:
         self.stages = len(times.forward_s)
         # Transfers that nobody waits for can only hide behind compute if they start as soon as they can.
         eager = transfers is Transfers.OVERLAPPED
-        self.programs = [_program(self.stages, stage, times.microbatches, eager) for stage in range(self.stages)]
+        assert eager or not times.halved, "no engine whose transfers keep stages waiting has halved backward passes"
+        self.programs = [
+            _program(self.stages, stage, times.microbatches, eager, times.halved) for stage in range(self.stages)
+        ]
         self.seconds = [_operation_seconds(times, stage) for stage in range(self.stages)]
         self.at = [0] * self.stages
         self.clock = [0.0] * self.stages
@@ -179,8 +234,8 @@ class _Runner:
         waits, overlapped = self.transfers is Transfers.RECEIVER, self.transfers is Transfers.OVERLAPPED
         for what, microbatch in itertools.islice(program, place, None):
             start = clock
-            if what <= _BACKWARD:
-                if what == _BACKWARD:
+            if what <= _BACKWARD or what == _WEIGHT_GRADIENTS:
+                if what != _FORWARD:
                     self.last_backward_start[stage] = start
                 clock += seconds[what]
             elif what in _SENDS:
@@ -259,4 +314,5 @@ def _operation_seconds(times: PipelineTimes, stage: int) -> tuple[float, ...]:
     sent = times.activation_s[stage] if after else 0.0
     received_back = times.gradient_s[stage] if after else 0.0
     sent_back = times.gradient_s[stage - 1] if before else 0.0
-    return (times.forward_s[stage], times.backward_s[stage], received, sent, received_back, sent_back)
+    later = times.weights_s[stage] if times.halved and before else 0.0
+    return (times.forward_s[stage], times.backward_s[stage] - later, received, sent, received_back, sent_back, later)

@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 _EQUAL = 1e-12
 # Rounds that are run before the matrix is made: that takes about as long.
 _RUN = 500
-# Programs whose transfers keep stages waiting are run up to so many microbatches; beyond, `_STRIDE` of them more take
-# always as long. That is exact for schedules that repeat after a divisor of it.
+# Programs of halved backward passes, or whose transfers keep stages waiting, are run up to so many microbatches;
+# beyond, `_STRIDE` of them more take always as long. That is exact for schedules that repeat after a divisor of it.
 _MOST, _STRIDE = 1680, 840
 # Pipelines whose ends are kept; a search asks for the same ones again and again.
 _KEPT = 1 << 15
@@ -42,7 +42,7 @@ class ScheduleEnds(NamedTuple):
 @lru_cache(maxsize=_KEPT)
 def schedule_ends(times: PipelineTimes, transfers: Transfers) -> ScheduleEnds:
     """Return when the stages of a pipeline are through, in seconds of the iteration."""
-    if transfers is Transfers.OVERLAPPED:
+    if transfers is Transfers.OVERLAPPED and not times.halved:
         return _overlapped(times)
     if times.microbatches <= _MOST:
         return _ends(times, transfers)

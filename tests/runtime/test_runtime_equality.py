@@ -105,6 +105,29 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "zero_stage": 1,
         "limits": {"bucket": 500},
     },
+    "zero bubble, tp 2 beside tp 1, tied, dropout, zero-1": {
+        "pipelines": UNEQUAL_TP,
+        "pipeline_schedule": "zero-bubble",
+        "training": {"dropout": 0.1, "gradient_clipping": 0.5},
+        "zero_stage": 1,
+        "limits": IN_BLOCKS,
+    },
+    "zero bubble, three stages, every second block recomputed": {
+        "pipelines": UNEQUAL_DEPTH,
+        "pipeline_schedule": "zero-bubble",
+        "recompute": 2,
+    },
+    "zero bubble, tp 1 into tp 2, llama": {
+        "pipelines": ONE_INTO_TWO,
+        "pipeline_schedule": "zero-bubble",
+        "model": {"model_type": "llama", **GROUPED},
+    },
+    "zero bubble, slow devices": {
+        "pipelines": UNEQUAL_CUT,
+        "pipeline_schedule": "zero-bubble",
+        "node_of_rank": ["fast", "slow", "slow", "fast"],
+        "accelerators": {"slow": "CPU-slow"},
+    },
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
     "sums over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES},
     "zero-1 over two zones, clipping": {
@@ -184,6 +207,9 @@ FAMILY_CASES["mixtral, whole experts"] = {
 FAMILY_CASES["gemma3_text"] |= {"zero_stage": 1, "recompute": 1}
 FAMILY_CASES["phi3"] |= {"zero_stage": 1}
 FAMILY_CASES["mixtral"] |= {"zero_stage": 1}
+# Experts hand their weights to many products, a per-head norm its weight to one.
+for _name in ("mixtral", "qwen3_moe"):
+    FAMILY_CASES[_name] |= {"pipeline_schedule": "zero-bubble"}
 FAMILY_CASES["olmo2"]["training"] = {"dropout": 0.1}
 FAMILY_CASES["qwen3"]["training"] = {"dropout": 0.1}
 FAMILY_CASES["gemma2"] |= {"limits": IN_BLOCKS}
@@ -199,8 +225,9 @@ CASES_OF_MODULES: dict[str, dict[str, Any]] = {
         "model": {"module": "factories.layered_module:build_with_adapters"},
         "training": {"gradient_clipping": 0.5},
     },
-    "adapters beside frozen weights, zero-1": {
+    "adapters beside frozen weights, zero-1, zero bubble": {
         "pipelines": CUT_TWICE,
+        "pipeline_schedule": "zero-bubble",
         "model": {"module": "factories.layered_module:build_with_adapters"},
         "zero_stage": 1,
     },
@@ -211,6 +238,7 @@ LOW_CASES: dict[str, dict[str, Any]] = {
     "bf16": {"pipelines": UNEQUAL_TP},
     "fp16": {"pipelines": UNEQUAL_TP},
     "fp16, zero-1, llama": {"pipelines": UNEQUAL_TP, "zero_stage": 1, "model": {"model_type": "llama", **GROUPED}},
+    "bf16, zero bubble": {"pipelines": UNEQUAL_TP, "pipeline_schedule": "zero-bubble"},
     "bf16 sums of fp32, zero-1": {"pipelines": THREE_PIPELINES, "zero_stage": 1, "training": SUMS},
     "bf16 sums of fp32 over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES, "training": SUMS},
     "bf16, zero-1, recomputed, slow devices": {
@@ -448,7 +476,11 @@ def _data(folder: Path) -> DataSpec:
 def _interrupted(folder: Path) -> list[dict[str, Any]]:
     """Return cases that follow each other in one folder of checkpoints, each under another plan."""
     folder.mkdir()
-    plans = {"first": (UNEQUAL_TP, 1), "second": (UNEQUAL_CUT, 0), "third": (THREE_AGAINST_ONE, 1)}
+    plans = {
+        "first": (UNEQUAL_TP, 1, "zero-bubble"),
+        "second": (UNEQUAL_CUT, 0, "1f1b"),
+        "third": (THREE_AGAINST_ONE, 1, "zero-bubble"),
+    }
     # Twenty samples are read three times over and more, so that epochs end within steps and within generations.
     np.save(folder / "tokens.npy", np.random.default_rng(3).integers(0, 64, 20 * 16 + 1, dtype=np.uint16))
     common = {"directory": folder, "training": INTERRUPTED, "data": _data(folder)}
@@ -458,9 +490,9 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
             "kind": "resumption",
             "steps": 2,
             "limits": IN_BLOCKS,
-            "spec": run_spec(pipelines, zero_stage=zero_stage, **common),
+            "spec": run_spec(pipelines, zero_stage=zero_stage, pipeline_schedule=schedule, **common),
         }
-        for name, (pipelines, zero_stage) in plans.items()
+        for name, (pipelines, zero_stage, schedule) in plans.items()
     ]
     # The last one finds the newest checkpoint damaged, and goes on from the one before.
     cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": run_spec(UNEQUAL_CUT, **common)})

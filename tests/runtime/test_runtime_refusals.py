@@ -75,6 +75,26 @@ def test_zero_2_and_3_are_refused_where_ranks_would_not_meet(tmp_path, stage, pi
         trainer.check(run_spec(pipelines, directory=tmp_path, zero_stage=stage, training=training))
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_2_and_3_are_refused_beside_halved_backward_passes(tmp_path, stage):
+    two = [(6, 1, [(0, 3, 1), (3, 6, 1)])] * 2
+    with pytest.raises(RefusedError, match="whole backward passes; it can't do with a zero-bubble schedule"):
+        trainer.check(run_spec(two, directory=tmp_path, zero_stage=stage, pipeline_schedule="zero-bubble"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("gpipe", "unknown pipeline schedule 'gpipe'; known: 1f1b, zero-bubble"),
+        ("zero-bubble", "a zero-bubble schedule halves backward passes, which compiled layers can't: leave one out"),
+    ],
+)
+def test_a_schedule_that_cannot_be_run_is_refused(tmp_path, schedule, message):
+    spec = run_spec(ONE, directory=tmp_path, training={"compile": True}, pipeline_schedule=schedule)
+    with pytest.raises(RefusedError, match=message):
+        trainer.check(spec)
+
+
 def test_a_rank_says_in_one_line_why_it_refuses(tmp_path):
     spec = _changed(run_spec(ONE, directory=tmp_path), "model", model_type="mamba")
     (tmp_path / "spec.json").write_text(spec.to_json())

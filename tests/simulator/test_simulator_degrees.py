@@ -9,7 +9,7 @@ import pytest
 
 from factories.scenarios import gcp_scenario, offer_in
 from sailor_cloud.errors import RequestError
-from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, Scenario, evaluate, plan_of_degrees
 
 ZONE = "us-central1-a"
@@ -126,3 +126,40 @@ def test_each_zero_stage_needs_less_memory_than_the_one_before() -> None:
     ]
     assert peaks == sorted(peaks, reverse=True)
     assert len(set(peaks)) == 4
+
+
+def test_a_schedule_that_an_engine_does_not_have_is_told() -> None:
+    degrees = Degrees(tp=2, pp=2, dp=4, zero_stage=1, schedule=PipelineSchedule.ZERO_BUBBLE)
+    assert reasons(degrees, scenario_of("megatron"), {("A100-40", 8): 2}) == [
+        "layout: schedule zero-bubble is not what megatron does (it has 1f1b)"
+    ]
+
+
+def test_a_zero_bubble_schedule_is_faster_and_every_stage_holds_what_the_first_does() -> None:
+    degrees, counts = Degrees(pp=4, dp=4, microbatch_size=1), {("A100-40", 8): 2}
+    _, usual = simulated(degrees, scenario_of(), counts)
+    halved = dataclasses.replace(degrees, schedule=PipelineSchedule.ZERO_BUBBLE)
+    plan, found = simulated(halved, scenario_of(), counts)
+    assert plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
+    assert found.prediction.iteration_s_replay < 0.98 * usual.prediction.iteration_s_replay
+    held = [stage.parts["activations"] for stage in found.prediction.memory[:4]]
+    before = [stage.parts["activations"] for stage in usual.prediction.memory[:4]]
+    assert held[0] == before[0]
+    assert all(now > then for now, then in zip(held[1:], before[1:], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "training", "message"),
+    [
+        (2, {}, r"plan.pipeline_schedule: is zero-bubble; ZeRO-2 scatters gradients after whole backward passes"),
+        (0, {"compile": True}, r"plan.pipeline_schedule: is zero-bubble, which halves backward passes; compiled"),
+    ],
+)
+def test_a_zero_bubble_schedule_is_refused_where_backward_passes_stay_whole(
+    zero_stage: int, training: dict[str, bool], message: str
+) -> None:
+    scenario = gcp_scenario(batch=64, precision="fp16", **training)
+    degrees = Degrees(pp=4, dp=4, zero_stage=zero_stage, schedule=PipelineSchedule.ZERO_BUBBLE)
+    plan = plan_of_degrees(degrees, nodes(scenario, {("A100-40", 8): 2}), scenario)
+    with pytest.raises(RequestError, match=message):
+        evaluate(plan, scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import warnings
 from random import Random
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from sailor_cloud.simulator import Engine, Transfers, busy_s, fill_s, pipeline_s
 from sailor_cloud.simulator import schedule_ends as counted
-from sailor_cloud.simulator.replay import Operation, PipelineTimes, replay, stage_steps
+from sailor_cloud.simulator.closed_form import filled_s
+from sailor_cloud.simulator.replay import Operation, PipelineTimes, replay, stage_steps, zero_bubble_steps
 from sailor_cloud.simulator.schedule_ends import schedule_ends
+from sailor_runtime.training.pipeline.schedule import Kind, passes
 
 NAMES = {
     "ForwardPass": Operation.FORWARD,
@@ -52,6 +55,37 @@ def test_stages_work_in_the_order_of_the_schedule_that_the_runtime_drives() -> N
                     if type(command).__name__ in NAMES
                 ]
                 assert [what for what, _ in stage_steps(stages, stage, microbatches)] == theirs
+
+
+PASSES = {
+    Operation.FORWARD: Kind.FORWARD,
+    Operation.BACKWARD: Kind.INPUT,
+    Operation.WEIGHT_GRADIENTS: Kind.WEIGHTS,
+}
+
+
+def test_stages_of_a_zero_bubble_schedule_compute_in_the_order_in_which_the_runtime_does() -> None:
+    for stages in range(2, 7):
+        for microbatches in range(1, 9):
+            for stage in range(stages):
+                # The passes of the first stage stay whole.
+                kinds = PASSES if stage else {**PASSES, Operation.BACKWARD: Kind.BACKWARD}
+                steps = zero_bubble_steps(stages, stage, microbatches)
+                ours = [(kinds[what], number) for what, number in steps if what in kinds]
+                assert ours == [tuple(each) for each in passes("zero-bubble", microbatches, stages, stage)]
+
+
+@pytest.mark.parametrize("stages", [2, 4, 6])
+@pytest.mark.parametrize("microbatches", [6, 8, 20])
+def test_a_zero_bubble_schedule_leaves_of_the_bubble_what_its_paper_says(stages: int, microbatches: int) -> None:
+    """Even stages, three equal parts of a microbatch: a bubble of (S - 1)(F + B - W). Source: ICLR'24, table 2."""
+    usual = times([1.0] * stages, [2.0] * stages, [0.0] * (stages - 1), microbatches)
+    halved = dataclasses.replace(usual, weights_s=(1.0,) * stages)
+    took = max(replay(halved, Transfers.OVERLAPPED).end_s)
+    assert took == pytest.approx(microbatches * 3.0 + (stages - 1) * (1.0 + 1.0 - 1.0))
+    before = max(replay(usual, Transfers.OVERLAPPED).end_s)
+    assert before - took == pytest.approx(filled_s(np.array(halved.weights_s), microbatches))
+    assert max(schedule_ends(halved, Transfers.OVERLAPPED).end_s) == pytest.approx(took)
 
 
 @pytest.mark.parametrize("transfers", Transfers)

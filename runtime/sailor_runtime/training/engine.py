@@ -176,7 +176,9 @@ class Engine:
             for doing, direction in ((Doing.RECEIVE_ACTIVATION, 1), (Doing.RECEIVE_GRADIENT, -1))
             if direction in wire_s
         }
-        self._executor = Executor(self._pipeline, place.stage, self.module, transfers, self._spans)
+        self._executor = Executor(
+            self._pipeline, place.stage, spec.pipeline_schedule, self.module, transfers, self._spans
+        )
         # One rank per pipeline reports the loss of its last stage.
         self._reports_loss = self._executor.is_last and place.tp_index == 0
 

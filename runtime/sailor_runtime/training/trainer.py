@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
 from sailor_runtime.training import verify
 from sailor_runtime.training.calibrate import calibrate
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
@@ -49,6 +49,10 @@ def check(spec: RunSpec) -> None:
         raise RefusedError(
             f"compile needs dropout 0, got {spec.training.dropout:g}: what is dropped changes every step"
         )
+    if spec.pipeline_schedule not in SCHEDULES:
+        raise RefusedError(f"unknown pipeline schedule {spec.pipeline_schedule!r}; known: {', '.join(SCHEDULES)}")
+    if spec.training.compile and spec.pipeline_schedule == ZERO_BUBBLE:
+        raise RefusedError("a zero-bubble schedule halves backward passes, which compiled layers can't: leave one out")
     if spec.training.sync_every is not None and spec.training.sync_every < 1:
         raise RefusedError(f"sync_every must be positive, got {spec.training.sync_every}")
     if spec.training.steps < 1:

@@ -107,6 +107,7 @@ def build_spec(
         verify_steps=CHECKED_STEPS if check else 0,
         calibrate=check,
         expires_at=expires_at.timestamp(),
+        pipeline_schedule=plan.pipeline_schedule.value,
     )
 
 

@@ -18,7 +18,7 @@ TITLE = "Schedule of one iteration"
 _KINDS = {
     "transfer": ("c2", ("receive_activation", "receive_gradient", "send_activation", "send_gradient")),
     "forward": ("c1", ("forward",)),
-    "backward": ("c3", ("backward",)),
+    "backward": ("c3", ("backward", "weight_gradients")),
     "all-reduce or gather": ("c5", ("sync", "gather")),
     "optimizer": ("c4", ("update",)),
 }

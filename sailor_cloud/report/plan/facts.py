@@ -10,6 +10,7 @@ from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import explained
 from sailor_cloud.model.document import Cost, PlanDocument, Prediction, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
+from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.money import unlimited_usd
@@ -28,6 +29,7 @@ _ZERO = {
     2: "ZeRO-2: every pipeline keeps a share of its state and of the gradients",
     3: "ZeRO-3: every pipeline keeps a share of the state, the gradients and the weights",
 }
+_SCHEDULES = {PipelineSchedule.ONE_F_ONE_B: "1F1B", PipelineSchedule.ZERO_BUBBLE: "zero-bubble (ZB-H1)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +339,7 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         return ()
     profiles = ", ".join(ref.id for ref in document.inputs.compute_profiles) or "none"
     steps = document.job.training.steps
+    schedule = "1F1B" if document.plan is None else _SCHEDULES[document.plan.pipeline_schedule]
     searched = "" if document.status is Status.GIVEN else ", and the search used a closed form of it"
     prices = (
         f"prices are judged as of {document.as_of.date().isoformat()}; on-demand prices count as stale after 90 days, "
@@ -359,7 +362,7 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         ),
         f"half of such iterations are off by less than {text.share(prediction.error_p50)}, nine in ten by less than "
         f"{text.share(prediction.error_p90)}{_shares(prediction)}",
-        f"pipelines run the 1F1B schedule; the iteration is replayed operation by operation{searched}",
+        f"pipelines run the {schedule} schedule; the iteration is replayed operation by operation{searched}",
         "memory counts weights, gradients, optimizer, activations in flight and a constant for the framework",
         *(money if priced else ()),
     )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.model.plan import Recompute
+from sailor_cloud.model.plan import PipelineSchedule, Recompute
 from sailor_cloud.workload import Attention, Program
 
 if TYPE_CHECKING:
@@ -264,6 +264,12 @@ class Engine:
     uniform: bool = False
     one_tp: bool = False
     formulas: Formulas | None = field(default=None, compare=False)
+
+    @property
+    def schedules(self) -> tuple[PipelineSchedule, ...]:
+        """The pipeline schedules that can be replayed for it."""
+        overlapped = self.transfers is Transfers.OVERLAPPED and self.formulas is None
+        return tuple(PipelineSchedule) if overlapped else (PipelineSchedule.ONE_F_ONE_B,)
 
     def overlaps_sync(self, zero_stage: int) -> bool:
         """Return whether gradients are reduced beside the last backward pass."""

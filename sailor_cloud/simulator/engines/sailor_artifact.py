@@ -152,6 +152,7 @@ class ArtifactFormulas:
             zero_stage=0,
             forward_prefix_s=_prefix(spent[:, 0]),
             backward_prefix_s=_prefix(spent[:, 1]),
+            weights_prefix_s=np.zeros(model.layers + 1),
             # Updates are counted once a stage, by the formulas themselves.
             update_prefix_s=np.zeros(model.layers + 1),
             gradient_prefix_bytes=_prefix(model.parameters[1] * _FLOAT_BYTES),

@@ -12,22 +12,49 @@ import pytest
 from factories.run_specs import run_spec
 from sailor_runtime.training.observe.trace import trace_events
 from sailor_runtime.training.pipeline import layout
-from sailor_runtime.training.pipeline.schedule import passes
+from sailor_runtime.training.pipeline.schedule import Kind, Pass, passes
 from sailor_runtime.training.pipeline.spans import Doing, Span
 
+SHAPES = [(1, 1), (1, 3), (4, 1), (6, 2), (8, 4), (2, 5)]
 
-@pytest.mark.parametrize(("microbatches", "stages"), [(1, 1), (1, 3), (4, 1), (6, 2), (8, 4), (2, 5)])
+
+def numbers(order: tuple[Pass, ...], kind: Kind) -> list[int]:
+    return [microbatch for done, microbatch in order if done is kind]
+
+
+@pytest.mark.parametrize(("microbatches", "stages"), SHAPES)
 def test_every_stage_runs_each_microbatch_there_and_back_with_one_forward_one_backward_between(microbatches, stages):
     for stage in range(stages):
-        order = passes(microbatches, stages, stage)
-        assert [number for forward, number in order if forward] == list(range(microbatches))
-        assert [number for forward, number in order if not forward] == list(range(microbatches))
+        order = passes("1f1b", microbatches, stages, stage)
+        assert numbers(order, Kind.FORWARD) == numbers(order, Kind.BACKWARD) == list(range(microbatches))
+        assert len(order) == 2 * microbatches
         held = most = 0
-        for forward, _ in order:
-            held += 1 if forward else -1
+        for kind, _ in order:
+            held += 1 if kind is Kind.FORWARD else -1
             most = max(most, held)
             assert held >= 0
         assert most == min(stages - stage, microbatches)
+
+
+@pytest.mark.parametrize(("microbatches", "stages"), SHAPES)
+def test_a_zero_bubble_schedule_puts_gradients_of_weights_off_and_holds_no_more_than_the_first_stage_of_1f1b(
+    microbatches, stages
+):
+    for stage in range(stages):
+        order = passes("zero-bubble", microbatches, stages, stage)
+        halved = stage > 0
+        last = Kind.WEIGHTS if halved else Kind.BACKWARD
+        for kind in (Kind.FORWARD, last, *([Kind.INPUT] if halved else [])):
+            assert numbers(order, kind) == list(range(microbatches))
+        assert len(order) == (2 + halved) * microbatches
+        place = {each: at for at, each in enumerate(order)}
+        if halved:
+            assert all(place[Pass(Kind.INPUT, m)] < place[Pass(Kind.WEIGHTS, m)] for m in range(microbatches))
+        held = most = 0
+        for kind, _ in order:
+            held += (kind is Kind.FORWARD) - (kind is last)
+            most = max(most, held)
+        assert most == min(stages, microbatches)
 
 
 def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp_path):
@@ -60,7 +87,7 @@ def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp
 def test_deepspeeds_schedule_is_read_without_the_package_around_it():
     code = (
         "import sys; from sailor_runtime.training.pipeline.schedule import passes; "
-        "passes(2, 2, 0); print('deepspeed' in sys.modules)"
+        "passes('1f1b', 2, 2, 0); print('deepspeed' in sys.modules)"
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "runtime")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)

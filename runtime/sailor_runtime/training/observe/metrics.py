@@ -15,7 +15,7 @@ import torch
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.pipeline.layout import Atom, Place
-from sailor_runtime.training.pipeline.spans import WAITING, Doing, Span, total_s
+from sailor_runtime.training.pipeline.spans import COMPUTING, WAITING, Doing, Span, total_s
 
 PARTS = ("compute", "transfer", "bubble", "sync")
 _PROMETHEUS_EVERY_S = 1.0
@@ -57,7 +57,7 @@ def spent(spans: list[Span], iteration_s: float, wire_s: Mapping[Doing, float], 
     return Spent(
         iteration_s=iteration_s,
         # Weights are waited for inside the first forward pass.
-        compute_s=total_s(spans, Doing.FORWARD, Doing.BACKWARD, Doing.UPDATE) - gathers,
+        compute_s=total_s(spans, *COMPUTING) - gathers,
         transfer_s=transfer + total_s(spans, Doing.SEND),
         sync_s=total_s(spans, Doing.SYNC) + gathers,
         memory_peak_bytes=memory_peak_bytes,

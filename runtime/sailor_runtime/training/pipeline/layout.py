@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sailor_runtime.spec import ModelSpec, PipelineSpec, RunSpec, StageSpec
+from sailor_runtime.spec import ZERO_BUBBLE, ModelSpec, PipelineSpec, RunSpec, StageSpec
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.refusal import RefusedError
@@ -76,6 +76,11 @@ def _check_alike(spec: RunSpec) -> None:
     """Raise RefusedError unless pipelines meet after each pass of a layer, which ZeRO-2 and 3 sum gradients after."""
     if spec.training.sync_every is not None:
         raise RefusedError(f"zero_stage {spec.zero_stage} sums gradients in every step; it can't do with sync_every")
+    if spec.pipeline_schedule == ZERO_BUBBLE:
+        raise RefusedError(
+            f"zero_stage {spec.zero_stage} scatters gradients after whole backward passes; it can't do with a "
+            "zero-bubble schedule"
+        )
     shapes = [
         (each.microbatch_size, each.microbatches, [(s.first_layer, s.end_layer, len(s.ranks)) for s in each.stages])
         for each in spec.pipelines

@@ -1,25 +1,75 @@
-"""The order in which one stage computes: DeepSpeed's 1F1B schedule, without its transfers."""
+"""The order in which one stage computes: DeepSpeed's 1F1B schedule or torch's zero-bubble one, without transfers."""
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import NamedTuple
+
+from sailor_runtime.spec import ONE_F_ONE_B
 from sailor_runtime.training.pipeline.deepspeed_schedule import load
 
 
-def passes(microbatches: int, stages: int, stage: int) -> tuple[tuple[bool, int], ...]:
-    """Return (is it a forward pass, microbatch) for every pass of a stage in order.
+class Kind(Enum):
+    """`BACKWARD` is a whole backward pass, `INPUT` and `WEIGHTS` are its halves."""
 
-    DeepSpeed's schedule also says when to send and receive, which here happens as early as it can: a tensor is sent
-    once it is computed, and a receive is posted before the pass that precedes the one that needs it.
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INPUT = "input"
+    WEIGHTS = "weights"
+
+
+class Pass(NamedTuple):
+    kind: Kind
+    microbatch: int
+
+
+def passes(schedule: str, microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
+    """Return every pass of a stage in order.
+
+    The schedules of both libraries also say when to send and receive, which here happens as early as it can: a tensor
+    is sent once it is computed, and a receive is posted before the pass that precedes the one that needs it.
     """
+    # One stage alone has no bubble to fill.
+    if schedule == ONE_F_ONE_B or stages == 1:
+        return _one_forward_one_backward(microbatches, stages, stage)
+    return _zero_bubble(microbatches, stages, stage)
+
+
+def _one_forward_one_backward(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
     schedule = load()
+    kinds = {schedule.ForwardPass: Kind.FORWARD, schedule.BackwardPass: Kind.BACKWARD}
+    done = dict.fromkeys(kinds.values(), 0)
     result = []
-    forward = backward = 0
     for commands in schedule.TrainSchedule(microbatches, stages, stage):
-        for command in commands:
-            if isinstance(command, schedule.ForwardPass):
-                result.append((True, forward))
-                forward += 1
-            elif isinstance(command, schedule.BackwardPass):
-                result.append((False, backward))
-                backward += 1
+        for kind in (kinds[type(command)] for command in commands if type(command) in kinds):
+            result.append(Pass(kind, done[kind]))
+            done[kind] += 1
     return tuple(result)
+
+
+def _zero_bubble(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
+    """Return ZB-H1 of Zero Bubble Pipeline Parallelism (ICLR'24): no more activations are held than on stage 0 of 1F1B.
+
+    torch's schedule classes want stages and process groups of their own, so the function behind them is asked.
+    """
+    from torch.distributed.pipelining import schedules
+
+    ahead = min(stages - 1 - stage, microbatches)
+    actions = schedules._get_1f1b_rank_ops(  # type: ignore[no-untyped-call]
+        n_local_stages=1,
+        pp_group_size=stages,
+        warmup_ops=ahead,
+        fwd_bwd_ops=microbatches - ahead,
+        cooldown_ops=ahead,
+        rank=stage,
+        forward_stage_index=lambda step: stage,
+        backward_stage_index=lambda step: stage,
+        num_1f1b_microbatches=stage,
+        enable_zero_bubble=True,
+    )
+    # Nobody waits for the gradient of the first stage's input, and its halves follow each other.
+    halves = (Kind.INPUT, Kind.WEIGHTS) if stage else (None, Kind.BACKWARD)
+    names = "FORWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT"
+    kinds = dict(zip(names, (Kind.FORWARD, *halves), strict=True))
+    named = ((kinds[action.computation_type.name], action.microbatch_index) for action in actions if action is not None)
+    return tuple(Pass(kind, microbatch) for kind, microbatch in named if kind is not None)

@@ -15,7 +15,9 @@ class Doing(StrEnum):
     """What a span was spent on; the names are those of the simulator's timeline."""
 
     FORWARD = "forward"
+    # Whole, or of a zero-bubble schedule the gradient of the stage's input.
     BACKWARD = "backward"
+    WEIGHT_GRADIENTS = "weight_gradients"
     RECEIVE_ACTIVATION = "receive_activation"
     RECEIVE_GRADIENT = "receive_gradient"
     SEND = "send"
@@ -24,6 +26,7 @@ class Doing(StrEnum):
     GATHER = "gather"
 
 
+COMPUTING = (Doing.FORWARD, Doing.BACKWARD, Doing.WEIGHT_GRADIENTS, Doing.UPDATE)
 WAITING = (Doing.RECEIVE_ACTIVATION, Doing.RECEIVE_GRADIENT)
 
 

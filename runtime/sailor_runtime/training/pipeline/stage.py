@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline.layout import stage_parameters
+from sailor_runtime.training.pipeline.split_backward import WeightsToCome, input_gradient
 
 # torch.compile's backend.
 COMPILER = "inductor"
@@ -66,7 +68,8 @@ def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
 class Activation:
     """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first.
 
-    Where the graph is `whole`, those of the stage.
+    Where the graph is `whole`, those of the stage. `later`: what gives the gradients of each layer's weights once a
+    backward pass through its inputs is done, last layer first; None where they are there.
     """
 
     microbatch: Microbatch
@@ -74,6 +77,7 @@ class Activation:
     outputs: list[Tensor | None] = field(default_factory=list)
     result: Tensor | None = None
     whole: bool = False
+    later: list[Callable[[], None] | None] = field(default_factory=list)
 
 
 class Sharing(Protocol):
@@ -269,19 +273,7 @@ class StageModule:
                 self.sharing.before_pass(layer, forward=False)
             started = self._now()
             value, output = activation.inputs.pop(), activation.outputs.pop()
-            if output is None:
-                for _ in range(self._device.kernel_runs):
-                    output = self._computed(layer, value, activation.microbatch)
-            assert output is not None
-            for _ in range(self._device.kernel_runs - 1):
-                leaves = [self.parameters[spec.name] for spec in self.specs[layer] if spec.trainable]
-                leaves += [] if value is None else [value]
-                if leaves:
-                    torch.autograd.grad(output, leaves, gradient, retain_graph=True, allow_unused=True)
-            # The first layer has nothing to train where its parameters are frozen.
-            if output.requires_grad:
-                output.backward(gradient)
-            self._add_to_sums(layer)
+            self._layer_backward(layer, value, output, gradient, activation.microbatch)
             gradient = None if value is None else value.grad
             self.backward_s[layer] += self._now() - started
             if self.sharing is not None:
@@ -289,6 +281,63 @@ class StageModule:
             if layer_done is not None:
                 layer_done(layer)
         return gradient
+
+    def _layer_backward(
+        self, layer: int, value: Tensor | None, output: Tensor | None, gradient: Tensor | None, microbatch: Microbatch
+    ) -> None:
+        if output is None:
+            for _ in range(self._device.kernel_runs):
+                output = self._computed(layer, value, microbatch)
+        assert output is not None
+        for _ in range(self._device.kernel_runs - 1):
+            leaves = [self.parameters[spec.name] for spec in self.specs[layer] if spec.trainable]
+            leaves += [] if value is None else [value]
+            if leaves:
+                torch.autograd.grad(output, leaves, gradient, retain_graph=True, allow_unused=True)
+        # The first layer has nothing to train where its parameters are frozen.
+        if output.requires_grad:
+            output.backward(gradient)
+        self._add_to_sums(layer)
+
+    def backward_input(self, activation: Activation, gradient: Tensor | None) -> Tensor | None:
+        """Return the gradient of the stage's input, and leave those of the weights to `backward_weights`.
+
+        A layer that is recomputed has them at once: to keep what it computed again would undo what that saves.
+        """
+        runs = self._device.kernel_runs
+        for layer in reversed(self.layers):
+            started = self._now()
+            value, output = activation.inputs.pop(), activation.outputs.pop()
+            todo: Callable[[], None] | None = None
+            if value is None:
+                todo = functools.partial(self._layer_backward, layer, None, output, gradient, activation.microbatch)
+                gradient = None
+            elif output is None:
+                self._layer_backward(layer, value, None, gradient, activation.microbatch)
+                gradient = value.grad
+            else:
+                gradient, left = input_gradient(output, value, gradient, runs)
+                if left is None:
+                    self._add_to_sums(layer)
+                else:
+                    todo = functools.partial(self._weights_backward, layer, left)
+            activation.later.append(todo)
+            self.backward_s[layer] += self._now() - started
+        return gradient
+
+    def backward_weights(self, activation: Activation, layer_done: Callable[[int], None] | None = None) -> None:
+        """Add the gradients that `backward_input` left; layer_done: called with each layer, last layer first."""
+        for layer, todo in zip(reversed(self.layers), activation.later, strict=True):
+            started = self._now()
+            if todo is not None:
+                todo()
+            self.backward_s[layer] += self._now() - started
+            if layer_done is not None:
+                layer_done(layer)
+
+    def _weights_backward(self, layer: int, left: WeightsToCome) -> None:
+        left.run(self._device.kernel_runs)
+        self._add_to_sums(layer)
 
     def _now(self) -> float:
         if self.times_layers and self._device.torch_device.type == "cuda":
