@@ -361,6 +361,7 @@ def test_fewer_nodes_than_planned_is_an_error_that_names_them(run: LocalRun, mon
 
 
 def test_destroying_a_run_that_bought_nothing_is_clean(run: LocalRun) -> None:
+    Journal.of(run.folder, CLOCK).append(Event.RUN_CREATED, run=run.folder.run_id, job=run.document.job.name)
     destroyed = destroy(run.folder, clock=CLOCK)
     assert destroyed.resources == ()
     assert_gone(run, destroyed)

@@ -116,9 +116,7 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
-    if plan_file is None and not dry_run and not yes:
-        _check_terminal()
-    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster, dry_run)
+    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster, dry_run, asks=not yes)
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
@@ -179,6 +177,8 @@ def _document(
     on: str | None,
     cluster: Path | None,
     dry_run: bool,
+    *,
+    asks: bool,
 ) -> PlanDocument:
     from datetime import UTC, datetime
 
@@ -202,6 +202,8 @@ def _document(
         if clouds and (missing := missing_from_request(job, ssh_from)):
             raise RequestError(missing)
         if not dry_run:
+            if asks:
+                _check_terminal()
             check_job(job, job_file.parent)
             writable_home()
             check_credentials(job, now=datetime.now(UTC), tell=_tell)
