@@ -78,6 +78,8 @@ def _why(outcome: Outcome) -> str:
     name = outcome.strategy.name
     if outcome.cut_short:
         return f"the time limit ended {name} before it found a plan that fits"
+    if not outcome.proposals:
+        return f"{name} has no plan for these nodes; docs/strategies.md says what it can't express"
     counted = (
         (outcome.out_of_memory, "do not fit in memory"),
         (outcome.over_limits, "break a limit of the job"),

@@ -73,6 +73,7 @@ def comparison_chart(contenders: Sequence[Contender]) -> Markup:
         tip = f"{_name(each)}: {speed:.4g} iterations/s, {text.usd(usd)} USD/iteration"
         kind = ours if each.name == "sailor-cloud" else oracles if each.oracle else others
         kind.append({"value": [speed, usd], "name": _name(each), "tip": tip})
+    _name_equals(ours, others, oracles)
     if len(ours) + len(others) + len(oracles) < 2:
         return Markup("")
     label = {"show": True, "position": "right", "formatter": "{b}"}
@@ -88,6 +89,23 @@ def comparison_chart(contenders: Sequence[Contender]) -> Markup:
     ]
     option = points_option(series, across="iterations/s", up="USD/iteration", from_zero=True)
     return echart("Cost against speed of every planner's plan", option, height=460)
+
+
+def _name_equals(*kinds: list[dict[str, Any]]) -> None:
+    """Let one point tell of all that lie under or on it, which show no names of their own."""
+    seen: dict[tuple[str, ...], dict[str, Any]] = {}
+    for point in (point for kind in kinds for point in kind):
+        place = tuple(f"{value:.3g}" for value in point["value"])
+        first = seen.setdefault(place, {**point, "names": [], "points": []})
+        first["points"].append(point)
+        name = point["name"].removesuffix(", oracle")
+        if name not in first["names"]:
+            first["names"].append(name)
+    for found in seen.values():
+        names, tips = found["names"], "\n".join(point["tip"] for point in found["points"])
+        for point in found["points"]:
+            point |= {"name": "", "tip": tips}
+        found["points"][0]["name"] = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _name(each: Contender) -> str:

@@ -61,7 +61,7 @@ def points_option(series: Sequence[dict[str, Any]], *, across: str, up: str, fro
     axis = {"type": "value", "scale": not from_zero, "boundaryGap": ["8%", "12%"], "nameLocation": "middle"}
     return {
         "xAxis": {**axis, "name": across, "nameGap": 28},
-        "yAxis": {**axis, "name": up, "nameLocation": "end", "nameTextStyle": {"align": "right"}},
+        "yAxis": {**axis, "name": up, "nameLocation": "end", "nameTextStyle": {"align": "left"}},
         "dataZoom": [{"type": "inside"}, {"type": "inside", "orient": "vertical"}],
         "series": list(series),
     }
