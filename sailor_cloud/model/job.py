@@ -190,6 +190,11 @@ class Training(_Part):
         exclude_if=lambda value: value is None,
         description="The ZeRO stage that a plan may have at most. Without it, the search stays at 0 and 1.",
     )
+    zero_bubble: bool = Field(
+        default=False,
+        exclude_if=lambda value: not value,
+        description="Let plans have a zero-bubble schedule (ZB-H1) where it is faster and memory suffices.",
+    )
     compile: bool = Field(default=False, description="Run each layer as torch.compile makes it; not with dropout.")
     sync_every: int | None = Field(
         default=None,
@@ -200,9 +205,11 @@ class Training(_Part):
     )
 
     @model_validator(mode="after")
-    def _compiled_without_dropout(self) -> Self:
+    def _compiled_layers_stay_whole(self) -> Self:
         if self.compile and self.dropout > 0.0:
             raise ValueError(f"compile needs dropout 0, got {self.dropout:g}: what is dropped changes with every step")
+        if self.compile and self.zero_bubble:
+            raise ValueError("zero_bubble halves backward passes, which compiled layers can't: leave one of both out")
         return self
 
 

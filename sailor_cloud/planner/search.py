@@ -294,11 +294,11 @@ class _Run:
         simple = [draft for draft in homogeneous(space, target) if self.deciding.keeps(draft)] if asked.decide else []
         self.deciding.meet(simple)
         self._tell(None)
-        self.answer, chosen = searched.best(space, target)
+        self.answer, chosen = self._best()
         if chosen is None:
             self.infeasible = explain_infeasible(space, target, searched, exact=self.answer.exhausted)
             # The searches for reasons may have met a plan that the first one missed.
-            self.answer, chosen = searched.best(space, target)
+            self.answer, chosen = self._best()
         if chosen is None:
             return
         self.chosen, self.infeasible = chosen, None
@@ -327,6 +327,13 @@ class _Run:
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
         if asked.top:
             beside.kinds(drafts, most=asked.top)
+
+    def _best(self) -> tuple[Answer, Chosen | None]:
+        """Return the answer of a search. Bounds are of 1F1B: where another schedule is allowed, none is claimed."""
+        answer, chosen = self.searched.best(self.space, self.target)
+        if self.space.scenario.job.training.zero_bubble:
+            answer = replace(answer, bound=None, exhausted=False)
+        return answer, chosen
 
     def end_early(self) -> None:
         """Let what is known by now be the answer. Raises OutOfTimeError where no plan is."""

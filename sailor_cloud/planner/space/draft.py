@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sailor_cloud.model.plan import Node, Pipeline, Plan, Recompute, Stage
+from sailor_cloud.model.plan import Node, Pipeline, PipelineSchedule, Plan, Recompute, Stage
 from sailor_cloud.planner.space.goals import Figure
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.simulator import evaluate
 
 # By what factor a draft breaks limits, 1 where it keeps them, and what it is compared by beyond that.
 Rank = tuple[float, tuple[Any, ...]]
@@ -103,7 +104,10 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
 
 
 def to_plan(space: Space, draft: Draft) -> Plan:
-    """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order."""
+    """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order.
+
+    Where the job allows a zero-bubble schedule, the plan has it if it is faster so and fits.
+    """
     names: dict[tuple[int, int], str] = {}
     numbers: Counter[str] = Counter()
     for pool, instance in sorted({(slot.pool, slot.instance) for part in draft.pipelines for slot in part.slots}):
@@ -136,7 +140,7 @@ def to_plan(space: Space, draft: Draft) -> Plan:
                 stages=tuple(stages),
             )
         )
-    return Plan(
+    plan = Plan(
         zero_stage=max(space.zero_stage, draft.zero_stage),
         precision=space.scenario.job.training.precision,
         nodes=tuple(
@@ -145,3 +149,15 @@ def to_plan(space: Space, draft: Draft) -> Plan:
         ),
         pipelines=tuple(pipelines),
     )
+    return _scheduled(space, plan) if space.scenario.job.training.zero_bubble else plan
+
+
+def _scheduled(space: Space, plan: Plan) -> Plan:
+    known = space.scenario.engine.schedules
+    staged = any(len(pipeline.stages) > 1 for pipeline in plan.pipelines)
+    if PipelineSchedule.ZERO_BUBBLE not in known or plan.zero_stage >= 2 or not staged:
+        return plan
+    halved = replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
+    usual, found = evaluate(plan, space.scenario), evaluate(halved, space.scenario)
+    faster = found.prediction.iteration_s_replay < usual.prediction.iteration_s_replay
+    return halved if found.fits and faster else plan

@@ -124,6 +124,8 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     facts = []
     if document.plan is not None and document.plan.zero_stage:
         facts.append(Fact(name="optimizer", value=_ZERO[document.plan.zero_stage]))
+    if document.plan is not None and document.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:
+        facts.append(Fact(name="schedule", value="zero-bubble (ZB-H1): gradients of weights fill the waits of 1F1B"))
     facts += [
         Fact(
             name="iteration",

@@ -1,0 +1,66 @@
+"""Plans of jobs that allow a zero-bubble schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from factories.planning import example, make_space, plan
+from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import PipelineSchedule
+from sailor_cloud.simulator import evaluate
+from sailor_cloud.simulator.engines import ENGINES
+
+
+def deep(**training: object) -> Job:
+    return example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-1.3b"},
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators={"V100-16": 8},
+        resources__0__instance_types=["n1-standard-8"],
+        training={"global_batch_size": 32, "sequence_length": 1024, "precision": "fp16", "steps": 10, **training},
+        constraints={},
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[PlanDocument, PlanDocument]:
+    return plan(deep()), plan(deep(zero_bubble=True))
+
+
+def test_the_schedule_is_taken_where_it_is_faster_and_no_bound_of_1f1b_is_claimed(
+    found: tuple[PlanDocument, PlanDocument],
+) -> None:
+    usual, halved = found
+    assert usual.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
+    assert halved.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
+    assert halved.prediction.iteration_s_replay < 0.95 * usual.prediction.iteration_s_replay
+    assert (halved.status, halved.bound, halved.optimality_gap) == (Status.FEASIBLE, None, None)
+    assert usual.bound is not None
+
+
+def test_the_choices_have_the_figures_of_the_plan(found: tuple[PlanDocument, PlanDocument]) -> None:
+    _, halved = found
+    assert halved.objective.value == pytest.approx(1.0 / halved.prediction.iteration_s_replay)
+    again = evaluate(halved.plan, make_space(deep(zero_bubble=True)).scenario)
+    assert again.fits
+    assert again.prediction.iteration_s_replay == halved.prediction.iteration_s_replay
+
+
+def test_one_stage_keeps_the_usual_schedule_and_so_does_an_engine_without_the_other() -> None:
+    job = deep(zero_bubble=True)
+    space = make_space(job)
+    assert PipelineSchedule.ZERO_BUBBLE in space.scenario.engine.schedules
+    single = plan(example("gcp-a100-v100.yaml", training__zero_bubble=True))
+    assert all(len(pipeline.stages) == 1 for pipeline in single.plan.pipelines)
+    assert single.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
+    assert replace(space.scenario, engine=ENGINES["megatron"]).engine.schedules == (PipelineSchedule.ONE_F_ONE_B,)
+
+
+def test_compiled_layers_stay_whole() -> None:
+    with pytest.raises(ValueError, match="zero_bubble halves backward passes, which compiled layers can't"):
+        deep(zero_bubble=True, compile=True)
