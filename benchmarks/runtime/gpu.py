@@ -6,7 +6,8 @@ On one device: fp16 and bf16 beside a plain torch loop with autocast; step and p
 with dropout, at two sequence lengths; that the host waits for nothing between backward pass and optimizer; how long a
 checkpoint from pinned memory holds up training. On two devices or more: each plan against one process in float64
 (NCCL's reduce-scatter and gathers in a stream beside the passes, sums zone by zone and in bf16, the parts of a tensor
-that a stage's devices gather over NVLink), and replicas beside DDP.
+that a stage's devices gather over NVLink), replicas beside DDP under every ZeRO stage, and a stage per device under
+1F1B and a zero-bubble schedule.
 
 Layer profiles of the device come from `sailor-cloud profile JOB --accelerator NAME -o compute_profiles`.
 """
@@ -18,12 +19,13 @@ import statistics
 import sys
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from worlds import model_of, run_world, spec_of
 
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
 
 MODEL = model_of(hidden=1024, blocks=12, heads=16, sequence=1024, vocabulary=32000)
 PRECISIONS = ("fp16", "bf16")
@@ -90,13 +92,23 @@ def several(folder: Path, accelerator: str, devices: int) -> list[str]:
             lines.append(f"| {name} | {found['difference']:.1e} |")
     lines += ["", "| replicas | ZeRO | sums | runtime | DDP | throughput ratio |", "|---" * 6 + "|"]
     whole = (4, 4, ((0, MODEL.layers, 1, accelerator),))
-    for zero_stage, sums in ((0, "fp32"), (1, "fp32"), (0, "bf16")):
+    for zero_stage, sums in ((0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (0, "bf16")):
         spec = spec_of(MODEL, [whole] * devices, folder, precision="bf16")
         spec = replace(spec, zero_stage=zero_stage, training=replace(spec.training, sums=sums))
         task = {"contenders": ["runtime", "torch DDP"], "warm_up": 3, "rounds": 10, "steps": 3}
         seconds = run_world(spec, folder / f"replicas-{zero_stage}-{sums}", **task)["seconds"]
         own, other = (statistics.median(seconds[name]) for name in ("runtime", "torch DDP"))
         lines.append(f"| {devices} | {zero_stage} | {sums} | {own:.3f} s | {other:.3f} s | {other / own:.2f} |")
+    lines += ["", "| stages | microbatches | 1F1B | zero-bubble | throughput ratio |", "|---" * 5 + "|"]
+    bounds = [round(number * MODEL.layers / devices) for number in range(devices + 1)]
+    staged = (1, 2 * devices, tuple((first, end, 1, accelerator) for first, end in pairwise(bounds)))
+    medians = []
+    for schedule in SCHEDULES:
+        spec = replace(spec_of(MODEL, [staged], folder, precision="bf16"), pipeline_schedule=schedule)
+        task = {"contenders": ["runtime"], "warm_up": 3, "rounds": 10, "steps": 3}
+        medians.append(statistics.median(run_world(spec, folder / schedule, **task)["seconds"]["runtime"]))
+    usual, halved = medians
+    lines.append(f"| {devices} | {2 * devices} | {usual:.3f} s | {halved:.3f} s | {usual / halved:.2f} |")
     return lines
 
 
@@ -111,11 +123,15 @@ def _plans(folder: Path, accelerator: str) -> dict[str, RunSpec]:
 
     return {
         "two replicas, ZeRO-1": plan(one, one, zero_stage=1),
+        "two replicas, ZeRO-2": plan(one, one, zero_stage=2),
+        "two replicas, ZeRO-3": plan(one, one, zero_stage=3),
         "two stages, dropout": plan(halves, dropout=0.1),
+        "two stages, zero-bubble": replace(plan(halves), pipeline_schedule=ZERO_BUBBLE),
         "tp 2": plan((2, 4, ((0, 6, 2, accelerator),))),
         "tp 2 into tp 2": plan((2, 4, ((0, 3, 2, accelerator), (3, 6, 2, accelerator)))),
         "two zones of two": plan(one, one, one, one, zones=2),
         "two zones of two, ZeRO-1": plan(one, one, one, one, zones=2, zero_stage=1),
+        "two zones of two, ZeRO-3": plan(one, one, one, one, zones=2, zero_stage=3),
     }
 
 
