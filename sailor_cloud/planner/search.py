@@ -128,10 +128,13 @@ def search(
         problem = problem_of(
             part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
         )
-        document = _planned(problem, wished, clock, started)
         alike = _alike(problem)
-        if alike is not None:
-            document = _better(document, alike, wished, clock, started)
+        if alike is None:
+            document = _planned(problem, wished, clock, started)
+        else:
+            # No bound covers both searches, so there is nothing to prove.
+            unproven = replace(wished, prove=False)
+            document = _better(_planned(problem, unproven, clock, started), alike, unproven, clock, started)
         if not wished.decide or wished.choose not in (None, Pick.CHEAPEST):
             return document
         return anchored(document, problem.space.scenario, problem.space.candidates)
