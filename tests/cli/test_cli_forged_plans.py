@@ -126,7 +126,7 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
     "more nodes than allowed": ("local", more_nodes, "at most 2 may be bought"),
     "another budget": ("gcp", larger_budget, "constraints: are not those of the job"),
     "another precision": ("gcp", put("plan.precision", "tf32"), "plan.precision: is tf32, the job trains in fp32"),
-    "a stage of ZeRO that is not there": ("gcp", put("plan.zero_stage", 3), "has zero 3"),
+    "a stage of ZeRO that is not there": ("gcp", put("plan.zero_stage", 4), "has zero 4"),
     "layers that are not there": ("local", twice_the_layers, "the model has"),
     "no microbatches": ("local", put("plan.pipelines.0.microbatches", 0), "must be positive"),
     "a device that is not there": ("local", put("plan.pipelines.0.stages.0.devices", [7]), "uses device 7"),
