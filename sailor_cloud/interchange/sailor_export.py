@@ -8,7 +8,7 @@ from typing import Any
 from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange.sailor_names import their_accelerator
 from sailor_cloud.model.offer import Hardware
-from sailor_cloud.model.plan import Pipeline, Plan, Recompute
+from sailor_cloud.model.plan import Pipeline, PipelineSchedule, Plan, Recompute
 
 
 def export_plan(plan: Plan, offers: Mapping[str, Hardware]) -> dict[str, Any]:
@@ -36,6 +36,10 @@ def _refuse(plan: Plan) -> None:
         )
     if plan.zero_stage:
         raise RequestError(f"the sailor-artifact format has no ZeRO; the plan has zero_stage {plan.zero_stage}")
+    if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
+        raise RequestError(
+            f"the sailor-artifact format has 1F1B alone; the plan's schedule is {plan.pipeline_schedule}"
+        )
     if any(stage.recompute is not Recompute.NONE for pipeline in plan.pipelines for stage in pipeline.stages):
         raise RequestError("the sailor-artifact format has no recomputation; the plan recomputes in some stages")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.plan import Plan, Recompute, Stage
+from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute, Stage
 
 # Of selective checkpointing, 2 is every second layer. Source: comments in torchtitan's train_configs (2025).
 _CHECKPOINT: dict[Recompute, dict[str, str]] = {
@@ -31,8 +31,8 @@ def torchtitan_options(plan: Plan, *, layers: int, training: dict[str, Any]) -> 
         "parallelism": {
             "pipeline_parallel_degree": len(first.stages),
             "tensor_parallel_degree": first.stages[0].tp,
-            "data_parallel_replicate_degree": replicas,
-            "data_parallel_shard_degree": 1,
+            "data_parallel_replicate_degree": 1 if plan.zero_stage == 3 else replicas,
+            "data_parallel_shard_degree": replicas if plan.zero_stage == 3 else 1,
             "pipeline_parallel_schedule": "1F1B",
             "pipeline_parallel_microbatch_size": first.microbatch_size,
             "module_fqns_per_model_part": [_modules(stage, layers) for stage in first.stages],
@@ -69,6 +69,12 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
                 f"{first.microbatches} x {first.microbatch_size}; torchtitan gives all the same"
             )
             yield Problem(path=place, message=message, hint="plan with --restrict even-batches")
+    if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
+        message = f"is {plan.pipeline_schedule}; torchtitan's zero-bubble schedules want several stages per device"
+        yield Problem(path="plan.pipeline_schedule", message=message, hint="plan without training.zero_bubble")
+    if plan.zero_stage == 2:
+        message = "is 2; torchtitan shards weights with gradients (ZeRO-3) or neither"
+        yield Problem(path="plan.zero_stage", message=message, hint="plan with training.max_zero_stage: 1")
     degrees = sorted({stage.tp for pipeline in plan.pipelines for stage in pipeline.stages})
     if len(degrees) > 1:
         yield Problem(path="plan.pipelines", message=f"stages have tp {degrees}, and torchtitan has one for all")

@@ -188,7 +188,7 @@ class Training(_Part):
         ge=0,
         le=3,
         exclude_if=lambda value: value is None,
-        description="The ZeRO stage that a plan may have at most. Without it, the search stays at 0 and 1.",
+        description="The ZeRO stage that a plan may have at most. Without it, plans for our runtime have 0 or 1.",
     )
     zero_bubble: bool = Field(
         default=False,
@@ -205,11 +205,13 @@ class Training(_Part):
     )
 
     @model_validator(mode="after")
-    def _compiled_layers_stay_whole(self) -> Self:
+    def _options_go_together(self) -> Self:
         if self.compile and self.dropout > 0.0:
             raise ValueError(f"compile needs dropout 0, got {self.dropout:g}: what is dropped changes with every step")
         if self.compile and self.zero_bubble:
             raise ValueError("zero_bubble halves backward passes, which compiled layers can't: leave one of both out")
+        if self.sync_every is not None and (self.max_zero_stage or 0) >= 2:
+            raise ValueError("sync_every needs max_zero_stage 1 or less: ZeRO-2 and 3 sum gradients in every step")
         return self
 
 

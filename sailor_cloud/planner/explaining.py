@@ -131,20 +131,21 @@ def _by_memory(space: Space) -> list[RuledOut]:
     """Return, per accelerator that can't hold the whole model on one device, what that takes."""
     found = []
     seen: set[str] = set()
+    stages = range(max(zero_stages(space)[-1], space.scenario.job.training.max_zero_stage or 0) + 1)
     for index, pool in enumerate(space.pools):
         name = pool.accelerator.name
         if name in seen:
             continue
         seen.add(name)
-        # ZeRO-1 makes the more room the more pipelines share the optimizer: at most as many as there are samples.
-        tables = [space.at(zero_stage).table(index, 1, 1) for zero_stage in zero_stages(space)]
+        # ZeRO makes the more room the more pipelines share: at most as many as there are samples.
+        tables = [space.at(zero_stage).table(index, 1, 1) for zero_stage in stages]
         table, most = tables[0], space.batch
         used = min(int(each.memory_bytes(0, each.layers, in_flight=1, replicas=most)) for each in tables)
         if used > table.limit_bytes:
             unit, unit_name = (GIB, "GiB") if table.limit_bytes >= GIB else (MIB, "MiB")
             why = (
                 f"the whole model on one device takes {used / unit:.3g} of {table.limit_bytes / unit:.3g} {unit_name}, "
-                "even with one sample at a time and ZeRO-1"
+                f"even with one sample at a time and ZeRO-{stages[-1]}"
             )
             found.append(RuledOut(what=f"{name} without stages or tp", why=why, ground=Ground.MEMORY))
     return found

@@ -19,9 +19,8 @@ from sailor_cloud.model.document import (
     Pick,
     PlanDocument,
     Rejected,
-    Status,
 )
-from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
 from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
@@ -39,7 +38,7 @@ from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
-from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.space.candidates import collect
@@ -47,7 +46,7 @@ from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort, OutOfTimeError
 from sailor_cloud.planner.space.goals import TIE, Figure, Target, target_of
-from sailor_cloud.planner.space.restrictions import Restriction
+from sailor_cloud.planner.space.restrictions import Restriction, zero_stages
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.planner.space.wishes import Wishes as Wishes
 from sailor_cloud.simulator import Scenario
@@ -128,13 +127,11 @@ def search(
         problem = problem_of(
             part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
         )
-        alike = _alike(problem)
-        if alike is None:
-            document = _planned(problem, wished, clock, started)
-        else:
-            # No bound covers both searches, so there is nothing to prove.
-            unproven = replace(wished, prove=False)
-            document = _better(_planned(problem, unproven, clock, started), alike, unproven, clock, started)
+        document = _planned(problem, wished, clock, started)
+        alike = None if document.plan is not None else _alike(problem.space)
+        if alike is not None:
+            # Nothing fits with ZeRO-0 or 1, whose search is over.
+            document = _planned(replace(problem, space=alike), wished, clock, started)
         if not wished.decide or wished.choose not in (None, Pick.CHEAPEST):
             return document
         return anchored(document, problem.space.scenario, problem.space.candidates)
@@ -166,29 +163,14 @@ def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> P
     return probable(wanted, first, ratio=likely.ratio, search=searched)
 
 
-def _alike(problem: Problem) -> Problem | None:
-    """Return the search for plans with ZeRO-2 and 3, whose pipelines have one shape; None where the job has no such."""
-    scenario = problem.space.scenario
-    most, rare = scenario.job.training.max_zero_stage, scenario.job.training.sync_every is not None
-    if scenario.engine != SAILOR or most is None or most < 2 or rare:
+def _alike(space: Space) -> Space | None:
+    """Return the space of plans with ZeRO-2 and 3, whose pipelines have one shape; None where the job has no such."""
+    scenario, most = space.scenario, space.scenario.job.training.max_zero_stage
+    if scenario.engine != SAILOR or most is None or most < 2:
         return None
-    space, _ = build(replace(scenario, engine=SAILOR_ALIKE), problem.space.candidates)
-    return replace(problem, space=space)
-
-
-def _better(first: PlanDocument, alike: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
-    """Return the better of a plan with ZeRO-0 or 1 and the best one with more; no bound covers both."""
-    free = replace(first, bound=None, optimality_gap=None, gap_parts=())
-    if free.status is Status.OPTIMAL:
-        free = replace(free, status=Status.FEASIBLE)
-    try:
-        other = _planned(alike, asked, clock, started)
-    except OutOfTimeError:
-        return free
-    if other.objective is None or free.objective is None:
-        return first if other.objective is None else other
-    sign = -1.0 if free.objective.goal is Goal.MAXIMIZE_THROUGHPUT else 1.0
-    return other if sign * other.objective.value < sign * free.objective.value else free
+    alike, _ = build(replace(scenario, engine=SAILOR_ALIKE), space.candidates)
+    alike.known.deadline = space.known.deadline
+    return alike if alike.pools else None
 
 
 def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
@@ -206,6 +188,23 @@ class _Progress:
     def tell(self, share: float) -> None:
         self.share = max(self.share, share)
         self.told_to(self.share)
+
+
+def _one_shape(draft: Draft) -> bool:
+    """Return whether the pipelines of a draft meet after each pass of a layer."""
+    shapes = {
+        (part.cut, part.microbatch_size, part.microbatches, tuple(slot.tp for slot in part.slots))
+        for part in draft.pipelines
+    }
+    return len(shapes) == 1
+
+
+def _in_pools(draft: Draft, pools: Sequence[int]) -> Draft:
+    """Return a draft with the pools of another space, by their numbers."""
+    pipelines = tuple(
+        replace(row, slots=tuple(slot._replace(pool=pools[slot.pool]) for slot in row.slots)) for row in draft.pipelines
+    )
+    return replace(draft, pipelines=pipelines)
 
 
 @dataclass(slots=True)
@@ -228,13 +227,10 @@ class _Incumbents:
         there = {own: number for number, own in enumerate(self.space.numbers)}
         if not {part.numbers[slot.pool] for row in draft.pipelines for slot in row.slots} <= set(there):
             return
-        pipelines = tuple(
-            replace(row, slots=tuple(slot._replace(pool=there[part.numbers[slot.pool]]) for slot in row.slots))
-            for row in draft.pipelines
-        )
-        if any((known.zero_stage, known.pipelines) == (stage, pipelines) for _, known in self.kept):
+        here = replace(_in_pools(draft, [there.get(own, -1) for own in part.numbers]), zero_stage=stage)
+        if any((known.zero_stage, known.pipelines) == (stage, here.pipelines) for _, known in self.kept):
             return
-        here = replace(draft, pipelines=pipelines, zero_stage=stage, goal=self.target.goal)
+        here = replace(here, goal=self.target.goal)
         insort(self.kept, (value, here), key=lambda entry: entry[0])
         del self.kept[self.most :]
 
@@ -305,6 +301,8 @@ class _Run:
         if chosen is None:
             return
         self.chosen, self.infeasible = chosen, None
+        shared, chosen = self._shared(chosen)
+        self.chosen = chosen
         effort = self.effort.between(searched.share, 1.0)
         border = 0.3 if asked.frontier else 1.0
         drafts = [chosen.draft, *self.answer.drafts, *self.answer.others, *simple]
@@ -321,22 +319,52 @@ class _Run:
         if asked.decide:
             self.deciding.meet(beside.drafts)
             self.deciding.explore(effort)
+            self.deciding.meet(shared)
             self._decide(proven=proven)
         effort.tell(border)
         drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
         if asked.frontier:
             rest = effort.between(border, 1.0)
-            every = self._spread(rest.between(0.0, 0.9), [*drafts, *beside.drafts])
+            # Steps from a plan with ZeRO-2 or 3 would make its pipelines differ.
+            free = [draft for draft in (*drafts, *beside.drafts) if draft.zero_stage < 2]
+            every = [*self._spread(rest.between(0.0, 0.9), free), *shared]
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
         if asked.top:
             beside.kinds(drafts, most=asked.top)
 
     def _best(self) -> tuple[Answer, Chosen | None]:
-        """Return the answer of a search. Bounds are of 1F1B: where another schedule is allowed, none is claimed."""
+        """Return the answer of a search, without a bound where more is allowed than 1F1B and ZeRO-0 and 1."""
         answer, chosen = self.searched.best(self.space, self.target)
-        if self.space.scenario.job.training.zero_bubble:
+        training = self.space.scenario.job.training
+        if training.zero_bubble or (training.max_zero_stage or 0) >= 2:
             answer = replace(answer, bound=None, exhausted=False)
         return answer, chosen
+
+    def _shared(self, chosen: Chosen) -> tuple[list[Draft], Chosen]:
+        """Return plans with ZeRO-2 and 3 where the job allows them, and the better of the best one and another plan."""
+        alike = _alike(self.space)
+        if alike is None:
+            return [], chosen
+        restrictions, effort = frozenset(self.asked.restrictions), self.effort.quiet()
+        answer, best = Searched(restrictions, effort).best(alike, self.target)
+        known = {own: number for number, own in enumerate(self.space.numbers)}
+        if not set(alike.numbers) <= set(known):
+            return [], chosen
+        # Other plans than the goal's, for the other choices.
+        deciding = Deciding(alike.restricted(even_batches=True), self.target, restrictions=restrictions)
+        found = [*([] if best is None else [best.draft]), *answer.drafts, *answer.others]
+        deciding.meet(evaluated(alike, self.target, found, effort))
+        for stage in zero_stages(alike):
+            simple = homogeneous_at(deciding.space.at(stage), self.target)
+            deciding.meet(replace(draft, zero_stage=stage) for draft in simple)
+        deciding.explore(effort)
+        there = [draft for draft in deciding.drafts if draft.zero_stage >= 2 and _one_shape(draft)]
+        pools = [known[own] for own in alike.numbers]
+        here = [_in_pools(draft, pools) for draft in evaluated(alike, self.target, there, effort)]
+        if best is None or best.draft.zero_stage < 2:
+            return here, chosen
+        ours, theirs = (float(replayed(each.draft, each.evaluation)[self.target.goal]) for each in (chosen, best))
+        return here, chosen if ours <= theirs else replace(best, draft=_in_pools(best.draft, pools))
 
     def end_early(self) -> None:
         """Let what is known by now be the answer. Raises OutOfTimeError where no plan is."""

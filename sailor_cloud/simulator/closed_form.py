@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 def in_flight(stages: ArrayLike, stage: ArrayLike, microbatches: ArrayLike) -> Any:
     """Return how many microbatches' activations a stage holds at most under 1F1B: min(stages - stage, microbatches).
 
-    With halved backward passes every stage holds as many as the first one.
+    With halved backward passes every stage holds as many as the first one, and gradients of outputs beside them.
     """
     return np.minimum(np.asarray(stages) - np.asarray(stage), np.asarray(microbatches))
 

@@ -164,9 +164,12 @@ def _held(layout: Layout, seat: Seat) -> int:
     stages = len(pipeline.stages)
     if layout.scenario.engine.formulas is not None:
         return stages - seat.index
-    # Activations stay until the gradients of the weights are there, which later stages put off for longer.
-    halved = layout.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
-    return int(in_flight(stages, 0 if halved else seat.index, pipeline.microbatches))
+    if layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
+        return int(in_flight(stages, seat.index, pipeline.microbatches))
+    # Activations stay until the gradients of the weights are there. Beside them lie the gradients of outputs that those
+    # are made of: of a GPT block 11 parts where the activations are 16 (2026-11), here as many.
+    put_off = min(seat.index, pipeline.microbatches)
+    return int(in_flight(stages, 0, pipeline.microbatches)) + put_off
 
 
 def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:

@@ -142,7 +142,8 @@ def _check(plan: Plan, scenario: Scenario) -> None:
     stages = scenario.engine.zero_stages
     most = scenario.job.training.max_zero_stage
     if most is not None and plan.zero_stage > most:
-        problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}, the job allows {most} at most"))
+        message = f"is {plan.zero_stage}, the job allows {most} at most"
+        problems.append(Problem(path="plan.zero_stage", message=message, hint="see training.max_zero_stage"))
     if plan.zero_stage not in stages:
         hint = f"{', '.join(map(str, stages[:-1]))} or {stages[-1]}"
         problems.append(Problem(path="plan.zero_stage", message=f"is {plan.zero_stage}", hint=hint))

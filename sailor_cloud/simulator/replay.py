@@ -124,7 +124,7 @@ def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step,
     """Return the operations of one stage of several under ZB-H1, whose tensors are sent at once.
 
     Stage s begins with S - 1 - s forward passes, then alternates; the gradients of weights wait for s microbatches,
-    so that no stage holds more activations than the first one does under 1F1B. Source: Zero Bubble Pipeline
+    so that no stage holds more microbatches than the first one does under 1F1B. Source: Zero Bubble Pipeline
     Parallelism, ICLR'24, as torch.distributed.pipelining's ScheduleInterleavedZeroBubble with a stage per rank.
     """
     ahead = min(stages - 1 - stage, microbatches)

@@ -9,7 +9,7 @@ import pytest
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
 from sailor_cloud.errors import RequestError
 from sailor_cloud.interchange import export_plan
-from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator import Scenario
 
 
@@ -63,6 +63,8 @@ def test_what_the_form_can_not_hold_is_refused_with_the_reason() -> None:
         export_plan(wide, scenario.offers)
     with pytest.raises(RequestError, match="no ZeRO; the plan has zero_stage 1"):
         export_plan(dataclasses.replace(plan, zero_stage=1), scenario.offers)
+    with pytest.raises(RequestError, match="1F1B alone; the plan's schedule is zero-bubble"):
+        export_plan(dataclasses.replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE), scenario.offers)
     again = dataclasses.replace(
         first, stages=tuple(dataclasses.replace(s, recompute=Recompute.FULL) for s in first.stages)
     )

@@ -29,7 +29,7 @@ from sailor_cloud.launch.fleet.skypilot import job_group
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.model.plan import Recompute
+from sailor_cloud.model.plan import PipelineSchedule, Recompute
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml
 from sailor_cloud.provision.providers.slurm.batch import batch_script
@@ -286,3 +286,22 @@ def test_pipelines_that_differ_are_not_torchtitans() -> None:
     )
     with pytest.raises(RequestError, match=r"trains 3 x 2 samples and the first 4 x 2.*--restrict even-batches"):
         torchtitan_options(other, layers=5, training={})
+
+
+def test_shards_of_weights_are_told_to_torchtitan_and_what_it_has_not_is_refused() -> None:
+    two = plan(
+        nodes=(node("n0"), node("n1")),
+        pipelines=tuple(
+            pipeline(number, (stage(0, 5, f"n{number}"),), microbatch_size=2, microbatches=4) for number in (0, 1)
+        ),
+    )
+    degrees = {}
+    for zero_stage in (1, 3):
+        told = torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training={})["parallelism"]
+        degrees[zero_stage] = told["data_parallel_replicate_degree"], told["data_parallel_shard_degree"]
+    assert degrees == {1: (2, 1), 3: (1, 2)}
+    with pytest.raises(RequestError, match=r"plan.zero_stage: is 2; torchtitan shards weights with gradients"):
+        torchtitan_options(replace(two, zero_stage=2), layers=5, training={})
+    halved = replace(two, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
+    with pytest.raises(RequestError, match=r"plan.pipeline_schedule: is zero-bubble; torchtitan's"):
+        torchtitan_options(halved, layers=5, training={})

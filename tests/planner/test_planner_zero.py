@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from factories.planning import example, make_space, plan
+from factories.planning import AS_OF, data, example, make_space, plan
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
-from sailor_cloud.planner import solving
+from sailor_cloud.model.document import Pick
+from sailor_cloud.planner import search, solving
 from sailor_cloud.planner.bound.bounds import goal_bound
 from sailor_cloud.planner.enumeration.exhaustive import small_layouts
+from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.solving import Searched, solve
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.restrictions import fits_whole
+from sailor_cloud.planner.space.wishes import Wishes
 from sailor_cloud.simulator import evaluate
 
 
@@ -109,3 +115,40 @@ def test_a_plan_with_more_zero_than_the_job_allows_is_refused():
     allowed = plan(llama(max_zero_stage=3)).plan
     with pytest.raises(RequestError, match=r"plan.zero_stage: is [23], the job allows 1 at most"):
         evaluate(allowed, make_space(llama(max_zero_stage=1)).scenario)
+
+
+def test_the_choices_count_plans_of_both_searches():
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "llama-3-8b"},
+        goal="minimize-time",
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators={"A100-40": 8},
+        training={
+            "global_batch_size": 16,
+            "sequence_length": 2048,
+            "precision": "bf16",
+            "steps": 10_000,
+            "max_zero_stage": 3,
+        },
+        constraints={},
+    )
+    prices, links, times = data()
+    deciding = {"catalog": prices, "network": links, "profiles": times, "clock": FixedClock(AS_OF)}
+    found = {pick: search(job, wishes=Wishes(decide=True, choose=pick), **deciding) for pick in (None, Pick.CHEAPEST)}
+    fastest, cheapest = found[None], found[Pick.CHEAPEST]
+    assert fastest.plan.zero_stage < 2 <= cheapest.plan.zero_stage
+    told = [(choice.picks, choice.total_usd) for choice in fastest.decision.choices]
+    assert told == [(choice.picks, choice.total_usd) for choice in cheapest.decision.choices]
+    assert cheapest.cost.total_usd == pytest.approx(min(usd for _, usd in told))
+
+
+def test_zones_that_meet_seldom_are_no_alternative_to_sums_in_every_step():
+    allowed = plan(llama(max_zero_stage=3)).plan
+    twice = replace(allowed, pipelines=allowed.pipelines * 2)
+    assert apart(make_space(llama(max_zero_stage=3)).scenario, [twice]) == ()
+
+
+def test_zero_2_and_3_go_with_no_sync_every():
+    with pytest.raises(ValueError, match="sync_every needs max_zero_stage 1 or less"):
+        llama(max_zero_stage=2, sync_every=100)

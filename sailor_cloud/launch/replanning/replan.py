@@ -72,7 +72,8 @@ def same_shape(a: Plan, b: Plan) -> bool:
             for pipeline in plan.pipelines
         ]
 
-    return a.zero_stage == b.zero_stage and a.precision == b.precision and shape(a) == shape(b)
+    settings_a, settings_b = ((plan.zero_stage, plan.precision, plan.pipeline_schedule) for plan in (a, b))
+    return settings_a == settings_b and shape(a) == shape(b)
 
 
 # Bytes/s from one zone to another.

@@ -157,8 +157,15 @@ class Deciding:
         feasible = self._feasible(effort)
         front = self._frontier(feasible)
         found: dict[Pick, Chosen] = {}
-        for pick, first in ((Pick.FASTEST, _seconds), (Pick.CHEAPEST, of_run)):
-            best = self._first(sorted(front, key=lambda draft: (first(draft), draft.order())))
+        for number, (pick, first) in enumerate(((Pick.FASTEST, _seconds), (Pick.CHEAPEST, of_run))):
+            best = None
+            # Figures of drafts may be too low: the next one may still be better than the first is shown to be.
+            for draft in sorted(front, key=lambda draft: (first(draft), draft.order()))[:_TRIED]:
+                if best is not None and first(draft) >= _figures(best)[number]:
+                    break
+                shown = self._first([draft])
+                if shown is not None and (best is None or _figures(shown)[number] < _figures(best)[number]):
+                    best = shown
             if by_goal is not None and pick is goal_pick(self.space.scenario.job.goal):
                 best = by_goal if best is None or proven or not self._better(best, by_goal) else best
             if best is not None:

@@ -26,7 +26,8 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
     training = job.training.model_copy(update={"sync_every": _EVERY})
     seldom = replace(scenario, job=job.model_copy(update={"training": training}))
     for plan in plans:
-        if len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
+        # ZeRO-2 and 3 sum gradients in every step.
+        if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
             continue
         there, then = _fitted(plan, seldom)
         now = evaluate(plan, scenario)

@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from factories.plans import node, pipeline, plan, stage
 from factories.quick_search import PRICE, SPEED, QuickSearch, job, search
 from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Left
-from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth
+from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth, same_shape
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Terms
+from sailor_cloud.model.plan import PipelineSchedule
 
 A, B = "us-central1-a", "us-central1-b"
 STEPS = 1000
@@ -205,3 +207,12 @@ def test_the_search_is_asked_for_what_the_plan_was_chosen_for() -> None:
     found, quick = Figures(wait_s=600.0, elsewhere=6, choose=Pick.BALANCED).situation()
     decide(found, quick)
     assert set(quick.chosen) == {Pick.BALANCED}
+
+
+def test_plans_of_another_schedule_do_not_compute_alike() -> None:
+    usual = plan(
+        nodes=(node("n0"), node("n1")),
+        pipelines=(pipeline(0, (stage(0, 2, "n0"), stage(2, 5, "n1")), microbatch_size=2, microbatches=4),),
+    )
+    assert same_shape(usual, replace(usual))
+    assert not same_shape(usual, replace(usual, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE))

@@ -48,9 +48,10 @@ def _one_forward_one_backward(microbatches: int, stages: int, stage: int) -> tup
 
 
 def _zero_bubble(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
-    """Return ZB-H1 of Zero Bubble Pipeline Parallelism (ICLR'24): no more activations are held than on stage 0 of 1F1B.
+    """Return ZB-H1 of Zero Bubble Pipeline Parallelism (ICLR'24).
 
-    torch's schedule classes want stages and process groups of their own, so the function behind them is asked.
+    No stage holds more microbatches than stage 0 under 1F1B. torch's schedule classes want stages and process groups of
+    their own, so the function behind them is asked.
     """
     from torch.distributed.pipelining import schedules
 
