@@ -193,7 +193,8 @@ class ErrorShare:
 class Prediction:
     """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time, either way.
 
-    `error_shares`: what they come from, largest first.
+    `error_shares`: what they come from, largest first. `iteration_s_1f1b`: what the same plan takes in 1F1B, where it
+    has a zero-bubble schedule.
     """
 
     iteration_s: float
@@ -206,6 +207,7 @@ class Prediction:
     waits: Waits
     memory: tuple[StageMemory, ...]
     error_shares: tuple[ErrorShare, ...] = ()
+    iteration_s_1f1b: Annotated[float | None, Field(exclude_if=lambda seconds: seconds is None)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from sailor_cloud.model.document import (
     Rejected,
 )
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.network import Network
 from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
@@ -36,6 +37,7 @@ from sailor_cloud.planner.explain.quota_change import quota_changes
 from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
+from sailor_cloud.planner.improvement.rescheduled import rescheduled
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
@@ -338,6 +340,10 @@ class _Run:
         training = self.space.scenario.job.training
         if training.zero_bubble or (training.max_zero_stage or 0) >= 2:
             answer = replace(answer, bound=None, exhausted=False)
+        engine = self.space.scenario.engine
+        if chosen is not None and training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in engine.schedules:
+            near = (*answer.drafts, *answer.others)
+            chosen = rescheduled(self.space, self.target, chosen, near, self.deciding.keeps)
         return answer, chosen
 
     def _shared(self, chosen: Chosen) -> tuple[list[Draft], Chosen]:

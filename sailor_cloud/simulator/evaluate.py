@@ -61,7 +61,7 @@ def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evalu
     layout = lay_out(plan, scenario)
     iteration = run_iteration(layout, timeline=timeline)
     memory, unsure = _memory(layout), uncertainty(layout, iteration)
-    prediction = _prediction(layout, iteration, memory, unsure)
+    prediction = replace(_prediction(layout, iteration, memory, unsure), iteration_s_1f1b=_in_1f1b(layout))
     costs = None
     if layout.priced:
         costs = bill(layout, iteration.traffic, iteration.replay_s, error_p90=prediction.error_p90)
@@ -89,6 +89,14 @@ def time_and_traffic(plan: Plan, scenario: Scenario) -> tuple[float, Traffic] | 
         return None
     iteration = run_iteration(layout)
     return iteration.replay_s, iteration.traffic
+
+
+def _in_1f1b(layout: Layout) -> float | None:
+    plan = layout.plan
+    if plan.pipeline_schedule is not PipelineSchedule.ZERO_BUBBLE:
+        return None
+    usual = replace(plan, pipeline_schedule=PipelineSchedule.ONE_F_ONE_B)
+    return run_iteration(replace(layout, plan=usual)).replay_s
 
 
 def _fit(memory: tuple[StageMemory, ...]) -> bool:

@@ -10,6 +10,7 @@ from factories.planning import example, make_space, plan
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule
+from sailor_cloud.report.plan.facts import outcome_facts
 from sailor_cloud.simulator import evaluate
 from sailor_cloud.simulator.engines import ENGINES
 
@@ -49,6 +50,28 @@ def test_the_choices_have_the_figures_of_the_plan(found: tuple[PlanDocument, Pla
     again = evaluate(halved.plan, make_space(deep(zero_bubble=True)).scenario)
     assert again.fits
     assert again.prediction.iteration_s_replay == halved.prediction.iteration_s_replay
+
+
+def test_a_report_says_how_much_faster_the_schedule_is(found: tuple[PlanDocument, PlanDocument]) -> None:
+    usual, halved = found
+    facts = {fact.name: fact.value for fact in outcome_facts(halved)}
+    assert facts["schedule"] == (
+        "zero-bubble (ZB-H1): 10 % less time per iteration than the same plan in 1F1B (1.36 s)"
+    )
+    assert halved.prediction.iteration_s_1f1b == pytest.approx(1.363, abs=1e-3)
+    assert "schedule" not in {fact.name for fact in outcome_facts(usual)}
+    assert "iteration_s_1f1b" not in usual.to_json()
+
+
+def test_microbatches_that_leave_no_memory_for_the_schedule_become_smaller() -> None:
+    usual = plan(deep(global_batch_size=64)).plan
+    halved = plan(deep(global_batch_size=64, zero_bubble=True))
+    assert [part.microbatch_size for part in usual.pipelines] == [2]
+    assert [part.microbatch_size for part in halved.plan.pipelines] == [1]
+    scenario = make_space(deep(global_batch_size=64, zero_bubble=True)).scenario
+    as_it_was = evaluate(replace(usual, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE), scenario)
+    assert not as_it_was.fits
+    assert halved.prediction.iteration_s_replay < 0.93 * evaluate(usual, scenario).prediction.iteration_s_replay
 
 
 def test_one_stage_keeps_the_usual_schedule_and_so_does_an_engine_without_the_other() -> None:

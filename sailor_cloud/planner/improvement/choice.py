@@ -33,7 +33,7 @@ class Chosen:
 def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
     """Return the first draft whose plan keeps the constraints under the replay, too."""
     for draft in drafts:
-        if _holds(target, _simulated(space, draft)):
+        if holds(target, simulated(space, draft)):
             return Chosen(draft=draft, evaluation=evaluate(to_plan(space, draft), space.scenario))
     return None
 
@@ -45,16 +45,16 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Ch
     one can't be better.
     """
     least_share = _CROWDED if math.isfinite(space.cores(1)) else 1.0
-    best, least, simulated = None, math.inf, 0
+    best, least, count = None, math.inf, 0
     for draft in evaluated_first(Improver(space, target), drafts):
         about = {figure: value * least_share for figure, value in draft.foreseen.items()}
-        if about[target.goal] >= least or simulated == MOST_SIMULATED:
+        if about[target.goal] >= least or count == MOST_SIMULATED:
             break
-        if not _holds(target, about):
+        if not holds(target, about):
             continue
-        figures = _simulated(space, draft)
-        simulated += 1
-        if figures is not None and _holds(target, figures) and figures[target.goal] < least:
+        figures = simulated(space, draft)
+        count += 1
+        if figures is not None and holds(target, figures) and figures[target.goal] < least:
             best, least = draft, figures[target.goal]
     return None if best is None else Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
 
@@ -71,7 +71,7 @@ def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = 
     return sorted(found.values(), key=lambda draft: (significant(draft.foreseen[goal]), draft.order()))
 
 
-def _simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
+def simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
     """Return the simulator's figures of a draft, None where it doesn't fit; they are kept for other targets."""
     known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.remembered.setdefault("simulated", {})
     name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
@@ -83,7 +83,8 @@ def _simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
     return known[name]
 
 
-def _holds(target: Target, figures: Mapping[Figure, float] | None) -> bool:
+def holds(target: Target, figures: Mapping[Figure, float] | None) -> bool:
+    """Return whether figures keep the limits of a target; none do not."""
     if figures is None:
         return False
     return bool(target.feasible({figure: np.array(value) for figure, value in figures.items()}))

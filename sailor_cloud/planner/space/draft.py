@@ -158,6 +158,7 @@ def _scheduled(space: Space, plan: Plan) -> Plan:
     if PipelineSchedule.ZERO_BUBBLE not in known or plan.zero_stage >= 2 or not staged:
         return plan
     halved = replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
-    usual, found = evaluate(plan, space.scenario), evaluate(halved, space.scenario)
-    faster = found.prediction.iteration_s_replay < usual.prediction.iteration_s_replay
-    return halved if found.fits and faster else plan
+    found = evaluate(halved, space.scenario)
+    usual_s = found.prediction.iteration_s_1f1b
+    assert usual_s is not None, "the plan has another schedule"
+    return halved if found.fits and found.prediction.iteration_s_replay < usual_s else plan

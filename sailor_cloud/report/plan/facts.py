@@ -124,8 +124,12 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     facts = []
     if document.plan is not None and document.plan.zero_stage:
         facts.append(Fact(name="optimizer", value=_ZERO[document.plan.zero_stage]))
-    if document.plan is not None and document.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:
-        facts.append(Fact(name="schedule", value="zero-bubble (ZB-H1): gradients of weights fill the waits of 1F1B"))
+    if prediction.iteration_s_1f1b is not None:
+        saved = 1.0 - seconds / prediction.iteration_s_1f1b
+        change = f"{text.share(abs(saved))} {'less' if saved >= 0.0 else 'more'} time per iteration"
+        usual = text.seconds(prediction.iteration_s_1f1b)
+        value = f"zero-bubble (ZB-H1): {change} than the same plan in 1F1B ({usual})"
+        facts.append(Fact(name="schedule", value=value))
     facts += [
         Fact(
             name="iteration",
