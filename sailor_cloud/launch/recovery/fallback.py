@@ -19,6 +19,7 @@ from sailor_cloud.launch.recovery import nodes
 from sailor_cloud.launch.recovery.nodes import ShortfallError, plan_nodes
 from sailor_cloud.launch.replanning.refusals import Choice, Refusal, refusal, refusals
 from sailor_cloud.launch.replanning.replan import Option, Rates, decide
+from sailor_cloud.launch.replanning.stated import given_up
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
@@ -120,6 +121,8 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
         f"{option.label}: {len(survivors)} nodes stay, {_shopping_list(bought, offers)}; "
         f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
     )
+    if (lacking := given_up(option.document, nodes.stated_plan(context))) is not None:
+        context.observer.note(lacking)
     context.document = option.document
     context.settled = True
     return option.document

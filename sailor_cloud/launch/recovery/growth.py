@@ -14,6 +14,7 @@ from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.background import beside
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
+from sailor_cloud.launch.replanning.stated import given_up
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Market
@@ -159,6 +160,8 @@ def hand_over(context: RunContext, generation: Generation, option: Option) -> Pl
         f"{option.label}: switching to a plan with {len(option.document.plan.nodes)} nodes; "
         f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
     )
+    if (lacking := given_up(option.document, nodes.stated_plan(context))) is not None:
+        context.observer.note(lacking)
     generation.handover.set()
     return option.document
 

@@ -17,10 +17,10 @@ from sailor_cloud.launch.replanning.replan import Situation
 from sailor_cloud.launch.replanning.spot import seen
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.launch.telemetry.notify import Notice
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.model.plan import Node
+from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
@@ -101,12 +101,18 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
     return tuple(found)
 
 
+def stated_plan(context: RunContext) -> Plan | None:
+    """Return the plan that was confirmed, where a user gave its layout."""
+    return context.job_document.plan if context.job_document.status is Status.GIVEN else None
+
+
 def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Situation:
     entries = read(context.folder.journal_file)
     state, first = fold(entries), context.job_document
     return Situation(
         job=job_now(context),
         choose=None if first.decision is None else first.decision.asked,
+        stated=stated_plan(context),
         document=document,
         survivors=survivors,
         blocked=context.blocked(),

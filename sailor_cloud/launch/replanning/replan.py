@@ -14,6 +14,7 @@ from typing import Protocol
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Devices, Left, remaining_job
 from sailor_cloud.launch.replanning.spot import Outlook, Pool, Seen, Way
+from sailor_cloud.launch.replanning.stated import allowing, as_stated
 from sailor_cloud.launch.spend import egress
 from sailor_cloud.launch.spend.lifetime import usd_per_hour
 from sailor_cloud.model.document import Pick, PlanDocument
@@ -145,7 +146,7 @@ class Situation:
     `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
     are known, by id. `choose` is what the run's plan was chosen for, where that was not left to the goal. `seen` is
     what the run knows of spot capacity, and `margin_s` the time that may be lost until it looks again. Capacity that
-    begins later is waited for from `now` on.
+    begins later is waited for from `now` on. `stated` is the run's first plan where a user gave its layout.
     """
 
     job: Job
@@ -159,6 +160,7 @@ class Situation:
     seen: Seen = field(default_factory=dict)
     margin_s: float = 0.0
     now: datetime | None = None
+    stated: Plan | None = None
 
     @property
     def pick(self) -> Pick:
@@ -397,8 +399,10 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
         )
         if job is None:
             return None
-        document = search(job, situation.choose if limits else None)
+        document = search(allowing(job, situation.stated), situation.choose if limits else None)
         if document.plan is not None:
+            document = as_stated(document, situation.stated, search)
+            assert document.plan is not None
             offers = {**situation.offers, **document.inputs.offers_by_id()}
             plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
             return replace(document, plan=plan)

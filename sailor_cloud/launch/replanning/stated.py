@@ -1,0 +1,70 @@
+"""A schedule and a ZeRO stage that a layout stated stay those of the run, as far as later plans can have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import PipelineSchedule, Plan
+
+
+class Judge(Protocol):
+    """What predicts a document's plan."""
+
+    def judged(self, document: PlanDocument) -> PlanDocument: ...
+
+
+def allowing(job: Job, stated: Plan | None) -> Job:
+    """Return the job with all that a stated plan has, although the job itself does not ask for it."""
+    if stated is None:
+        return job
+    training = job.training
+    changes: dict[str, object] = {}
+    if stated.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:
+        changes["zero_bubble"] = True
+    if stated.zero_stage >= 2 and training.max_zero_stage is None:
+        changes["max_zero_stage"] = stated.zero_stage
+    return job.model_copy(update={"training": training.model_copy(update=changes)})
+
+
+def as_stated(document: PlanDocument, stated: Plan | None, judge: Judge) -> PlanDocument:
+    """Return the document with the stated schedule and ZeRO stage, or with one of both, else as it is.
+
+    What its pipelines can't have, or what would not fit in memory, it does not get.
+    """
+    plan = document.plan
+    if stated is None or plan is None:
+        return document
+    wanted, has = _settings(stated), _settings(plan)
+    for zero, schedule in dict.fromkeys([wanted, (has[0], wanted[1]), (wanted[0], has[1])]):
+        if (zero, schedule) == has:
+            return document
+        other = replace(plan, zero_stage=zero, pipeline_schedule=schedule)
+        try:
+            found = judge.judged(replace(document, plan=other, bound=None, optimality_gap=None))
+        except RequestError:
+            continue
+        assert found.prediction is not None, "a plan for a model is predicted"
+        if all(stage.total_bytes <= stage.limit_bytes for stage in found.prediction.memory):
+            return found
+    return document
+
+
+def given_up(document: PlanDocument, stated: Plan | None) -> str | None:
+    """Say what of a stated plan's schedule and ZeRO stage a document's plan lacks; None where it has both."""
+    plan = document.plan
+    if stated is None or plan is None or _settings(plan) == _settings(stated):
+        return None
+    changes = []
+    if plan.zero_stage != stated.zero_stage:
+        changes.append(f"ZeRO-{plan.zero_stage} in place of ZeRO-{stated.zero_stage}")
+    if plan.pipeline_schedule is not stated.pipeline_schedule:
+        changes.append(f"the {plan.pipeline_schedule} schedule in place of {stated.pipeline_schedule}")
+    return f"the new plan has {' and '.join(changes)}, which does not fit there"
+
+
+def _settings(plan: Plan) -> tuple[int, PipelineSchedule]:
+    return plan.zero_stage, plan.pipeline_schedule

@@ -1,0 +1,94 @@
+"""A re-plan of a layout that a user gave keeps its schedule and its ZeRO stage where they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from factories.planning import AS_OF, example
+from sailor_cloud import api, workload
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.replanning.refusals import Choice
+from sailor_cloud.launch.replanning.remaining_job import Left
+from sailor_cloud.launch.replanning.replan import Situation, decide
+from sailor_cloud.launch.replanning.search import CatalogSearch
+from sailor_cloud.launch.replanning.stated import as_stated, given_up
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import PipelineSchedule
+
+_ZONE = "us-central1-a"
+
+
+def _job(preset: str, devices: Mapping[str, int], types: list[str], batch: int) -> Job:
+    return example(
+        "gcp-a100-v100.yaml",
+        model={"preset": preset},
+        resources__0__zones=[_ZONE],
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators=dict(devices),
+        resources__0__instance_types=types,
+        training={"global_batch_size": batch, "sequence_length": 1024, "precision": "fp16", "steps": 10},
+        constraints={},
+    )
+
+
+def _after_a_loss(job: Job, layout: str, nodes: str) -> tuple[PlanDocument, PlanDocument]:
+    """Return the document of a layout, and how a run on it goes on without its last node, which can't be had again."""
+    clock = FixedClock(AS_OF)
+    document = api.simulate_layout(job, layout=layout, nodes=[nodes], clock=clock).document
+    assert document.plan is not None
+    *survivors, lost = document.plan.nodes
+    offers = document.inputs.offers_by_id()
+    situation = Situation(
+        job=job,
+        document=document,
+        survivors=tuple(survivors),
+        blocked={Choice.of(offers[lost.offer]): 3600.0},
+        taken=frozenset(node.id for node in document.plan.nodes),
+        left=Left(steps=5, usd=None, seconds=None),
+        offers=offers,
+        stated=document.plan,
+    )
+    option = decide(situation, CatalogSearch(workload.decoder(job.model), clock)).option
+    assert option is not None
+    return document, option.document
+
+
+def test_a_zero_bubble_schedule_stays_after_a_node_is_lost() -> None:
+    job = _job("opt-1.3b", {"V100-16": 8}, ["n1-standard-8"], 32)
+    before, after = _after_a_loss(job, "pp=8 schedule=zero-bubble", f"8 x n1-standard-8:1xV100-16@{_ZONE}")
+    assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
+    assert not job.training.zero_bubble
+    assert given_up(after, before.plan) is None
+
+
+def test_a_zero_stage_stays_after_a_node_is_lost() -> None:
+    job = _job("sailor-opt-350", {"A100-40": 4}, ["a2-highgpu-1g"], 24)
+    before, after = _after_a_loss(job, "dp=4 zero=3", f"4 x a2-highgpu-1g@{_ZONE}")
+    assert before.plan.zero_stage == after.plan.zero_stage == 3
+
+
+class _Full:
+    """Finds that no plan with another schedule fits in memory, and that ZeRO-3 can't be had."""
+
+    def judged(self, document: PlanDocument) -> PlanDocument:
+        assert document.plan is not None
+        if document.plan.zero_stage == 3:
+            raise RequestError("its pipelines differ")
+        stage = replace(document.prediction.memory[0], total_bytes=2, limit_bytes=1)
+        return replace(document, prediction=replace(document.prediction, memory=(stage,)))
+
+
+def test_what_does_not_fit_is_not_kept_and_is_told() -> None:
+    job = _job("sailor-opt-350", {"A100-40": 2}, ["a2-highgpu-1g"], 24)
+    document = api.simulate_layout(
+        job, layout="pp=2", nodes=[f"2 x a2-highgpu-1g@{_ZONE}"], clock=FixedClock(AS_OF)
+    ).document
+    stated = replace(document.plan, zero_stage=3, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
+    assert as_stated(document, stated, _Full()) is document
+    assert given_up(document, stated) == (
+        "the new plan has ZeRO-0 in place of ZeRO-3 and the 1f1b schedule in place of zero-bubble, "
+        "which does not fit there"
+    )
