@@ -398,7 +398,7 @@ class Decision:
 
     The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to
     0 to 1. `asked`: the pick that was asked for; without it the goal decides. `notes` say where the goal spends much
-    for little time. `complete` is False while the search goes on.
+    for little time. `complete` is False while the search goes on. Without `choices` it only tells what was asked for.
     """
 
     chosen: Pick
@@ -409,8 +409,12 @@ class Decision:
     complete: bool = True
 
     def choice(self, pick: Pick) -> Choice:
-        """Return the choice that is best for something."""
-        return next(choice for choice in self.choices if pick in choice.picks)
+        """Return the choice that is best for something. Raises RequestError where there is none."""
+        found = next((choice for choice in self.choices if pick in choice.picks), None)
+        if found is None:
+            again = "write it again with 'sailor-cloud plan JOB -o FILE'"
+            raise RequestError(f"the plan document holds no {pick.value} plan to choose; {again}")
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Annotated
@@ -13,6 +14,7 @@ from sailor_cloud.model.offer import Precision
 
 # Folders, processes and cloud resources are called after nodes.
 NodeId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
+PipelineId = Annotated[int, Field(ge=0, lt=1_000_000)]
 
 
 class Recompute(Enum):
@@ -74,7 +76,7 @@ class Stage:
 class Pipeline:
     """One data-parallel replica of the model."""
 
-    id: int
+    id: PipelineId
     microbatch_size: int
     microbatches: int
     stages: tuple[Stage, ...]
@@ -124,6 +126,9 @@ class Plan:
 
     def _cover_problems(self, layers: int) -> list[Problem]:
         problems = []
+        names = Counter(pipeline.id for pipeline in self.pipelines)
+        if twice := [str(name) for name, count in names.items() if count > 1]:
+            problems.append(Problem(path="plan.pipelines", message=f"have the id {', '.join(twice)} more than once"))
         for p, pipeline in enumerate(self.pipelines):
             where = f"plan.pipelines[{p}]"
             if pipeline.microbatch_size < 1 or pipeline.microbatches < 1:

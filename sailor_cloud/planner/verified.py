@@ -1,7 +1,8 @@
 """Holds a plan that somebody gives against the job and against what is known here: a plan file is input, not truth.
 
 Everything that money or safety hangs on is worked out again: which offers the job allows, at which prices, how long an
-iteration takes, what it costs, whether limits are kept, how long nodes may live.
+iteration takes, what it costs, whether limits are kept, how long nodes may live. What the file says of other plans and
+of how good this one is, only another search could confirm; it is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.model.document import Cost, PlanDocument
+from sailor_cloud.model.document import Cost, Decision, PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
@@ -25,7 +26,7 @@ from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.planner.space.candidates import Candidates, collect
 from sailor_cloud.planner.space.goals import TIE
 from sailor_cloud.planner.space.quotas import name, used
-from sailor_cloud.simulator.resimulate import broken_limits, simulate_document
+from sailor_cloud.simulator.resimulate import as_given, broken_limits, simulate_document
 from sailor_cloud.workload import ComputeProfiles
 
 # Prices and measurements change between the day of a plan and the day on which it is bought; what differs by more than
@@ -105,7 +106,7 @@ def verified(
         offers=found.inputs.offers,
         as_of=as_of,
     )
-    found = replace(found, ttl_s=lasting)
+    found = replace(as_given(found), ttl_s=lasting, decision=_asked(document))
     if not simulation.evaluation.fits:
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
     problems += [Problem(path="plan", message=message) for message in broken_limits(found)]
@@ -127,6 +128,14 @@ def verified_purchase(document: PlanDocument, *, catalog: Catalog, clock: Clock)
     if problems:
         raise RequestError(problems)
     return Verified(document=found, differences=tuple(f"{claim.path}: {claim}" for claim in claims))
+
+
+def _asked(document: PlanDocument) -> Decision | None:
+    """Return what the plan was asked to be, which re-plans go by; None where the goal decided."""
+    if document.decision is None or document.decision.asked is None:
+        return None
+    asked = document.decision.asked
+    return Decision(chosen=asked, asked=asked, choices=(), left_out=())
 
 
 def _plan_problems(document: PlanDocument, plan: Plan) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import PlanDocument, Search, Status
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import Network
@@ -43,6 +43,27 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
     least, reached = limits.min_throughput, prediction.throughput_iterations_per_s
     if least is not None and reached < least * (1 - _TIE):
         yield f"reaches {reached:.4g} iterations/s, the job asks for {least:.4g}"
+
+
+def as_given(document: PlanDocument) -> PlanDocument:
+    """Return a document without what only a search can say: how good the plan is, and which others there are.
+
+    A file's word on that can't be checked without the search, and is of other figures than those worked out here.
+    """
+    return dataclasses.replace(
+        document,
+        status=Status.GIVEN,
+        objective=None,
+        optimality_gap=None,
+        bound=None,
+        search=Search(seconds=0.0),
+        alternatives=Rows(),
+        rejected=(),
+        frontier=Rows(),
+        gap_parts=(),
+        decision=None,
+        anchor=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,9 @@ from factories.called import Answer, called
 from factories.cloud_plans import aws_document, gcp_document
 from factories.documents import document
 from factories.honest import honest
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud import api
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status
 
 Raw = dict[str, Any]
 Forgery = Callable[[Raw], None]
@@ -84,6 +86,10 @@ def same_node_twice(raw: Raw) -> None:
     raw["plan"]["nodes"].append(dict(raw["plan"]["nodes"][0]))
 
 
+def same_pipeline_twice(raw: Raw) -> None:
+    raw["plan"]["pipelines"].append(dict(raw["plan"]["pipelines"][0]))
+
+
 def larger_budget(raw: Raw) -> None:
     raw["constraints"]["budget_usd"] = 1e6
 
@@ -130,6 +136,8 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
     "layers that are not there": ("local", twice_the_layers, "the model has"),
     "no microbatches": ("local", put("plan.pipelines.0.microbatches", 0), "must be positive"),
     "a device that is not there": ("local", put("plan.pipelines.0.stages.0.devices", [7]), "uses device 7"),
+    "a pipeline below nothing": ("gcp", put("plan.pipelines.0.id", -1), "plan.pipelines.0.id"),
+    "one pipeline twice": ("local", same_pipeline_twice, "have the id 0 more than once"),
     "an escape in a reason": ("local", put("rejected", [{"what": ESCAPE, "why": "x"}]), "holds control characters"),
     "text that turns around": ("local", put("cost.lines.0.what", "gpj.\u202eexe"), "holds control characters"),
 }
@@ -166,6 +174,42 @@ def test_a_small_difference_is_told_and_what_is_found_here_counts(tmp_path: Path
     assert answer.returncode == 0, answer.stderr
     found = f"ttl_s: the file says {older.ttl_s:.6g} s, here it is {planned.ttl_s:.6g} s"
     assert found in answer.stderr
+
+
+def test_what_a_file_says_of_other_plans_and_of_its_proof_is_not_believed(tmp_path: Path) -> None:
+    planned = plans()["gcp"]
+    raw = json.loads(planned.to_json())
+    raw |= {"status": "optimal", "optimality_gap": 0.0, "bound": 1e-9, "search": {"seconds": 1e9}}
+    raw["objective"] = {"goal": planned.job.goal.value, "value": 1e9, "unit": "owned"}
+    raw["gap_parts"] = [{"what": "owned", "amount": 1e9, "unit": "s"}]
+    raw["rejected"] = [{"what": "owned", "why": "owned"}]
+    raw["frontier"] = [
+        {
+            "iteration_s": 1.0,
+            "throughput_iterations_per_s": 1.0,
+            "usd_per_hour": 0.01,
+            "usd_per_iteration": 0.01,
+            "total_usd": 0.01,
+            "devices": {"owned": 1},
+            "zones": ["owned"],
+        }
+    ]
+    left_out = {"subject": "zone", "name": "owned", "why": "owned"}
+    raw["decision"] = {"chosen": "cheapest", "asked": "cheapest", "choices": [], "left_out": [left_out]}
+    answer = dry_run(tmp_path, json.dumps(raw), planned.job.model_dump_json())
+    assert answer.returncode == 0, answer.stderr
+    assert "plan as given, not searched" in answer.stdout
+    assert not any(word in answer.stdout for word in ("owned", "optimal", "proven", "frontier"))
+    found = api.verify(PlanDocument.from_json(json.dumps(raw))).document
+    assert (found.status, found.objective, found.bound, found.optimality_gap) == (Status.GIVEN, None, None, None)
+    assert found.decision == Decision(chosen=Pick.CHEAPEST, asked=Pick.CHEAPEST, choices=(), left_out=())
+
+
+def test_a_choice_that_a_file_does_not_hold_is_one_clear_error() -> None:
+    planned = plans()["gcp"]
+    empty = Decision(chosen=Pick.CHEAPEST, asked=None, choices=(), left_out=())
+    with pytest.raises(RequestError, match="the plan document holds no fastest plan to choose; write it again with"):
+        api.choose(replace(planned, decision=empty), Pick.FASTEST)
 
 
 def test_a_plan_that_breaks_a_limit_of_its_job_is_refused(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_layout_is_predicted_on_nodes_outside_the_job_s_resources(folder: Path
     answer = simulated(folder)
     assert answer.returncode == 0, answer.stderr
     title, *rest = answer.stdout.splitlines()
-    assert title == "llama  layout as given, not searched"
+    assert title == "llama  plan as given, not searched"
     assert any(line.startswith("iteration   ") for line in rest)
     assert any("0-3: 32 x 1" in line and "16 A100-40" in line for line in rest)
     assert answer.stderr == ""
@@ -117,7 +117,7 @@ def test_a_machine_without_a_price_is_simulated_without_money(folder: Path) -> N
 def test_the_page_shows_money_only_where_prices_are_known(folder: Path, nodes: str, money: bool) -> None:
     assert simulated(folder, "--html", "page.html", nodes=nodes).returncode == 0
     page = (folder / "page.html").read_text()
-    assert "layout as given, not searched" in page
+    assert "plan as given, not searched" in page
     assert ("USD" in page, 'id="cost"' in page, 'id="prices"' in page) == (money, money, money)
 
 
@@ -304,4 +304,4 @@ def test_up_carries_out_a_layout_that_the_job_allows(folder: Path) -> None:
     assert given.returncode == 0, given.stderr
     answer = called("up", "job.yaml", "--plan", "plan.json", "--dry-run", cwd=folder)
     assert answer.returncode == 0, answer.stderr
-    assert "layout as given, not searched" in answer.stdout
+    assert "plan as given, not searched" in answer.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,7 +162,7 @@ def _plan(file: Path, engine: str | None, as_of: datetime | None, show: Show, *,
     from sailor_cloud import catalog as catalogs
     from sailor_cloud import network as networks
     from sailor_cloud import resources, workload
-    from sailor_cloud.simulator.resimulate import simulate_document
+    from sailor_cloud.simulator.resimulate import as_given, simulate_document
 
     if file.suffix in (".yaml", ".yml"):
         raise RequestError(f"{file} is a job file; give --layout and --nodes with it, or simulate a plan document")
@@ -173,7 +174,7 @@ def _plan(file: Path, engine: str | None, as_of: datetime | None, show: Show, *,
     show(2, 4, "reading compute profiles")
     speeds = workload.profiles.load()
     show(3, 4, "simulating the plan")
-    return simulate_document(
+    simulation = simulate_document(
         document,
         catalog=prices,
         network=links,
@@ -184,6 +185,7 @@ def _plan(file: Path, engine: str | None, as_of: datetime | None, show: Show, *,
         reprice=resources.folders().pricing is not None,
         timeline=timeline,
     )
+    return replace(simulation, document=as_given(simulation.document))
 
 
 def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:

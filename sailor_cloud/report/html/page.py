@@ -47,10 +47,15 @@ def page(title: str, content: Markup) -> str:
     return f"<!doctype html>\n{whole}\n"
 
 
+def _decision(document: PlanDocument) -> tuple[Markup, ...]:
+    decision = document.decision
+    return (decision_as_html(document.job, decision),) if decision is not None and decision.choices else ()
+
+
 def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: Sequence[Region]) -> Markup:
     parts = [
         _header(document),
-        *(() if document.decision is None else (decision_as_html(document.job, document.decision),)),
+        *_decision(document),
         _facts(outcome_facts(document), class_="facts outcome"),
         _facts(request_facts(document), class_="facts"),
         *(element("p", note, class_="note") for note in notes(document)),

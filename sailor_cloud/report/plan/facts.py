@@ -92,7 +92,7 @@ def limits(document: PlanDocument) -> tuple[str, ...]:
 def proof(document: PlanDocument) -> str:
     """Return how good the plan is known to be: status, gap to the proven bound, effort."""
     if document.status is Status.GIVEN:
-        return "layout as given, not searched"
+        return "plan as given, not searched"
     if document.job.model is None and document.plan is not None:
         return "the cheapest place that the job allows for its command"
     effort = f"searched {text.seconds(document.search.seconds)}"

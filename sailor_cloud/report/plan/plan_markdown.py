@@ -27,7 +27,7 @@ def plan_as_markdown(document: PlanDocument) -> str:
             parts.append(_rejected(document))
         return "\n\n".join(parts) + "\n"
     parts = [heading]
-    if document.decision is not None:
+    if document.decision is not None and document.decision.choices:
         parts.append(decision_as_markdown(document.job, document.decision))
     parts += [_facts((*outcome_facts(document), *request_facts(document)))]
     parts += [f"> {note}" for note in notes(document)]

@@ -29,7 +29,7 @@ def plan_report(
     if document.plan is None:
         return _infeasible(document)
     parts: list[RenderableType] = []
-    if document.decision is not None:
+    if document.decision is not None and document.decision.choices:
         parts.append(decision_report(document.job, document.decision, width=width, ascii_only=ascii_only))
         parts.append(_block(_title(document)))
     else:
