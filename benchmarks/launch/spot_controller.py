@@ -62,7 +62,7 @@ def main() -> int:
                 if len(ticks) < task.ticks:
                     continue
                 ours, plain = controlled(up, deadline_h), controlled(up, deadline_h, policy=False)
-                alone = play(POLICIES["least-expected-cost"](task), task, ticks).usd
+                alone = play(POLICIES["bounded-wait"](task), task, ticks).usd
                 late += ours.ending != "completed"
                 shares = [one / task.all_on_demand_usd for one in (alone, least_usd(task, ticks[: task.ticks]))]
                 told = " | ".join([_told(ours), _told(plain), *(f"{share:.3f}" for share in shares)])

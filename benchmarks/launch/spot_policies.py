@@ -21,7 +21,7 @@ from sailor_cloud.run.progress import SpotReplayed
 WORK_H, DEADLINES_H, CHANGE_OVER_S, SPOT = 48.0, (52.0, 60.0, 70.0, 92.0), 720.0, 0.3
 # The constants of our policy were chosen on the zones of this date, one by one.
 CHOSEN_ON = "aws-02-15-2023"
-OURS, UP, GREEDY = "least-expected-cost", "uniform-progress", "greedy"
+OURS, UP, GREEDY = "bounded-wait", "uniform-progress", "greedy"
 DEFAULT = Path(__file__).resolve().parents[3] / "shared" / "reference" / "spot-traces" / "availability"
 
 

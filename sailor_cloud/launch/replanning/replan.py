@@ -116,8 +116,8 @@ class Option:
     """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
 
     `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile, and until
-    capacity begins. `way` is the option as the spot policy sees it, `risk_usd` what that expects spot capacity to add,
-    and an option is `safe` where on-demand could still finish in time if it brought nothing.
+    capacity begins. `way` is the option as the spot policy sees it, and an option is `against` it where that goes on
+    otherwise now. It is `safe` where on-demand could still finish in time if it brought nothing.
     """
 
     label: str
@@ -126,7 +126,7 @@ class Option:
     usd: float
     way: Way
     wait_s: float = 0.0
-    risk_usd: float = 0.0
+    against: bool = False
     safe: bool = True
 
     def fits(self, left: Left) -> bool:
@@ -235,7 +235,7 @@ def growth(
         # Too few nodes to end in time hold the place of spot nodes: those come back first, on-demand once it has to.
         waited = [option for option in fitting if option.way.pools] if situation.weighs_spot else fitting
         return min(waited, key=lambda option: _rank(option, situation.pick), default=None)
-    better = _rank(best, situation.pick)[0] < _rank(current, situation.pick)[0]
+    better = _rank(best, situation.pick)[:2] < _rank(current, situation.pick)[:2]
     return best if better or not current.safe else None
 
 
@@ -252,29 +252,25 @@ def _weighed(options: Sequence[Option], situation: Situation, search: Search) ->
 
     They stay as they are where no plan is on spot, or on-demand alone is no way to finish.
     """
-    documents = [situation.document, *(option.document for option in options)]
-    ways = (_way(document, situation) for document in documents)
-    spot = next((way for way in ways if way.pools), None)
-    on_demand = _on_demand(situation, search) if spot is not None else None
-    if spot is None or on_demand is None or not on_demand.fits(situation.left):
+    now = _way(situation.document, situation)
+    on_spot = now.pools or any(option.way.pools for option in options)
+    on_demand = _on_demand(situation, search) if on_spot else None
+    if on_demand is None or not on_demand.fits(situation.left):
         return [*options]
     assert situation.left.seconds is not None
-    offers = [offer for offer in situation.offers.values() if offer.market is Market.SPOT]
+    providers = {offer.provider for offer in situation.offers.values() if offer.market is Market.SPOT}
     outlook = Outlook(
         seen=situation.seen,
-        pools=frozenset(Pool.of(offer) for offer in offers),
-        refused=frozenset(Pool.of(offer) for offer in offers if Choice.of(offer) in situation.blocked),
         left_s=situation.left.seconds,
-        change_over_s=max(startup_s(offer.provider) for offer in offers) + situation.job.checkpoint.every / 2,
-        spot=spot,
+        change_over_s=max(startup_s(provider) for provider in providers) + situation.job.checkpoint.every / 2,
         on_demand=on_demand.way,
         on_demand_s=on_demand.seconds,
         margin_s=situation.margin_s,
+        trains_on_demand=bool(situation.survivors) and not now.pools,
     )
-    return [
-        replace(option, risk_usd=outlook.risk_usd(option.way), safe=outlook.safe(option.way, option.wait_s))
-        for option in (*options, on_demand)
-    ]
+    every = [*options, on_demand]
+    chosen = outlook.chosen([option.way for option in every if option.fits(situation.left)])
+    return [replace(option, against=option.way.kind is not chosen, safe=outlook.safe(option.way)) for option in every]
 
 
 def _on_demand(situation: Situation, search: Search) -> Option | None:
@@ -291,7 +287,7 @@ def _on_demand(situation: Situation, search: Search) -> Option | None:
     return None if document is None else _option("switch to on-demand", document, alone, search)
 
 
-def _way(document: PlanDocument, situation: Situation, *, waits: bool = False) -> Way:
+def _way(document: PlanDocument, situation: Situation, *, wait_s: float = 0.0) -> Way:
     assert document.plan is not None
     offers = {**situation.offers, **document.inputs.offers_by_id()}
     alive = {node.id for node in situation.survivors}
@@ -301,7 +297,7 @@ def _way(document: PlanDocument, situation: Situation, *, waits: bool = False) -
         usd_per_hour=_nodes_usd_per_hour(document),
         pools=frozenset(Pool.of(offer) for offer in used if offer.market is Market.SPOT),
         starts=any(node.id not in alive for node in document.plan.nodes),
-        waits=waits,
+        wait_s=wait_s,
     )
 
 
@@ -460,7 +456,7 @@ def _option(
         document=document,
         seconds=idle_s + seconds,
         usd=usd + moved_usd + egress.usd_per_step(document) * steps + idle_usd / SECONDS_PER_HOUR,
-        way=_way(document, situation, waits=wait_s > 0),
+        way=_way(document, situation, wait_s=wait_s),
         wait_s=wait_s,
     )
 
@@ -472,18 +468,18 @@ def _nodes_usd_per_hour(document: PlanDocument) -> float:
     return max(0.0, usd_per_hour(document) - traffic)
 
 
-def _rank(option: Option, pick: Pick) -> tuple[float, float]:
+def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
     """Return what to sort by; of equals the first stays, and that is what changes least.
 
     Balanced is the product of time and money: a share more of one weighs as much as that share less of the other.
     """
     match pick:
         case Pick.CHEAPEST:
-            return option.usd + option.risk_usd, option.seconds
+            return option.against, option.usd, option.seconds
         case Pick.BALANCED:
-            return option.usd * option.seconds, option.seconds
+            return option.against, option.usd * option.seconds, option.seconds
         case Pick.FASTEST:
-            return option.seconds, option.usd
+            return option.against, option.seconds, option.usd
 
 
 def _shortfall(option: Option, left: Left) -> str:

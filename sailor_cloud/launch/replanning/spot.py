@@ -1,26 +1,17 @@
-"""Spot under a deadline: what a run has seen of spot capacity, and what that adds to the price of a way to go on."""
+"""Spot under a deadline: what a run has seen of spot capacity, and which way to go on the policy takes by that."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from itertools import takewhile
 
 from sailor_cloud.model.offer import Market, Offer
-from sailor_cloud.planner.spot_timing import (
-    IDLE,
-    ON_DEMAND,
-    LeastExpectedCost,
-    Moment,
-    SpotTask,
-)
+from sailor_cloud.planner.spot_timing import longest_wait, settled_after
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.run.journal import Entry, Event
-from sailor_cloud.units import SECONDS_PER_HOUR
-
-# With more time left a step of the expected costs is longer than a change-over, so that they take no second.
-_MOST_STEPS = 400
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,98 +54,76 @@ def seen(entries: Iterable[Entry], now: datetime) -> Seen:
     return found
 
 
+class Kind(StrEnum):
+    """What a way to go on does, in the order in which the policy prefers them while it allows them."""
+
+    SPOT = "spot"
+    WAIT = "wait"
+    ON_DEMAND = "on-demand"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """A way to go on as the policy sees it: training for `work_s` on nodes of a price, `pools` those on spot.
 
-    `starts`: whether nodes have to be started first. `waits`: whether nothing is bought before capacity is back.
+    `starts`: whether nodes have to be started first. `wait_s`: how long nothing is bought, until capacity may be back.
     """
 
     work_s: float
     usd_per_hour: float
     pools: frozenset[Pool]
     starts: bool
-    waits: bool = False
+    wait_s: float = 0.0
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.WAIT if self.wait_s else Kind.SPOT if self.pools else Kind.ON_DEMAND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a run with a deadline expects of spot capacity. `refused` are pools that can't be asked now.
+    """What a run with a deadline knows of spot capacity.
 
-    `pools` are all that the job allows. `spot` is the way with spot nodes that ways without any may lead back to,
-    `on_demand` the one that is left where spot brings nothing; it takes `on_demand_s` from now.
+    `on_demand` is the way that is left where spot brings nothing; it takes `on_demand_s` from now. `change_over_s`
+    passes between an order and training. `trains_on_demand`: whether the plan that trains now has no spot node.
     """
 
     seen: Seen
-    pools: frozenset[Pool]
-    refused: frozenset[Pool]
     left_s: float
     change_over_s: float
-    spot: Way
     on_demand: Way
     on_demand_s: float
     margin_s: float
+    trains_on_demand: bool
 
-    def safe(self, way: Way, wait_s: float) -> bool:
+    def safe(self, way: Way) -> bool:
         """Tell whether on-demand can still finish in time if a way brings nothing until the next look."""
-        on_demand = not way.pools and not way.waits
-        return on_demand or self.on_demand_s + wait_s + self.margin_s <= self.left_s
+        return way.kind is Kind.ON_DEMAND or self.on_demand_s + way.wait_s + self.margin_s <= self.left_s
 
-    def risk_usd(self, way: Way) -> float:
-        """Return what losses of spot capacity and its return are expected to add to the price of a way.
+    def chosen(self, ways: Collection[Way]) -> Kind:
+        """Return what the policy does, of the kinds of ways that there are."""
+        allowed = {way.kind for way in ways if self._allowed(way)}
+        return next((kind for kind in Kind if kind in allowed), Kind.ON_DEMAND)
 
-        It is less than nothing on demand, where spot may take over later. A plan's spot nodes count as one: what takes
-        one of them ends the generation.
-        """
-        spot = way if way.pools else self.spot
-        step_s = max(self.change_over_s, self.left_s / _MOST_STEPS)
-        task = SpotTask(
-            work_s=way.work_s,
-            deadline_s=self.left_s,
-            change_over_s=step_s,
-            spot_usd_per_hour=spot.usd_per_hour * spot.work_s / way.work_s,
-            on_demand_usd_per_hour=self.on_demand.usd_per_hour * self.on_demand.work_s / way.work_s,
-        )
-        types = {pool.instance_type for pool in spot.pools}
-        pools = sorted({pool for pool in self.pools if pool.instance_type in types} | spot.pools)
-        up = tuple(pool not in self.refused or (pool in way.pools and not way.starts) for pool in pools)
-        policy = LeastExpectedCost(task=task)
-        for row in self._history(pools, task.tick_s) or [up]:
-            policy.see(row)
-        choice = IDLE if way.waits else ON_DEMAND
-        if way.pools and not way.waits:
-            choice = max((index for index, pool in enumerate(pools) if pool in way.pools), key=policy.hazard)
-        there = [index for index, one in enumerate(up) if one]
-        best = choice if choice >= 0 else min(there, key=lambda index: (policy.hazard(index), index), default=IDLE)
-        moment = Moment(
-            tick=0,
-            time_left=task.ticks,
-            work_left=task.work_ticks,
-            held=IDLE if way.starts or way.waits else choice,
-            starting=0,
-            up=up,
-        )
-        rate = task.on_demand_usd_per_hour if choice == ON_DEMAND else task.spot_usd_per_hour
-        start_s = step_s if way.starts or way.waits else 0.0
-        plain_usd = rate * (task.work_ticks * task.tick_s + start_s) / SECONDS_PER_HOUR
-        return policy.expected_usd(moment, best)(choice) - plain_usd
+    def _allowed(self, way: Way) -> bool:
+        if way.kind is Kind.ON_DEMAND or not self.safe(way):
+            return way.kind is Kind.ON_DEMAND
+        settled = settled_after(way.usd_per_hour * way.work_s, self.on_demand.usd_per_hour * self.on_demand.work_s)
+        if way.kind is Kind.WAIT:
+            waited_s = max(self._absent_s(pool) for pool in way.pools)
+            slack_s = self.left_s - self.on_demand_s + waited_s
+            return settled < float("inf") and waited_s + way.wait_s <= longest_wait(slack_s, self.change_over_s)
+        if not self.trains_on_demand:
+            return settled < float("inf")
+        # How long capacity has lasted nobody knows before it is bought; it was absent when it was last refused or lost.
+        since_s = min(self._found_absent_s(pool) for pool in way.pools)
+        return since_s >= settled * self.change_over_s
 
-    def _history(self, pools: Sequence[Pool], tick_s: float) -> list[tuple[bool, ...]]:
-        """Return for each tick until now which pools had capacity; what nobody asked about stays as it was."""
-        events = sorted(
-            ((ago_s, index, there) for index, pool in enumerate(pools) for ago_s, there in self.seen.get(pool, ())),
-            key=lambda event: -event[0],
-        )
-        if not events:
-            return []
-        return list(_ticks(events, len(pools), tick_s))
+    def _absent_s(self, pool: Pool) -> float:
+        """Return for how long a pool has been without capacity."""
+        absent = [*takewhile(lambda one: not one[1], reversed(self.seen.get(pool, ())))]
+        return absent[-1][0] if absent else 0.0
 
-
-def _ticks(events: Sequence[tuple[float, int, bool]], pools: int, tick_s: float) -> Iterator[tuple[bool, ...]]:
-    state = [False] * pools
-    position = 0
-    for tick in range(math.ceil(events[0][0] / tick_s), -1, -1):
-        while position < len(events) and events[position][0] >= tick * tick_s:
-            state[events[position][1]] = events[position][2]
-            position += 1
-        yield tuple(state)
+    def _found_absent_s(self, pool: Pool) -> float:
+        """Return how long ago a pool was last found without capacity."""
+        return next((ago_s for ago_s, there in reversed(self.seen.get(pool, ())) if not there), float("inf"))

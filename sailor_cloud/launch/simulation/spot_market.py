@@ -13,7 +13,7 @@ from sailor_cloud.planner.spot_timing import (
     IDLE,
     ON_DEMAND,
     TICKS_PER_CHANGE_OVER,
-    LeastExpectedCost,
+    BoundedWait,
     Moment,
     SpotTask,
 )
@@ -132,7 +132,7 @@ def _first(up: Sequence[bool]) -> int:
 
 
 POLICIES: Mapping[str, Callable[[SpotTask], SpotPolicy]] = {
-    "least-expected-cost": lambda task: LeastExpectedCost(task=task),
+    "bounded-wait": lambda task: BoundedWait(task=task),
     "uniform-progress": lambda task: UniformProgress(task=task),
     "greedy": lambda task: Greedy(),
 }

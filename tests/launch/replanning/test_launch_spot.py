@@ -12,7 +12,7 @@ from factories.quick_search import ON_DEMAND, PRICE, SPEED, QuickSearch, job, se
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Option, Policy, Situation, decide, growth
-from sailor_cloud.launch.replanning.spot import Outlook, Pool, Seen, Way, seen
+from sailor_cloud.launch.replanning.spot import Kind, Outlook, Pool, Seen, Way, seen
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import replay
 from sailor_cloud.model.document import PlanDocument
@@ -146,30 +146,48 @@ def test_what_a_journal_says_of_spot_is_told_by_pool() -> None:
     assert seen(entries, NOW + timedelta(seconds=10)) == {POOL: [(7.0, True), (5.0, False), (4.0, False)]}
 
 
-def test_the_policy_asks_a_premium_for_spot_and_gives_a_discount_for_what_may_come() -> None:
-    spot = Way(work_s=20 * HOUR, usd_per_hour=0.3, pools=frozenset({POOL}), starts=True)
-    on_demand = replace(spot, usd_per_hour=1.0, pools=frozenset())
+SPOT_WAY = Way(work_s=20 * HOUR, usd_per_hour=0.3, pools=frozenset({POOL}), starts=True)
+ON_DEMAND_WAY = replace(SPOT_WAY, usd_per_hour=1.0, pools=frozenset())
+
+
+def chosen(*ways: Way, left_h: float, known: Seen, trains_on_demand: bool = False) -> Kind:
+    """Return what the policy does with 20 hours of work left and change-overs of twelve minutes."""
     outlook = Outlook(
-        seen={POOL: ((10 * HOUR, True), (0.0, False))},
-        pools=frozenset({POOL}),
-        refused=frozenset(),
-        left_s=40 * HOUR,
+        seen=known,
+        left_s=left_h * HOUR,
         change_over_s=720.0,
-        spot=spot,
-        on_demand=on_demand,
-        on_demand_s=20 * HOUR + 420,
+        on_demand=ON_DEMAND_WAY,
+        on_demand_s=20 * HOUR,
         margin_s=1200.0,
+        trains_on_demand=trains_on_demand,
     )
-    # Twenty hours on demand cost 20 USD, on spot 6.
-    assert 0.0 < outlook.risk_usd(spot) < 14.0
-    assert -14.0 < outlook.risk_usd(on_demand) < 0.0
-    held, waiting = replace(spot, starts=False), replace(spot, waits=True)
-    kept = replace(outlook, seen={POOL: ((30 * HOUR, True),)})
-    assert kept.risk_usd(held) < outlook.risk_usd(spot)
-    often = replace(outlook, seen={POOL: tuple((ago_s * 900.0, ago_s % 2 == 0) for ago_s in range(40, -1, -1))})
-    assert often.risk_usd(spot) > outlook.risk_usd(spot)
-    shut = replace(outlook, refused=frozenset({POOL}))
-    assert shut.risk_usd(waiting) > outlook.risk_usd(waiting)
+    return outlook.chosen([*ways, ON_DEMAND_WAY])
+
+
+def test_an_absence_is_waited_for_with_half_of_the_slack_beyond_a_reserve() -> None:
+    """The reserve is 12 change-overs, 2.4 hours; of the ten that the absence began with, 3.8 may be waited."""
+    waits = replace(SPOT_WAY, wait_s=600.0)
+    for waited_h, kind in ((0.0, Kind.WAIT), (3.6, Kind.WAIT), (3.7, Kind.ON_DEMAND)):
+        known = {POOL: ((20 * HOUR, True), (waited_h * HOUR, False), (0.0, False))}
+        assert chosen(waits, left_h=30 - waited_h, known=known) is kind
+    lost = {POOL: ((20 * HOUR, True), (0.0, False))}
+    assert chosen(waits, left_h=22.7, known=lost) is Kind.ON_DEMAND
+    # What can be had is taken, whatever was waited.
+    assert chosen(waits, SPOT_WAY, left_h=22.7, known=lost) is Kind.SPOT
+
+
+def test_on_demand_nodes_are_left_for_spot_that_was_not_refused_for_a_while() -> None:
+    """At 0.3 of the price that is 1.3 / 0.7 change-overs, 22 minutes."""
+    for ago_s, kind in ((1200.0, Kind.ON_DEMAND), (1400.0, Kind.SPOT)):
+        known = {POOL: ((10 * HOUR, True), (ago_s, False))}
+        assert chosen(SPOT_WAY, left_h=30, known=known, trains_on_demand=True) is kind
+    assert chosen(SPOT_WAY, left_h=30, known={}, trains_on_demand=True) is Kind.SPOT
+
+
+def test_spot_that_saves_nothing_is_neither_taken_nor_waited_for() -> None:
+    dear = replace(SPOT_WAY, usd_per_hour=1.0)
+    for way in (dear, replace(dear, wait_s=600.0)):
+        assert chosen(way, left_h=40, known={}) is Kind.ON_DEMAND
 
 
 def replayed(up: list[int], deadline_h: float, *markets: Market) -> Replayed:

@@ -78,7 +78,7 @@ def test_spot_that_is_always_there_is_all_that_is_paid_for(name: str) -> None:
     assert (result.preemptions, result.lost_s) == (0, 4.0)
 
 
-@pytest.mark.parametrize("name", ["least-expected-cost", "greedy"])
+@pytest.mark.parametrize("name", ["bounded-wait", "greedy"])
 def test_without_spot_the_work_is_done_on_demand_in_one_piece(name: str) -> None:
     result = play(POLICIES[name](TASK), TASK, market([False] * 40))
     assert result.usd == pytest.approx(TASK.all_on_demand_usd)
@@ -91,9 +91,35 @@ def test_a_start_that_a_preemption_ends_is_paid_for_and_trains_nothing() -> None
     assert result.usd == pytest.approx(2 * 0.3 + 24)
 
 
+def test_our_policy_waits_for_half_of_the_slack_beyond_its_reserve() -> None:
+    """Of 112 ticks 20 are work, 4 a change-over and 48 reserve: it waits 20, and then pays for on-demand."""
+    task = replace(TASK, deadline_s=112.0)
+    result = play(POLICIES["bounded-wait"](task), task, market([False] * 112))
+    assert result.seconds == 20 + 24
+    assert result.usd == pytest.approx(TASK.all_on_demand_usd)
+    # Spot that comes back while it waits is taken at once.
+    result = play(POLICIES["bounded-wait"](task), task, market([False] * 19 + [True] * 93))
+    assert result.usd == pytest.approx(0.3 * 24)
+
+
+def test_our_policy_leaves_on_demand_for_capacity_that_has_lasted() -> None:
+    """At 0.3 of the price that takes 1.3 / 0.7 change-overs, eight ticks."""
+    short = [False] * 6 + [True] * 7 + [False] * 27
+    assert play(POLICIES["bounded-wait"](TASK), TASK, market(short)).usd == pytest.approx(TASK.all_on_demand_usd)
+    lasting = play(POLICIES["bounded-wait"](TASK), TASK, market([False] * 2 + [True] * 38))
+    # Nine ticks on demand, five of them work; then a start and the rest on spot.
+    assert lasting.usd == pytest.approx(9 + 0.3 * (4 + 15))
+
+
+def test_our_policy_takes_no_spot_that_saves_nothing() -> None:
+    task = replace(TASK, spot_usd_per_hour=TASK.on_demand_usd_per_hour)
+    result = play(POLICIES["bounded-wait"](task), task, market([True, False] * 20))
+    assert result.usd == pytest.approx(task.all_on_demand_usd)
+
+
 def test_our_policy_goes_to_another_zone_where_one_is_lost() -> None:
     up = market([True] * 10 + [False] * 30, [False] * 5 + [True] * 35)
-    result = play(POLICIES["least-expected-cost"](TASK), TASK, up)
+    result = play(POLICIES["bounded-wait"](TASK), TASK, up)
     assert result.preemptions == 1
     assert result.usd == pytest.approx(0.3 * (20 + 2 * 4))
 
