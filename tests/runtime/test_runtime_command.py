@@ -280,6 +280,28 @@ def test_after_a_kill_a_folder_counts_that_has_the_last_file_of_its_format(
     assert sorted(first.complete()) == ["step-1", "step-5"]
 
 
+def test_what_was_saved_under_a_temporary_name_and_renamed_counts_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
+    monkeypatch.setattr(checkpoints, "_QUIET_FILE_S", 100.0)
+    saved = node(tmp_path)
+    for name in (".step-1", "step-2.tmp", "step-3"):
+        (saved.folder / name).mkdir()
+        (saved.folder / name / "weights").write_text("tensors")
+    (saved.folder / "step-4.partial").write_text("tensors")
+    assert saved.look(()) == []
+    for old, new in ((".step-1", "step-1"), ("step-2.tmp", "step-2"), ("step-4.partial", "step-4")):
+        (saved.folder / old).rename(saved.folder / new)
+    # What somebody still writes to is not whole yet.
+    open_file = str(saved.folder / "step-2" / "weights")
+    assert [one["name"] for one in saved.look((open_file,))] == ["step-1", "step-4"]
+    assert [one["name"] for one in saved.look((), over=True, clean=False)] == ["step-2"]
+    # Afterwards it is as any other.
+    (saved.folder / "step-1" / "weights").write_text("other tensors")
+    assert saved.look((), over=True, clean=False) == []
+
+
 def test_folders_of_known_formats_wait_for_their_last_file(tmp_path: Path) -> None:
     saved = node(tmp_path)
     folder = saved.folder / "checkpoint-10"

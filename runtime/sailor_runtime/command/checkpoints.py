@@ -105,6 +105,9 @@ class Checkpoints:
     _mine: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
+    # What has a name that says that it is being saved, and what had one and has not been copied since, by inode.
+    _staged: set[int] = field(default_factory=set)
+    _renamed: set[int] = field(default_factory=set)
     # Files that were brought and that other nodes have saved.
     _others: dict[str, Files] = field(default_factory=dict)
 
@@ -213,9 +216,10 @@ class Checkpoints:
         now = time.monotonic()
         open_below = {Path(path).relative_to(self.folder).parts[0] for path in written if _below(path, self.folder)}
         saved = []
-        names = sorted(
-            name for name in _names(self.folder) if not name.startswith(".") and not name.endswith(_UNFINISHED)
-        )
+        inodes = _inodes(self.folder)
+        names = sorted(name for name in inodes if not name.startswith(".") and not name.endswith(_UNFINISHED))
+        self._renamed = {inodes[name] for name in names} & (self._renamed | self._staged)
+        self._staged = {inodes[name] for name in inodes.keys() - names}
         self._begin_changed(names)
         for name in names:
             files = _files(self.folder / name)
@@ -230,10 +234,12 @@ class Checkpoints:
             quiet_s = _QUIET_FILE_S if "" in files else _QUIET_FOLDER_S
             quiet = now - seen.since >= quiet_s
             handled = told_at is not None and seen.changed_at >= told_at + _HANDLED_S
-            if quiet or (over and (clean or handled or self._is_seen_whole(name, files))):
+            renamed = inodes[name] in self._renamed and name not in open_below
+            if quiet or renamed or (over and (clean or handled or self._is_seen_whole(name, files))):
                 # A copy may have taken long.
                 self._begin_changed(names)
                 saved.append(self._copied(name, files))
+                self._renamed.discard(inodes[name])
         self._drop_removed(set(names))
         return saved
 
@@ -382,10 +388,11 @@ def _files(path: Path) -> Files:
     return {}
 
 
-def _names(folder: Path) -> list[str]:
-    with contextlib.suppress(FileNotFoundError):
-        return os.listdir(folder)
-    return []
+def _inodes(folder: Path) -> dict[str, int]:
+    """Return the inode of each name in a folder."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as found:
+        return {entry.name: entry.inode() for entry in found}
+    return {}
 
 
 def _below(path: str, folder: Path) -> bool:
