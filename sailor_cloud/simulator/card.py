@@ -55,9 +55,9 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
     ]
 
 
-def hop_pairs(tp: int, src: Node, dst: Node, members: Mapping[Node, int], *, rails: bool) -> int:
+def hop_pairs(tp: int, src: Node, dst: Node, members: Mapping[Node, int]) -> int:
     """Return over how many pairs of devices a ring goes from one node to another, or inside one.
 
-    members: how many stages of `tp` devices take part on each node. With `rails` every one of them is a way out.
+    members: how many stages of `tp` devices take part on each node. Each of them is a way out, as in NCCL's rings.
     """
-    return tp * min(members[src], members[dst]) if rails and src != dst else tp
+    return tp * min(members[src], members[dst]) if src != dst else tp

@@ -267,6 +267,7 @@ def _seconds(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int]) 
 
 def _zone_by_zone_s(layout: Layout, group: SyncGroup, flows: Mapping[str | None, int], zones: tuple[int, ...]) -> float:
     inside, across, nodes = [], [], Counter(seat.place.node for seat in group.members)
+    tp = min(seat.tp for seat in group.members)
     for src, dst, pairs in ring_hops(group, layout):
         shared = max(flows[src.place.node], flows[dst.place.node])
         if src.place.zone == dst.place.zone:
@@ -274,7 +275,7 @@ def _zone_by_zone_s(layout: Layout, group: SyncGroup, flows: Mapping[str | None,
         else:
             # Every member of a node sends across.
             shared *= max(nodes[src.place.node], nodes[dst.place.node])
-            across.append(layout.links.between(src.place, dst.place, pairs=pairs, flows=shared))
+            across.append(layout.links.between(src.place, dst.place, pairs=tp, flows=shared))
     return float(zone_sync_s(group.nbytes, zones, inside, across, layout.scenario.engine.bucket_bytes))
 
 
@@ -294,5 +295,4 @@ def ring_hops(group: SyncGroup, layout: Layout) -> Iterator[tuple[Seat, Seat, in
     tp, ring = min(seat.tp for seat in group.members), ring_order(group.members, layout)
     members = Counter(seat.place.node for seat in ring)
     for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):
-        rails = layout.scenario.engine.rails
-        yield src, dst, hop_pairs(tp, src.place.node, dst.place.node, members, rails=rails)
+        yield src, dst, hop_pairs(tp, src.place.node, dst.place.node, members)

@@ -93,23 +93,29 @@ def kinds_of(space: Space, count: Count, units: Mapping[str, int]) -> list[Kind]
             tp=tp,
             units=units[name] * tp,
             pools=tuple(pools),
-            ring_s_per_byte=_ring_s_per_byte(space, pools, tp, everywhere, count.least),
+            ring_s_per_byte=_ring_s_per_byte(space, pools, tp, everywhere, count),
         )
         for (name, tp), pools in sorted(found.items())
     ]
 
 
-def _ring_s_per_byte(space: Space, pools: list[int], tp: int, others: tuple[int, ...], members: int) -> float:
-    """Return the least seconds per byte of a ring with at least so many members, one of them on `tp` devices of a pool.
+def _ring_s_per_byte(space: Space, pools: list[int], tp: int, others: tuple[int, ...], count: Count) -> float:
+    """Return the least seconds per byte of a ring in one of so many pipelines, with a member on `tp` devices of a pool.
 
-    A ring goes over a link from the member's node to another one, or all its members stand on the node. Where each zone
-    sums first, so do all its members there, and the bytes of all rounds are no fewer.
+    A ring goes over a link from the member's node to another one, by as many pairs of devices as both nodes may have
+    members, or all its members stand on the node. Where each zone sums first, so do all its members there, and the
+    bytes of all rounds are no fewer.
     """
+    members = count.least
     if members < 2 or (space.scenario.job.training.sync_every or 1) > 1:
         return 0.0
     zones = len({space.pools[other].offer.zone for other in others}) if space.scenario.engine.zone_by_zone else 1
     near = max(2, -(-members // zones))
-    links = [space.link(here, there, same_node=False, pairs=tp) for here, there in product(pools, others)]
+    links = [
+        space.link(here, there, same_node=False, pairs=pairs)
+        for here, there in product(pools, others)
+        for pairs in range(1, min(space.pools[here].devices, space.pools[there].devices, tp * count.most) + 1)
+    ]
     links += [
         space.link(here, here, same_node=True, pairs=tp) for here in pools if tp + near - 1 <= space.pools[here].devices
     ]

@@ -138,7 +138,6 @@ class SyncTable:
     def hops(self, members: Sequence[Slot], flows: _Flows) -> Hops:
         """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
         counts, tp = Counter(map(node_of, members)), min(slot.tp for slot in members)
-        rails = self.space.scenario.engine.rails
         zones: Counter[str] = Counter()
         for node, count in counts.items():
             zones[self._zone(node)] += count
@@ -151,10 +150,10 @@ class SyncTable:
             if counts[src] > 1:
                 kinds[src[0], src[0], True, flows[src], tp] = None
             if src != dst:
-                pairs, shared = hop_pairs(tp, src, dst, counts, rails=rails), max(flows[src], flows[dst])
+                pairs, shared = hop_pairs(tp, src, dst, counts), max(flows[src], flows[dst])
                 if zoned and self._zone(src) != self._zone(dst):
                     # Every member of a node sends across.
-                    shared *= max(counts[src], counts[dst])
+                    pairs, shared = tp, shared * max(counts[src], counts[dst])
                 kinds[src[0], dst[0], False, shared, pairs] = None
                 usd += self.space.usd_per_byte(src[0], dst[0])
         if self.space.scenario.engine.zone_by_zone:

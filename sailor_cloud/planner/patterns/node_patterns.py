@@ -170,7 +170,7 @@ class WaysOf:
         pools = option.unit.pools
         inside = option.nodes_each == 1 and not outside
         # On the last node there may be fewer replicas.
-        ways_out = (holders % option.replicas or option.replicas) if self.space.scenario.engine.rails else 1
+        ways_out = holders % option.replicas or option.replicas
         key = (self._numbers(pools), inside, option.tp, ways_out, flows, nbytes, holders)
         if key not in self._rings:
             engine = self.space.scenario.engine

@@ -207,8 +207,7 @@ class Engine:
     each tensor takes beyond its way; between nodes it travels at `pair_bytes_per_s` per pair of devices at most.
     `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
     pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
-    an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree,
-    and with `rails` it leaves a node over the cards of all members there, as NCCL's rings do, else over those of one.
+    an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
     `scatter_sums`: with ZeRO-1 a rank is sent the sum of its share alone. `zone_by_zone`: a zone adds up its gradients
     before it sends them to another, and hands round what it receives; else one ring connects all zones.
     `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
@@ -235,7 +234,6 @@ class Engine:
     overlap_sync: bool = True
     overlap_sharded_sync: bool = True
     all_reduce_slowdown: float = 1.0
-    rails: bool = False
     trees: bool = False
     gather_in_node: bool = False
     bucket_bytes: float = 4.0 * 16 * 2**20
