@@ -137,7 +137,7 @@ def test_an_account_s_quotas_leave_layers_even():
         quota("spot", 8, {"A100-40": Market.SPOT}, provider=Provider("gcp"), region="us-central1"),
         quota("on-demand", 0, {"A100-40": Market.ON_DEMAND}, provider=Provider("gcp"), region="us-central1"),
     )
-    job = example("gcp-a100-v100.yaml")
+    job = example("gcp-a100-v100.yaml", model={"preset": "opt-6.7b"}, constraints={})
     assert not has_even_layers(plan(job, quotas=quotas).plan)
     assert has_even_layers(plan(job, Restriction.EVEN_LAYERS, quotas=quotas).plan)
 
