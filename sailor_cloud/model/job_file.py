@@ -25,9 +25,10 @@ from sailor_cloud.model.untrusted import (
 )
 
 # What a field that must have a certain form may look like.
-_FORMS: dict[int | str, str] = {
+# By field, or by the field around it and the field.
+_FORMS: dict[str, str] = {
     "name": "lower-case letters, digits and hyphens, at most 40 characters, not ending in a hyphen",
-    "service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
+    "gcp.service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
     "billing_export": "PROJECT.DATASET.TABLE, such as my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01",
     "bucket": "gs://BUCKET or s3://BUCKET, without a folder",
     "prefix": "folders, such as sailor-cloud or teams/a",
@@ -39,6 +40,13 @@ _FORMS: dict[int | str, str] = {
     "python": "the path of an interpreter, without spaces",
     "account": "letters, digits, dots and hyphens alone",
     "qos": "letters, digits, dots and hyphens alone",
+    "namespace": "lower-case letters, digits and hyphens",
+    "queue": "lower-case letters, digits, dots and hyphens",
+    "service_account": "lower-case letters, digits, dots and hyphens",
+    "claim": "lower-case letters, digits, dots and hyphens",
+    "image": "a container image without spaces, such as registry.example.org/sailor:1",
+    "resource": "a resource of Kubernetes' nodes, such as nvidia.com/gpu",
+    "modules": "names of modules without spaces, such as cuda/12.6",
     "id": "the reservation's id on AWS, such as cr-0123456789abcdef0, or its name on Google Cloud",
 }
 
@@ -206,7 +214,8 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
         case "string_too_short":
             return Problem(path=path, message="must not be empty")
         case "string_pattern_mismatch":
-            return Problem(path=path, message=f"is {given!r}", hint=_FORMS.get(fault["loc"][-1], ""))
+            path = path.removesuffix(".[key]")
+            return Problem(path=path, message=f"is {given!r}", hint=_form(fault))
         case "tuple_type" | "list_type":
             return Problem(path=path, message=f"must be a list, got {given!r}", hint=_as_list(given))
         case "model_type" | "model_attributes_type" | "dict_type":
@@ -217,6 +226,13 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
     told = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
     shown = "" if told else f", got {_PASSWORD.sub('//…@', repr(given))}"
     return Problem(path=path, message=message + shown)
+
+
+def _form(fault: ErrorDetails) -> str:
+    """Return what a field's text must look like; where nobody has put it into words, its pattern."""
+    names = ["name" if part == "[key]" else part for part in fault["loc"] if isinstance(part, str)]
+    found = _FORMS.get(".".join(names[-2:])) or _FORMS.get(names[-1] if names else "")
+    return found or f"of the form {fault['ctx']['pattern']}"
 
 
 def _as_list(given: object) -> str:

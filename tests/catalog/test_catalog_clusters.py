@@ -128,6 +128,11 @@ def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
         ("between: [a100, titan]", "between: [a100, h100]", "the groups are a100, v100, titan"),
         ("checkpoints: /shared", "checkpoints: shared", "that begins with /, gs:// or s3://"),
         ("as_of: 2026-11-24", "colour: red", "is not a field here"),
+        ("  a100: {", "  A 100: {", "groups.A 100: is 'A 100' (lower-case letters, digits and hyphens"),
+        ("[cuda/12.6]", "[cuda 12]", "runtime.modules[0]: is 'cuda 12' (names of modules without spaces"),
+        ("account: physics", "namespace: A_b", "namespace: is 'A_b' (lower-case letters, digits and hyphens)"),
+        ("account: physics", "queue: A b", "queue: is 'A b' (lower-case letters, digits, dots and hyphens)"),
+        ("account: physics", "service_account: A", "service_account: is 'A' (lower-case letters, digits, dots"),
     ],
 )
 def test_a_wrong_inventory_is_one_clear_error(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -323,7 +323,9 @@ def test_down_confirms_nothing_where_another_cluster_answers(tmp_path: Path, mon
         assert destroy(folder, clock=CLOCK, pause=lambda pause_s: None).clean
 
 
-def test_without_a_cluster_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cluster_there_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = spread(tmp_path)
     scheduler = providers.of(document.home.provider).scheduler
     inventory = document.job.cloud.inventory
@@ -332,6 +334,12 @@ def test_without_a_cluster_there_is_one_clear_error(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(CredentialsError, match=r"no Kubernetes cluster is configured: .*set KUBECONFIG"):
         scheduler.check(inventory)
+    # Without the variable it is the user's own file, and inside a pod what Kubernetes has put there.
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(CredentialsError, match=r"is configured: Service host/port is not set; set KUBECONFIG"):
+        scheduler.check(inventory)
+    assert capsys.readouterr().out == ""
     with kubernetes_api(tmp_path / "api", {}) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
         scheduler.check(inventory)

@@ -208,11 +208,16 @@ def calls() -> Iterator[Calls]:
             "'sailor-cloud export PLAN --format jobset'"
         ) from error
     try:
-        # The client itself looks at the variable once, when it is imported.
-        named = os.environ.get("KUBECONFIG")
-        kubernetes.config.load_config(**({"config_file": named} if named else {}))
+        # The client's own choice looks at the variable once, when it is imported, and prints what it chose.
+        named, usual = os.environ.get("KUBECONFIG"), Path("~/.kube/config").expanduser()
+        if named or usual.exists():
+            kubernetes.config.load_kube_config(config_file=named or str(usual))
+        else:
+            kubernetes.config.load_incluster_config()
     except kubernetes.config.ConfigException as error:
-        raise CredentialsError(f"no Kubernetes cluster is configured: {error}; set KUBECONFIG") from error
+        raise CredentialsError(
+            f"no Kubernetes cluster is configured: {str(error).rstrip('.')}; set KUBECONFIG"
+        ) from error
     try:
         yield Calls(kubernetes)
     except kubernetes.client.exceptions.ApiException as error:
