@@ -62,6 +62,14 @@ def test_planners_are_compared_in_every_form(folder: Path) -> None:
     assert "planners compared" in page
 
 
+def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("fp32", "bf16").replace("A100-40: 4, ", ""))
+    answer = called("plan", "job.yaml", "--strategy", "amp", cwd=folder)
+    assert answer.returncode == 3, answer.stderr
+    assert "infeasible: no node of the job's resources can be used" in answer.stdout
+    assert "has no bf16" in answer.stdout
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

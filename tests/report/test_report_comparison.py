@@ -5,18 +5,29 @@ from __future__ import annotations
 import html
 import json
 
-from sailor_cloud.planner.strategies import Contender
-from sailor_cloud.report.decision.comparison import comparison_chart
+from sailor_cloud.model.shown import Rows
+from sailor_cloud.planner.strategies import Comparison, Contender
+from sailor_cloud.report.decision.comparison import (
+    as_html,
+    as_json_text,
+    as_markdown,
+    as_text,
+    columns,
+    comparison_chart,
+)
 
 
-def contender(name: str, iteration_s: float, usd: float, *, oracle: bool = False) -> Contender:
+def contender(
+    name: str, iteration_s: float, usd: float, *, oracle: bool = False, hours: float | None = None
+) -> Contender:
     return Contender(
         name=name,
         oracle=oracle,
         iteration_s=iteration_s,
         estimate_s=None,
         usd_per_iteration=usd,
-        total_usd=None,
+        duration_s=hours and hours * 3600.0,
+        total_usd=hours and 3.0 * hours,
         usd_per_hour=None,
         devices=8,
         out_of_memory=0,
@@ -44,3 +55,14 @@ def test_equal_plans_are_one_point_with_all_names() -> None:
 
 def test_one_plan_alone_is_no_picture() -> None:
     assert comparison_chart([contender("sailor-cloud", 2.0, 0.5)]) == ""
+
+
+def test_the_whole_run_is_shown_in_hours_and_usd_where_the_job_has_steps() -> None:
+    known = Comparison(job="small", contenders=Rows((contender("sailor-cloud", 2.0, 0.5, hours=1.5),)))
+    assert columns(known)[0][3:5] == ["run, hours", "run, USD"]
+    assert columns(known)[1][0][3:5] == ["1.5", "4.5"]
+    for shown in (as_text(known), as_markdown(known), as_html(known)):
+        assert "run, hours" in shown
+    assert json.loads(as_json_text(known))["contenders"][0]["duration_s"] == 5400.0
+    unknown = Comparison(job="small", contenders=Rows((contender("sailor-cloud", 2.0, 0.5),)))
+    assert "run, hours" not in as_text(unknown)

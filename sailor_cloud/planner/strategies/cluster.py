@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 
 # Published planners know tensor parallelism inside a node, in powers of two.
 TP_DEGREES = (1, 2, 4, 8)
+# Sizes of nodes that are tried one after the other.
+MOST_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +85,8 @@ class Cut:
 class Cluster:
     """The nodes of a job in the order in which planners count ranks, and what happens on them.
 
-    Of every accelerator in every zone it has one kind of node, the one with the most devices, in its cheapest market,
-    as many as the job and the account allow.
+    Of every accelerator in every zone it has one kind of node, in its cheapest market, as many as the job and the
+    account allow.
     """
 
     scenario: Scenario
@@ -271,20 +273,27 @@ def shares(batch: int, sizes: Sequence[int], weights: Sequence[float] | None = N
     return counts
 
 
-def cluster_of(scenario: Scenario, candidates: Candidates | None = None) -> Cluster:
-    """Return the cluster that a job's resources make up, accelerator by accelerator and zone by zone."""
+def clusters_of(scenario: Scenario, candidates: Candidates | None = None) -> tuple[Cluster, ...]:
+    """Return the clusters that a job's resources make up, accelerator by accelerator and zone by zone.
+
+    Each has nodes of up to a number of devices, as large as there are. The one that can use most devices comes first,
+    of equal ones that of the larger nodes; at most `MOST_SIZES` of them. One without nodes where none can be used.
+    """
     found = candidates or collect(scenario.job, scenario.catalog)
-    best: dict[int, Pool] = {}
-    for pool in found.pools:
-        known = best.get(pool.row)
-        if known is None or _preference(pool) < _preference(known):
-            best[pool.row] = pool
-    machines: list[Machine] = []
-    for row, pool in sorted(best.items(), key=lambda item: (item[1].offer.accelerator, item[1].offer.zone)):
-        count = min(pool.max_nodes, found.rows[row].devices // pool.devices)
-        machines += [Machine(name=f"n{len(machines) + i}", pool=pool) for i in range(count)]
-    most = scenario.job.constraints.max_nodes
-    return Cluster(scenario=scenario, machines=tuple(machines[:most]))
+    rows: dict[int, dict[int, Pool]] = {}
+    for pool in sorted(found.pools, key=_usd_per_device_hour):
+        rows.setdefault(pool.row, {}).setdefault(pool.devices, pool)
+    ordered = sorted(rows, key=lambda row: (found.rows[row].accelerator, found.rows[row].zone))
+    clusters = []
+    for size in sorted({pool.devices for pool in found.pools} or {0}, reverse=True):
+        machines: list[Machine] = []
+        for row in ordered:
+            pool = rows[row][max((each for each in rows[row] if each <= size), default=min(rows[row]))]
+            count = min(pool.max_nodes, found.rows[row].devices // pool.devices)
+            machines += [Machine(name=f"n{len(machines) + i}", pool=pool) for i in range(count)]
+        most = scenario.job.constraints.max_nodes
+        clusters.append(Cluster(scenario=scenario, machines=tuple(machines[:most])))
+    return tuple(sorted(clusters, key=lambda cluster: -cluster.devices)[:MOST_SIZES])
 
 
 def even_cuts(layers: int, stages: int) -> list[int]:
@@ -330,8 +339,8 @@ def _kind(machine: Machine) -> tuple[str, str]:
     return machine.accelerator, machine.zone
 
 
-def _preference(pool: Pool) -> tuple[int, float, str]:
-    return -pool.devices, pool.offer.usd_per_hour / pool.devices, pool.offer.id
+def _usd_per_device_hour(pool: Pool) -> tuple[float, str]:
+    return pool.offer.usd_per_hour / pool.devices, pool.offer.id
 
 
 def _hops(members: Sequence[Slot]) -> Iterator[tuple[Slot, Slot]]:

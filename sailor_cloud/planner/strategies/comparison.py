@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class Contender:
     """One planner's plan. `name` is "sailor-cloud" for ours. Figures are None where it has no plan.
 
-    `estimate_s`: seconds of an iteration by its own cost model. `seconds`: of processor time that its search took.
+    `estimate_s`: seconds of an iteration by its own cost model. `duration_s`, `total_usd`: of the whole run, None
+    without a number of steps. `seconds`: of processor time that its search took.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Contender:
     iteration_s: float | None
     estimate_s: float | None
     usd_per_iteration: float | None
+    duration_s: float | None
     total_usd: float | None
     usd_per_hour: float | None
     devices: int
@@ -66,6 +68,7 @@ def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
         iteration_s=prediction.iteration_s_replay if prediction else None,
         estimate_s=run.estimate_s if run else (prediction.iteration_s if prediction else None),
         usd_per_iteration=cost.usd_per_iteration if cost else None,
+        duration_s=prediction.duration_s if prediction else None,
         total_usd=cost.total_usd if cost else None,
         usd_per_hour=cost.usd_per_hour if cost else None,
         devices=devices,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from sailor_cloud.errors import RequestError
@@ -37,18 +37,41 @@ class Outcome:
     cut_short: bool
 
 
+def iteration_s(evaluation: Evaluation) -> float:
+    return evaluation.prediction.iteration_s_replay
+
+
+def best_of(
+    strategy: Strategy,
+    clusters: Sequence[Cluster],
+    *,
+    oracle: bool = False,
+    allowed: Callable[[Evaluation], bool] = lambda evaluation: True,
+    score: Callable[[Evaluation], float] = iteration_s,
+    expired: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Return what a strategy comes to on the cluster, of several, that suits it best by `score`; less is better."""
+    outcomes = [
+        carried_out(strategy, cluster, oracle=oracle, allowed=allowed, score=score, expired=expired)
+        for cluster in clusters
+    ]
+    best = min(outcomes, key=lambda each: float("inf") if each.evaluation is None else score(each.evaluation))
+    return replace(best, cut_short=any(each.cut_short for each in outcomes))
+
+
 def carried_out(
     strategy: Strategy,
     cluster: Cluster,
     *,
     oracle: bool = False,
     allowed: Callable[[Evaluation], bool] = lambda evaluation: True,
+    score: Callable[[Evaluation], float] = iteration_s,
     expired: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Return what a user of the strategy would get: the first plan of its own ranking that fits and is allowed.
 
-    With `oracle` it is the fastest by our simulator among the first `MOST_LOOKED_AT` plans of its ranking. `allowed`
-    stands for limits of the job, which most strategies know nothing of.
+    With `oracle` it is the best by `score` among the first `MOST_LOOKED_AT` plans of its ranking. `allowed` stands
+    for limits of the job, which most strategies know nothing of.
     """
     ranking, cut_short = _ranking(strategy, cluster, expired)
     lost, broken, unlike = 0, 0, 0
@@ -69,9 +92,9 @@ def carried_out(
         if not allowed(evaluation):
             broken += best is None
             continue
-        seconds = evaluation.prediction.iteration_s_replay
-        if best is None or seconds < best[0]:
-            best = (seconds, proposal, plan, evaluation)
+        value = score(evaluation)
+        if best is None or value < best[0]:
+            best = (value, proposal, plan, evaluation)
             if not oracle:
                 break
     return Outcome(
@@ -91,7 +114,7 @@ def carried_out(
 def _ranking(strategy: Strategy, cluster: Cluster, expired: Callable[[], bool]) -> tuple[list[Proposal], bool]:
     """Return the proposals, best estimate first; equal ones in the order in which they came."""
     found: list[Proposal] = []
-    for proposal in _until(strategy.propose(cluster), expired):
+    for proposal in _until(strategy.propose(cluster) if cluster.machines else (), expired):
         if proposal is None:
             return sorted(found, key=lambda each: each.order), True
         found.append(proposal)

@@ -85,27 +85,29 @@ def pipeline(seconds: Floats, modes: list[Mode], devices: int) -> tuple[float, l
     `seconds` as `stage_tables` returns it. Exact.
     """
     layers = seconds.shape[2] - 1
-    # Best slowest stage of layers [first, layers) in so many stages on so many devices.
+    # Slowest stage of layers [first, layers) by stages and devices; the end and mode of its first stage.
     best = np.full((layers + 1, layers + 1, devices + 1), np.inf)
     best[0, layers, :] = 0.0
-    choice: dict[tuple[int, int, int], tuple[int, int]] = {}
+    choice = np.zeros((*best.shape, 2), dtype=np.int64)
     for stages in range(1, layers + 1):
         for first in range(layers - stages + 1):
             for m, mode in enumerate(modes):
-                own = seconds[stages, m, first]
-                for count in range(mode.tp, devices + 1):
-                    slowest = np.maximum(own, best[stages - 1, :, count - mode.tp])
-                    end = int(slowest.argmin())
-                    if slowest[end] < best[stages, first, count]:
-                        best[stages, first, count] = slowest[end]
-                        choice[stages, first, count] = (end, m)
+                if mode.tp > devices:
+                    continue
+                slowest = np.maximum(seconds[stages, m, first, :, None], best[stages - 1, :, : devices + 1 - mode.tp])
+                ends = slowest.argmin(axis=0)
+                values = slowest[ends, np.arange(len(ends))]
+                better = np.flatnonzero(values < best[stages, first, mode.tp :])
+                best[stages, first, mode.tp + better] = values[better]
+                choice[stages, first, mode.tp + better, 0] = ends[better]
+                choice[stages, first, mode.tp + better, 1] = m
     stages = int(best[1:, 0, devices].argmin()) + 1
     value = float(best[stages, 0, devices])
     if not np.isfinite(value):
         return None
     found, first, count = [], 0, devices
     while stages:
-        end, m = choice[stages, first, count]
+        end, m = map(int, choice[stages, first, count])
         found.append((first, end, modes[m]))
         first, count, stages = end, count - modes[m].tp, stages - 1
     return value, found

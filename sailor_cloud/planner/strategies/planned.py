@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from sailor_cloud.planner.documents import given_document, infeasible_document
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.goals import Figure, Target, target_of
-from sailor_cloud.planner.strategies.cluster import cluster_of
-from sailor_cloud.planner.strategies.driver import Outcome, carried_out
+from sailor_cloud.planner.strategies.cluster import clusters_of
+from sailor_cloud.planner.strategies.driver import Outcome, best_of
 from sailor_cloud.planner.strategies.strategy import Strategy
 from sailor_cloud.simulator import Evaluation, Scenario
 
@@ -30,17 +31,19 @@ def plan_by(
     With `oracle` our simulator ranks its plans. `elapsed_s` is asked for the time since the start.
     """
     target = target_of(scenario.job)
-    outcome = carried_out(
+    outcome = best_of(
         strategy,
-        cluster_of(scenario, candidates),
+        clusters_of(scenario, candidates),
         oracle=oracle,
         allowed=lambda evaluation: keeps(target, evaluation),
+        score=lambda evaluation: math.inf if (value := figures_of(evaluation)[target.goal]) is None else value,
         expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
     )
     search = Search(seconds=elapsed_s(), strategy=_run(outcome))
     if outcome.plan is None or outcome.evaluation is None:
         nothing = Answer(drafts=(), bound=None)
-        why = Infeasibility(constraint="strategy", limit=None, needed=None, unit="", message=_why(outcome))
+        message = _why(outcome) if candidates.pools else "no node of the job's resources can be used"
+        why = Infeasibility(constraint="strategy", limit=None, needed=None, unit="", message=message)
         return replace(infeasible_document(scenario, why, candidates.rejected, nothing, elapsed_s()), search=search)
     used = {node.offer for node in outcome.plan.nodes}
     own = replace(scenario, offers={name: offer for name, offer in scenario.offers.items() if name in used})
@@ -50,15 +53,20 @@ def plan_by(
 
 def keeps(target: Target, evaluation: Evaluation) -> bool:
     """Return whether a plan keeps every limit of the job."""
+    figures = figures_of(evaluation)
+    return all((value := figures[limit.figure]) is None or value <= limit.at_most for limit in target.limits)
+
+
+def figures_of(evaluation: Evaluation) -> dict[Figure, float | None]:
+    """Return what plans are compared and limited by; None where the job states no number of steps."""
     prediction, cost = evaluation.prediction, evaluation.cost
-    figures = {
+    return {
         Figure.ITERATION_S: prediction.iteration_s_replay,
         Figure.DURATION_S: prediction.duration_s,
         Figure.TOTAL_USD: cost.total_usd,
         Figure.USD_PER_ITERATION: cost.usd_per_iteration,
         Figure.USD_PER_HOUR: cost.usd_per_hour,
     }
-    return all((value := figures[limit.figure]) is None or value <= limit.at_most for limit in target.limits)
 
 
 def _run(outcome: Outcome) -> StrategyRun:

@@ -16,31 +16,46 @@ from sailor_cloud.report.tables import plain_table, rendered
 if TYPE_CHECKING:
     from sailor_cloud.planner.strategies import Comparison, Contender
 
-HEADINGS = ("planner", "iterations/s", "USD/iteration", "own estimate", "out of memory", "devices", "CPU", "")
-NUMBERS = HEADINGS[1:7]
+HEADINGS = (
+    "planner",
+    "iterations/s",
+    "USD/iteration",
+    "run, hours",
+    "run, USD",
+    "own estimate",
+    "out of memory",
+    "devices",
+    "CPU",
+    "note",
+)
+NUMBERS = HEADINGS[1:-1]
 KEY = (
     "own estimate: iterations/s by the planner's own cost model. out of memory: plans that it ranked higher and that "
     "do not fit. oracle: the best of the same plans by our simulator. Every other figure is our simulator's."
 )
 
 
-def rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return the cells of each planner under `HEADINGS`."""
-    return [_row(each) for each in comparison.contenders]
+def columns(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Return headings and the cells of each planner under them; what nobody has a figure or note for is left out."""
+    cells = [_row(each) for each in comparison.contenders]
+    shown = [i for i in range(len(HEADINGS)) if any(row[i] not in ("", "-") for row in cells)]
+    return [HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in cells]
 
 
 def as_text(comparison: Comparison) -> str:
     """Return the table as plain text."""
-    table = plain_table(*HEADINGS, numbers=NUMBERS, whole=("planner",))
-    for row in rows(comparison):
+    headings, rows = columns(comparison)
+    table = plain_table(*headings, numbers=NUMBERS, whole=("planner",))
+    for row in rows:
         table.add_row(*row)
     return rendered(table) + f"\n{KEY}\n"
 
 
 def as_markdown(comparison: Comparison) -> str:
     """Return the table in Markdown."""
-    shown = [(*row[:-1], row[-1] or " ") for row in rows(comparison)]
-    return f"{markdown.table([*HEADINGS[:-1], 'note'], shown, numbers=NUMBERS)}\n\n{KEY}\n"
+    headings, rows = columns(comparison)
+    shown = [[cell or " " for cell in row] for row in rows]
+    return f"{markdown.table(headings, shown, numbers=NUMBERS)}\n\n{KEY}\n"
 
 
 def as_json_text(comparison: Comparison) -> str:
@@ -50,8 +65,9 @@ def as_json_text(comparison: Comparison) -> str:
 
 def as_html(comparison: Comparison) -> str:
     """Return a page with the table and all planners by cost and time."""
-    head = element("tr", *(element("th", heading) for heading in HEADINGS))
-    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows(comparison)]
+    headings, rows = columns(comparison)
+    head = element("tr", *(element("th", heading) for heading in headings))
+    body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     content = element(
         "main",
         element("h1", f"{comparison.job}: planners compared"),
@@ -120,6 +136,8 @@ def _row(each: Contender) -> tuple[str, ...]:
         _name(each),
         shown(None if each.iteration_s is None else 1.0 / each.iteration_s),
         shown(each.usd_per_iteration),
+        shown(None if each.duration_s is None else each.duration_s / 3600.0),
+        shown(each.total_usd),
         shown(None if each.estimate_s is None else 1.0 / each.estimate_s),
         str(each.out_of_memory),
         str(each.devices or "-"),

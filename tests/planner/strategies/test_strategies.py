@@ -32,11 +32,11 @@ from sailor_cloud.planner.strategies import (
     strategy_named,
     varuna,
 )
-from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, cluster_of, even_cuts, shares
-from sailor_cloud.planner.strategies.driver import carried_out
+from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, clusters_of, even_cuts, shares
+from sailor_cloud.planner.strategies.driver import best_of, carried_out, iteration_s
 from sailor_cloud.planner.strategies.grid import even_microbatches
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
-from sailor_cloud.simulator import Scenario
+from sailor_cloud.simulator import Evaluation, Scenario
 
 JOB = """
 name: small
@@ -50,9 +50,9 @@ resources:
 
 
 @cache
-def cluster(
+def clusters(
     accelerators: str = "A100-40: 8, V100-16: 4", zones: str = "us-central1-a", blocks: int = 6, batch: int = 32
-) -> Cluster:
+) -> tuple[Cluster, ...]:
     job = parse_job(JOB.format(accelerators=accelerators, zones=zones, blocks=blocks, batch=batch))
     prices = catalog.load()
     candidates = collect(job, prices)
@@ -65,7 +65,11 @@ def cluster(
         profiles=workload.profiles.load(),
         as_of=SystemClock().now(),
     )
-    return cluster_of(scenario, candidates)
+    return clusters_of(scenario, candidates)
+
+
+def cluster(*args: str, **kwargs: str | int) -> Cluster:
+    return clusters(*args, **kwargs)[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
@@ -121,6 +125,42 @@ def test_a_proposal_that_our_plans_can_t_state_is_counted_and_the_next_one_taken
     made_up = Strategy(name="made-up", paper="", summary="", propose=propose)
     outcome = carried_out(made_up, cluster())
     assert (outcome.inexpressible, outcome.plan is not None) == (1, True)
+
+
+def test_each_cluster_has_another_instance_type_and_the_one_of_most_usable_devices_comes_first() -> None:
+    assert [{machine.devices for machine in each.machines} for each in clusters("A100-40: 8")] == [{4}, {2}]
+    six = clusters("A100-40: 6")
+    assert [(each.devices, each.machines[0].devices) for each in six] == [(6, 2), (4, 4)]
+
+
+def test_a_strategy_gets_the_instance_type_that_suits_it_best() -> None:
+    both = clusters("A100-40: 6", batch=24)
+    for strategy in STRATEGIES:
+        each = [carried_out(strategy, one) for one in both]
+        times = [iteration_s(outcome.evaluation) for outcome in each if outcome.evaluation is not None]
+        best = best_of(strategy, both)
+        assert best.evaluation is not None
+        assert iteration_s(best.evaluation) == min(times)
+    assert len({machine.devices for machine in both[0].machines + both[1].machines}) == 2
+
+
+def test_the_oracle_chooses_by_the_goal_of_the_job() -> None:
+    def usd(evaluation: Evaluation) -> float:
+        return evaluation.cost.usd_per_iteration
+
+    fast, cheap = (
+        carried_out(strategy_named("atlas"), cluster(), oracle=True, score=score) for score in (iteration_s, usd)
+    )
+    assert fast.evaluation is not None
+    assert cheap.evaluation is not None
+    assert usd(cheap.evaluation) < usd(fast.evaluation)
+    assert iteration_s(cheap.evaluation) > iteration_s(fast.evaluation)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+def test_no_strategy_has_a_plan_without_nodes(strategy: Strategy) -> None:
+    outcome = carried_out(strategy, cluster().part(()))
+    assert (outcome.plan, outcome.proposals) == (None, 0)
 
 
 def test_a_name_that_nobody_knows_is_told_with_the_nearest() -> None:
