@@ -52,6 +52,7 @@ _FORMS: dict[str, str] = {
 
 
 _MISSING = {"model": "add 'model', or the command to 'run'", "training": "add 'training'"}
+_OTHER_FAMILIES = "; others train by their own script in 'run', or as layers in model: {module: my_package.model:build}"
 _PASSWORD = re.compile(r"//[^/@]+@")
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -204,7 +205,8 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
             expected = str(fault.get("ctx", {}).get("expected", ""))
             close = difflib.get_close_matches(str(given), re.findall(r"'([^']+)'", expected), n=1)
             guess = f"did you mean '{close[0]}'? " if close else ""
-            return Problem(path=path, message=f"is {given!r}", hint=f"{guess}one of {expected}")
+            other = _OTHER_FAMILIES if fault["loc"][-1] == "model_type" else ""
+            return Problem(path=path, message=f"is {given!r}", hint=f"{guess}one of {expected}{other}")
         case "literal_error" if str(fault["loc"][-1]).startswith("literal["):
             path = f"{origin}: {_dotted(fault['loc'][:-1])}"
             return Problem(path=path, message=f"is {given!r}", hint=f"a number above 0, or {fault['ctx']['expected']}")

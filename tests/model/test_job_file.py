@@ -88,6 +88,13 @@ def test_a_model_needs_one_source(model: str, message: str) -> None:
     assert message in problems_of(GOOD.replace("{preset: sailor-opt-350}", model))["job.yaml: model"]
 
 
+def test_a_family_that_is_not_trained_here_says_what_else_there_is() -> None:
+    found = problems_of(GOOD.replace("{preset: sailor-opt-350}", "{model_type: mamba, vocab_size: 9}"))
+    told = found["job.yaml: model.model_type"]
+    assert "is 'mamba' (did you mean 'llama'? one of 'gpt2'," in told
+    assert "others train by their own script in 'run', or as layers in model: {module: my_package.model:build}" in told
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
