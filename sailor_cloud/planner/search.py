@@ -34,7 +34,7 @@ from sailor_cloud.planner.explain.frontier import explored, frontier
 from sailor_cloud.planner.explain.gap import gap_parts
 from sailor_cloud.planner.explain.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.explain.quota_change import quota_changes
-from sailor_cloud.planner.explain.rare_sync import apart
+from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
@@ -440,6 +440,9 @@ class _Run:
             return infeasible_document(space.scenario, self.infeasible, problem.rejected, self.answer, seconds)
         found = beside.found if self.asked.beside else ()
         plans = [to_plan(space, chosen.draft), *(other.plan for other in found)] if self.asked.beside else []
+        if self.asked.beside:
+            known = [*self.deciding.drafts, *beside.drafts, *self.answer.drafts, *self.answer.others]
+            plans += over_clouds(space, target, chosen.draft, known)
         around = Surroundings(
             rejected=(*problem.rejected, *beside.rejected),
             alternatives=(*beside.found, *apart(space.scenario, plans)),

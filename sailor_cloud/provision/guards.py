@@ -1,4 +1,4 @@
-"""Refuses plans that must not be bought: not ours to run, prices too old or doubtful, or two clouds."""
+"""Refuses plans that must not be bought: not ours to run, prices too old or doubtful, clouds that nothing joins."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from itertools import permutations
 from sailor_cloud.catalog.doubts import age_days, explained, is_stale
 from sailor_cloud.errors import DataError, DoubtfulPriceError, Problem, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.provider import names
 from sailor_cloud.network import Network
-from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.providers import on_a_cloud, on_this_machine
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
 
@@ -75,17 +76,37 @@ def _unpriced(document: PlanDocument) -> Iterator[str]:
 
 
 def refuse_two_clouds(document: PlanDocument, network: Network) -> None:
-    """Raise RequestError for a plan on two clouds at once, with the price of the traffic between them."""
-    traffic = traffic_between_clouds(document, network)
-    if traffic:
-        used = {offer.provider for offer in _cloud_offers(document)}
-        clouds = [name for name in names() if name in used]
-        prices = "\n".join(f"  {pair}" for pair in traffic)
+    """Raise RequestError for a plan on two clouds that can't be bought, with the price of the traffic between them."""
+    why = two_clouds_problem(document)
+    if why is not None:
+        prices = "\n".join(f"  {pair}" for pair in traffic_between_clouds(document, network))
         raise RequestError(
-            f"the plan has nodes on {' and '.join(clouds)}, and no private network joins the two, so it can't be "
-            "bought; 'up --dry-run' shows it, and a job whose resources name one cloud gives one that can be\n"
-            f"traffic between the clouds would cost:\n{prices}"
+            f"{why}; 'up --dry-run' shows the plan, and a job whose resources name one cloud gives one that can be "
+            f"bought\ntraffic between the clouds would cost:\n{prices}"
         )
+
+
+def two_clouds_problem(document: PlanDocument) -> str | None:
+    """Return why a plan on several providers can't be bought; None where it can, or where all nodes are of one."""
+    job, placed = document.job, placed_nodes(document)
+    used = {each.offer.provider for each in placed}
+    if len(used) < 2:
+        return None
+    where = f"the plan has nodes on {' and '.join(name for name in names() if name in used)}, which can't be bought"
+    if not all(on_a_cloud(name) for name in used):
+        return f"{where}: no network joins them"
+    if job.model is None or job.training.sync_every is None:
+        return f"{where} without 'training: {{sync_every: N}}', with which clouds exchange weights every N steps"
+    if job.cloud.network is not NetworkAccess.PUBLIC_SSH:
+        return f"{where}: they reach each other at public addresses, and the job has 'network: {job.cloud.network}'"
+    if job.checkpoint.to is None:
+        return f"{where}: the job names no place that nodes on both can write checkpoints to (checkpoint.to)"
+    assert document.plan is not None, "it has nodes"
+    cloud_of = {each.node.id: each.offer.provider for each in placed}
+    for pipeline in document.plan.pipelines:
+        if len({cloud_of[stage.node] for stage in pipeline.stages}) > 1:
+            return f"{where}: pipeline {pipeline.id} is cut between them"
+    return None
 
 
 def refuse_stale_prices(document: PlanDocument, today: date) -> None:

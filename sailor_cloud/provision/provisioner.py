@@ -24,6 +24,7 @@ from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confir
 from sailor_cloud.provision.bookkeeping import NODE, cancellable, close_cancelled, open_capacity, open_node
 from sailor_cloud.provision.errors.causes import Cause, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
+from sailor_cloud.provision.guards import two_clouds_problem
 from sailor_cloud.provision.live_resources import BY_TAG
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Refused, Stockout, grouped, obtained
 from sailor_cloud.provision.pace import paces, side_by_side
@@ -58,13 +59,10 @@ _LOOK_S = 60.0
 
 def check_supported(document: PlanDocument) -> None:
     """Raise RequestError unless every node of the plan can be created, and reached from here."""
-    providers = sorted({placed.offer.provider for placed in placed_nodes(document)})
-    if len(providers) > 1:
-        raise RequestError(
-            f"the plan has nodes on {' and '.join(providers)}, and no private network joins them; a job whose "
-            "resources name one provider gives a plan that can be bought"
-        )
-    refuse_without_programs(document, (Provider(name) for name in providers))
+    if (why := two_clouds_problem(document)) is not None:
+        raise RequestError(f"{why}; a job whose resources name one provider gives a plan that can be bought")
+    used = sorted({placed.offer.provider for placed in placed_nodes(document)})
+    refuse_without_programs(document, (Provider(name) for name in used))
 
 
 def apply(
@@ -241,6 +239,7 @@ class _Apply:
             if refused:
                 return self._refused(refused, running)
         self._remove_unwanted()
+        self._let_clouds_meet()
         nodes = self._counted()
         work.journal.append(Event.PROVISIONED, nodes=len(nodes))
         return Applied(nodes=nodes, expires_at=self._expires_at, seconds=self._seconds())
@@ -347,6 +346,24 @@ class _Apply:
             self._network.made()
         refusals = side_by_side([partial(one, root) for root in wanted], self._work.interrupt)
         return [(root, refusal) for root, refusal in zip(wanted, refusals, strict=True) if refusal is not None]
+
+    def _let_clouds_meet(self) -> None:
+        """Open the port of WireGuard on each cloud to the nodes of the others, whose addresses are known by now."""
+        clusters = [root for root in self._roots if root.part is Part.CLUSTER]
+        if not any("peers" in root.variables for root in clusters):
+            return
+        found = [i for i in instances(self._scopes, self._work.folder.run_id) if i.running and i.node in self._names]
+        opened = {
+            root.place: replace(root, variables={**root.variables, "peers": peers})
+            for root in clusters
+            if (peers := sorted({f"{i.address}/32" for i in found if i.provider != root.provider}))
+            != root.variables.get("peers")
+        }
+        self._roots = tuple(opened.get(root.place, root) for root in self._roots)
+        refused = self._applied(list(opened.values()), frozenset(i.node for i in found))
+        if refused:
+            _, refusal = refused[0]
+            raise ProvisionError(f"the clouds can't be joined: {refusal.worst.text}")
 
     def _seconds(self) -> float:
         return time.monotonic() - self._begun

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import SPEC_VARIABLE, VmInfo, VmSpec
+from sailor_cloud.testing.network_programs import write_network_programs
 from sailor_runtime.stand_in import POWER_OFF
 
 NODE = "vm"
@@ -98,6 +99,7 @@ class SshMachines:
             expires_at=wanted.expires_at,
         )
         self._write_python(binaries, wanted, spec)
+        write_network_programs(binaries)
         with self._mutex:
             self._specs[wanted.id] = spec
         _start(spec, binaries)

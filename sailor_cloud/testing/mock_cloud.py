@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ PROJECT = "mock-project"
 IMAGE = "ami-0123456789abcdef0"
 _INSTANCE = {Provider("gcp"): "google_compute_instance", Provider("aws"): "aws_instance"}
 _BUCKET = {Provider("gcp"): "google_storage_bucket", Provider("aws"): "aws_s3_bucket"}
+_TERRAFORM = {Provider("gcp"): "google", Provider("aws"): "aws"}
 _TYPE = {Provider("gcp"): "machine_type", Provider("aws"): "instance_type"}
 _STOCKOUT = {
     Provider(
@@ -81,7 +82,7 @@ class MockCloud:
 
     def billed(self) -> dict[str, str]:
         """Return what costs money now: the cloud's ids by node."""
-        return {self._node(name): name for name in self.cloud.billed()}
+        return {self._node(name): name for name in self.cloud.of_type(self._kind)}
 
     def left_of(self, run_id: str) -> tuple[tuple[str, str], ...]:
         """Return type and id of everything of a run that exists, billed or not."""
@@ -148,24 +149,43 @@ class MockCloud:
 @contextmanager
 def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Iterator[MockCloud]:
     """Run a cloud whose machines have their disks in `root`; at the end all of them are stopped and deleted."""
+    with mock_clouds((provider,), root, latency_s=latency_s) as (mocked,):
+        yield mocked
+
+
+@contextmanager
+def mock_clouds(
+    providers: Sequence[Provider], root: Path, *, latency_s: float = 0.0
+) -> Iterator[tuple[MockCloud, ...]]:
+    """Run several clouds as one: each has the environment of all, and every machine reaches every other one."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     notices: set[str] = set()
     with ExitStack() as stack:
         metadata = stack.enter_context(serving(lambda ask: _metadata(ask, notices)))
         store = ObjectStore()
-        reach = store_environment(provider, stack.enter_context(serve_objects(store)), root)
+        objects = stack.enter_context(serve_objects(store))
+        reach: dict[str, str] = {}
+        for provider in providers:
+            reach |= store_environment(provider, objects, root)
         variables = {"SAILOR_CLOUD_METADATA": f"{metadata}/{{node}}", "SAILOR_CLOUD_ACCELERATORS": "cpu", **reach}
         machines = SshMachines(root, variables)
         stack.callback(shutil.rmtree, root, ignore_errors=True)
         stack.callback(machines.stop_all)
         cloud = FakeCloud(machines, latency_s=latency_s)
-        path = f"{write_programs(provider, root)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        folders = dict.fromkeys(str(write_programs(provider, root)) for provider in providers)
+        path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
         environment = {FAKE_MACHINES: str(root), "PATH": path}
-        environment |= stack.enter_context(serve(cloud, "google" if provider is Provider("gcp") else "aws"))
-        api = serve_compute if provider is Provider("gcp") else serve_ec2
-        environment |= reach | stack.enter_context(api(cloud, store=store))
-        store.exists = lambda bucket: bucket in cloud.of_type(_BUCKET[provider])
-        yield MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices, store=store)
+        environment |= stack.enter_context(serve(cloud, *(_TERRAFORM[provider] for provider in providers)))
+        for provider in providers:
+            api = serve_compute if provider is Provider("gcp") else serve_ec2
+            environment |= stack.enter_context(api(cloud, store=store))
+        environment |= reach
+        kinds = [_BUCKET[provider] for provider in providers]
+        store.exists = lambda bucket: any(bucket in cloud.of_type(kind) for kind in kinds)
+        yield tuple(
+            MockCloud(provider, cloud=cloud, environment=environment, machines=root, notices=notices, store=store)
+            for provider in providers
+        )
 
 
 @contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +21,16 @@ from factories.honest import honest
 from sailor_cloud import network
 from sailor_cloud.errors import DoubtfulPriceError, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Offer, ZoneConfidence
+from sailor_cloud.model.plan import Pipeline, Stage
 from sailor_cloud.provision.dry_run import checked_source
 from sailor_cloud.provision.guards import (
     refuse_doubtful_prices,
     refuse_stale_prices,
     refuse_two_clouds,
     traffic_between_clouds,
+    two_clouds_problem,
 )
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.terraform_cloud import FakeCloud
@@ -144,6 +149,51 @@ def test_traffic_between_clouds_is_what_both_payers_ask() -> None:
         assert pair.as_of
     for planned in (gcp_document(), aws_document(), document()):
         refuse_two_clouds(planned, prices)
+
+
+def apart(*, cut: bool = False, **changes: Any) -> PlanDocument:
+    """Return a plan with a pipeline on each of two clouds, which exchange weights rarely; `cut`: with one on both."""
+    document = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[1]))
+    job = document.job
+    training = job.training.model_copy(update={"sync_every": changes.get("sync_every", 50)})
+    cloud = job.cloud.model_copy(update={"network": changes.get("network", NetworkAccess.PUBLIC_SSH)})
+    checkpoint = job.checkpoint.model_copy(update={"to": changes.get("to", "gs://mine/run")})
+    job = job.model_copy(update={"training": training, "cloud": cloud, "checkpoint": checkpoint})
+    stages = [Stage(first_layer=0, end_layer=26, node=name, devices=(0,)) for name in ("n0", "n1")]
+    if cut:
+        halves = (replace(stages[0], end_layer=13), replace(stages[1], first_layer=13))
+        pipelines = (Pipeline(id=0, microbatch_size=1, microbatches=2, stages=halves),)
+    else:
+        pipelines = tuple(
+            Pipeline(id=number, microbatch_size=1, microbatches=1, stages=(stage,))
+            for number, stage in enumerate(stages)
+        )
+    return replace(document, job=job, plan=replace(document.plan, pipelines=pipelines))
+
+
+def test_two_clouds_that_exchange_weights_rarely_can_be_bought() -> None:
+    refuse_two_clouds(apart(), network.load())
+    assert two_clouds_problem(apart()) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sync_every": None}, "without 'training: {sync_every: N}', with which clouds exchange weights every N steps"),
+        ({"network": NetworkAccess.PRIVATE}, "public addresses, and the job has 'network: private'"),
+        ({"to": None}, "no place that nodes on both can write checkpoints to (checkpoint.to)"),
+        ({"cut": True}, "pipeline 0 is cut between them"),
+    ],
+)
+def test_why_two_clouds_can_not_be_bought_is_told(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(why)):
+        refuse_two_clouds(apart(**changes), network.load())
+
+
+def test_a_cloud_and_this_machine_have_no_network_in_common() -> None:
+    local = document().inputs.offers[0]
+    with pytest.raises(RequestError, match="which can't be bought: no network joins them"):
+        refuse_two_clouds(cloud_document(("n0", GCP_OFFERS[0]), ("n1", local)), network.load())
 
 
 def test_traffic_that_nobody_has_a_price_for_is_unknown_and_not_free() -> None:

@@ -68,7 +68,9 @@ class NodeConnection:
         if tunnel is not None:
             await asyncio.to_thread(tunnel.close)
 
-    async def run(self, argv: list[str], *, environment: dict[str, str] | None = None) -> str:
+    async def run(
+        self, argv: list[str], *, environment: dict[str, str] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> str:
         """Run a command in the working folder and return what it prints. Raises LaunchError where it fails."""
         prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted((environment or {}).items()))
         command = f"cd {shlex.quote(self.node.workdir)} && {prefix}{shlex.join(argv)}"
@@ -81,7 +83,7 @@ class NodeConnection:
                 raise asyncssh.ConnectionLost("the connection ended before the command did")
             return done
 
-        result = await self._attempt(work, argv[0], COMMAND_TIMEOUT_S)
+        result = await self._attempt(work, argv[0], timeout_s)
         if result.exit_status != 0:
             said = str(result.stderr or result.stdout or "").strip()
             shown = shlex.join(argv if len(argv) < 4 else [*argv[:2], "..."])

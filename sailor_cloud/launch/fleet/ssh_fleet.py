@@ -13,6 +13,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.fleet.agents import AgentLink
 from sailor_cloud.launch.fleet.bundle import Bundle, pack_runtime
 from sailor_cloud.launch.fleet.fleet import Link
+from sailor_cloud.launch.fleet.overlay import Overlay
 from sailor_cloud.launch.fleet.software import Software, software_for
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.options import LaunchOptions
@@ -42,6 +43,7 @@ class SshFleet:
     options: LaunchOptions = field(default_factory=LaunchOptions)
     _bundle: Bundle | None = None
     _software: Software | None = None
+    _overlay: Overlay = field(default_factory=Overlay)
 
     @property
     def bundle(self) -> Bundle:
@@ -111,9 +113,13 @@ class SshFleet:
         links = [link for link in attempts if isinstance(link, AgentLink)]
         for failure in attempts:
             if isinstance(failure, BaseException):
-                for link in links:
-                    await link.close()
+                await _close(links)
                 raise failure
+        try:
+            await self._overlay.join(links)
+        except BaseException:
+            await _close(links)
+            raise
         return list(links)
 
     async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
@@ -142,3 +148,8 @@ class SshFleet:
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         return await asyncio.to_thread(work, *arguments, **options)
+
+
+async def _close(links: Sequence[AgentLink]) -> None:
+    for link in links:
+        await link.close()

@@ -23,6 +23,7 @@ from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.explain.decision import goal_pick
+from sailor_cloud.provision.guards import two_clouds_problem
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.simulator.money import wait_s as capacity_wait_s
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -396,7 +397,7 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
         if job is None:
             return None
         document = search(allowing(job, situation.stated), situation.choose if limits else None)
-        if document.plan is not None:
+        if document.plan is not None and two_clouds_problem(document) is None:
             document = as_stated(document, situation.stated, search)
             assert document.plan is not None
             offers = {**situation.offers, **document.inputs.offers_by_id()}

@@ -65,6 +65,8 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
     )
     for layout in walk:
         space.known.deadline.check()
+        if not space.keeps_clouds_apart([slot.pool for slot in slots] for slots in layout):
+            continue
         cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
         splits = comb(space.batch - 1, len(layout) - 1)
         table = max(comb(space.layers - 1, len(slots) - 1) for slots in layout) * space.batch

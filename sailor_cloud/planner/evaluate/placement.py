@@ -16,7 +16,9 @@ Place = tuple[tuple[Seat, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The bill of the nodes of a layout; None where they break a quota. `places`: by pipeline, numbers of places."""
+    """The bill of the nodes of a layout; None where they break a quota, or cut a pipeline between clouds.
+
+    `places`: by pipeline, numbers of places."""
 
     bill: Bill | None
     places: tuple[int, ...]
@@ -35,7 +37,8 @@ class Standings:
         """Return what follows from a layout."""
         if layout not in self._known:
             nodes = nodes_of(layout)
-            bill = Bill.of(self.space, nodes) if keeps_quotas(self.space.candidates, nodes) else None
+            stands = self.space.keeps_clouds_apart([slot.pool for slot in slots] for slots in layout)
+            bill = Bill.of(self.space, nodes) if stands and keeps_quotas(self.space.candidates, nodes) else None
             places = [] if bill is None else zip(map(seats_of, layout), card_flows(layout), strict=True)
             self._known[layout] = Standing(bill, tuple(map(self._number, places)))
         return self._known[layout]

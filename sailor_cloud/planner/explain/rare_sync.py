@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
+from operator import itemgetter
 
 from sailor_cloud.model.document import Alternative
 from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.space.draft import Draft, to_plan
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, islands
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -16,15 +23,15 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 _EVERY = 100
 # The share of a plan's cost from which on a saving weighs.
 _LEAST_SHARE = 0.02
+# Plans on each cloud that are tried together with those on another.
+_OF_A_CLOUD = 3
 
 
 def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
     """Return the first of some plans that is clearly cheaper with zones that meet every so many steps."""
-    job = scenario.job
-    if job.training.sync_every is not None or not scenario.engine.zone_by_zone:
+    seldom = _seldom(scenario)
+    if seldom is None:
         return ()
-    training = job.training.model_copy(update={"sync_every": _EVERY})
-    seldom = replace(scenario, job=job.model_copy(update={"training": training}))
     for plan in plans:
         # ZeRO-2 and 3 sum gradients in every step.
         if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
@@ -41,9 +48,11 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         if saved is not None and round(saved, 2) <= 0.0:
             continue
         told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {before - after:,.4f} USD/iteration"
+        clouds = sorted({scenario.offers[node.offer].provider for node in there.nodes})
+        where = f" over {' and '.join(clouds)}" if len(clouds) > 1 else ""
         return (
             Alternative(
-                label=f"sync_every: {_EVERY} ({told}; converges differently)",
+                label=f"sync_every: {_EVERY}{where} ({told}; converges differently)",
                 plan=there,
                 iteration_s=then.prediction.iteration_s_replay,
                 throughput_iterations_per_s=then.prediction.throughput_iterations_per_s,
@@ -52,6 +61,43 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
             ),
         )
     return ()
+
+
+def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Draft]) -> tuple[Plan, ...]:
+    """Return plans on several clouds that are better than one plan once zones meet rarely, best first.
+
+    Each joins whole pipelines of known plans on one cloud. Where zones meet at every step, traffic between clouds costs
+    more than it gains.
+    """
+    seldom, goal = _seldom(space.scenario), target.goal
+    best: dict[frozenset[str], list[Draft]] = {}
+    for draft in sorted(drafts, key=lambda draft: (draft.foreseen[Figure.ITERATION_S], draft.order())):
+        clouds = space.clouds_of(slot.pool for part in draft.pipelines for slot in part.slots)
+        if len(clouds) == 1 and draft.zero_stage < 2 and len(known := best.setdefault(clouds, [])) < _OF_A_CLOUD:
+            known.append(draft)
+    if len(best) < 2 or seldom is None:
+        return ()
+    now = replayed(chosen, evaluate(to_plan(space, chosen), space.scenario))[goal]
+    found = []
+    for together in product(*(best[clouds] for clouds in sorted(best, key=sorted))):
+        there = space.at(max(space.zero_stage, *(draft.zero_stage for draft in together)))
+        joined = Assessor(there, target).draft([shape for draft in together for shape in shapes_of(draft)])
+        if joined is None:
+            continue
+        plan, evaluation = _fitted(to_plan(there, joined), seldom)
+        value = replayed(joined, evaluation)[goal]
+        if evaluation.fits and value < now:
+            found.append((float(value), joined.order(), plan))
+    return tuple(plan for _, _, plan in sorted(found, key=itemgetter(0, 1)))
+
+
+def _seldom(scenario: Scenario) -> Scenario | None:
+    """Return the scenario with zones that meet rarely; None where they do already, or the engine knows no zones."""
+    job = scenario.job
+    if job.training.sync_every is not None or not scenario.engine.zone_by_zone:
+        return None
+    training = job.training.model_copy(update={"sync_every": _EVERY})
+    return replace(scenario, job=job.model_copy(update={"training": training}))
 
 
 def _fitted(plan: Plan, scenario: Scenario) -> tuple[Plan, Evaluation]:

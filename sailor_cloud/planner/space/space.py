@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -178,6 +178,19 @@ class Space:
         """Return whether a pipeline may be cut so."""
         least, most = self.lengths(len(cut) - 1)
         return all(least <= end - first <= most for first, end in pairwise(cut))
+
+    def clouds_of(self, pools: Iterable[int]) -> frozenset[str]:
+        """Return the providers of some pools."""
+        return frozenset(self.pools[pool].offer.provider for pool in pools)
+
+    def keeps_clouds_apart(self, pipelines: Iterable[Iterable[int]]) -> bool:
+        """Return whether pipelines, each by its pools, may train together.
+
+        Zones that exchange weights rarely may lie on several clouds, but no pipeline is cut between two.
+        """
+        if self.scenario.job.training.sync_every is None:
+            return True
+        return all(len(self.clouds_of(pools)) == 1 for pools in pipelines)
 
     @property
     def kinds(self) -> tuple[Recompute, ...]:

@@ -101,6 +101,9 @@ def _compatible(root: WantedRoot, before: Variables, written: dict[Place, Variab
         return new
     others = {other: variables for other, variables in written.items() if other != root.place and "cidr" in variables}
     made = {**new, **_addresses(new, before, others), **_network(root, before, others)}
+    if "peers" in before:
+        # Nodes of other clouds that stay are reachable throughout; the rest follows once all nodes are there.
+        made["peers"] = before["peers"]
     known = before.get("nodes", {})
     made["nodes"] = {
         name: known[name] if name in known and _same(known[name], node) else node for name, node in new["nodes"].items()

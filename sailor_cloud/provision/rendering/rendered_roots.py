@@ -165,6 +165,10 @@ def rendered_roots(
         _cluster(run, number, list(members))
         for number, (_, members) in enumerate(groupby(sorted(placed, key=_place), key=_place))
     ]
+    if len({root.provider for root in clusters}) > 1:
+        for root in clusters:
+            # Known once the nodes are there.
+            root.variables["peers"] = []
     roots: list[WantedRoot] = []
     for provider in sorted({root.provider for root in clusters}, key=_this_host_first):
         own = [root for root in clusters if root.provider == provider]

@@ -79,6 +79,19 @@ resource "aws_vpc_security_group_ingress_rule" "training" {
   tags                         = var.labels
 }
 
+# Between clouds all traffic goes through WireGuard, whose port only the nodes on the other one reach.
+resource "aws_vpc_security_group_ingress_rule" "overlay" {
+  for_each = toset(var.peers)
+
+  security_group_id = aws_security_group.node.id
+  description       = "WireGuard from a node on another cloud"
+  cidr_ipv4         = each.value
+  ip_protocol       = "udp"
+  from_port         = 51820
+  to_port           = 51820
+  tags              = var.labels
+}
+
 # EFA's own protocol has no ports, and works among members of a group that let everything of each other in and out
 # (docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html).
 resource "aws_vpc_security_group_ingress_rule" "efa" {

@@ -51,6 +51,23 @@ resource "google_compute_firewall" "training" {
   }
 }
 
+# Between clouds all traffic goes through WireGuard, whose port only the nodes on the other one reach.
+resource "google_compute_firewall" "overlay" {
+  for_each = { for key, made in google_compute_network.run : key => made if length(var.peers) > 0 }
+
+  name          = "${var.name}-overlay"
+  description   = local.description
+  network       = each.value.self_link
+  direction     = "INGRESS"
+  source_ranges = var.peers
+  target_tags   = [var.name]
+
+  allow {
+    protocol = "udp"
+    ports    = ["51820"]
+  }
+}
+
 # Nodes without a public address reach package indexes through Cloud NAT, and buckets through Google's own network.
 resource "google_compute_router" "run" {
   for_each = local.private ? toset(["own"]) : toset([])

@@ -21,5 +21,6 @@ module "cluster" {
   nodes        = var.nodes
   reservations = var.reservations
   cidr         = var.cidr
+  peers        = var.peers
   identity     = var.identity
 }

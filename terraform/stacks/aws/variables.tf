@@ -93,3 +93,15 @@ variable "identity" {
   description = "What nodes may act as: the e-mail of a service account, or the name of an instance profile; null gives them no rights at all."
   type        = string
 }
+
+variable "peers" {
+  description = "Public addresses, in CIDR form, of the run's nodes on other clouds: they alone may reach the port of WireGuard."
+  type        = list(string)
+  default     = []
+  nullable    = false
+
+  validation {
+    condition     = alltrue([for address in var.peers : can(cidrhost(address, 0)) && endswith(address, "/32")])
+    error_message = "Every peer must be a single address in CIDR form, such as 203.0.113.7/32."
+  }
+}

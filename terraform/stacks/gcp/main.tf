@@ -16,6 +16,7 @@ module "cluster" {
   nodes        = var.nodes
   reservations = var.reservations
   cidr         = var.cidr
+  peers        = var.peers
   identity     = var.identity
   network      = var.network
 }

@@ -6,8 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from factories.planning import AS_OF, data, example
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.simulator import Scenario, evaluate
 
@@ -59,3 +63,37 @@ def test_nothing_is_shown_where_nothing_is_saved(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("sailor_cloud.planner.explain.rare_sync.evaluate", free)
     assert apart(scenario, [plan_in(scenario, "us-central1-a", "us-west1-b")]) == ()
+
+
+def _over_two_clouds(**training: object) -> PlanDocument:
+    resources = [
+        {"provider": "gcp", "zones": ["us-central1-b"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
+        {"provider": "aws", "zones": ["use1-az2"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
+    ]
+    job = example(
+        "gcp-a100-v100.yaml",
+        resources=resources,
+        training={"global_batch_size": 256, "sequence_length": 1024, "precision": "fp16", "steps": 500, **training},
+        constraints={},
+    )
+    prices, links, times = data()
+    wishes = Wishes(beside=True, decide=True)
+    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=wishes)
+
+
+def test_a_job_over_two_clouds_shows_what_it_saves_there_to_exchange_weights_rarely() -> None:
+    found = _over_two_clouds()
+    (over,) = [each for each in found.alternatives if each.label.startswith("sync_every")]
+    assert over.label.startswith("sync_every: 100 over aws and gcp (saves ")
+    cloud_of = {node.id: node.offer.partition("/")[0] for node in over.plan.nodes}
+    assert set(cloud_of.values()) == {"gcp", "aws"}
+    assert all(len({cloud_of[stage.node] for stage in part.stages}) == 1 for part in over.plan.pipelines)
+    assert over.iteration_s < found.prediction.iteration_s_replay
+
+
+def test_zones_that_meet_rarely_never_share_a_pipeline_between_clouds() -> None:
+    found = _over_two_clouds(sync_every=100)
+    cloud_of = {node.id: node.offer.partition("/")[0] for node in found.plan.nodes}
+    assert set(cloud_of.values()) == {"gcp", "aws"}
+    assert all(len({cloud_of[stage.node] for stage in part.stages}) == 1 for part in found.plan.pipelines)
+    assert not [each for each in found.alternatives if each.label.startswith("sync_every")]

@@ -42,7 +42,8 @@ def cluster_resources(bill: Bill) -> list[PlannedResource]:
     listed += [free(kind, f"{name}-{zone}") for kind in _PER_ZONE for zone in zones]
     listed += _nat(bill) if bill.private else []
     listed.append(free("aws_security_group", f"{name}-node"))
-    rules = [*([] if bill.private else ["ssh"]), "training rendezvous", "training collectives", *efa]
+    overlay = ["WireGuard, one for each node on another cloud"] if "peers" in variables else []
+    rules = [*([] if bill.private else ["ssh"]), "training rendezvous", "training collectives", *overlay, *efa]
     listed += [free("aws_vpc_security_group_ingress_rule", rule) for rule in rules]
     listed += [free("aws_vpc_security_group_egress_rule", rule) for rule in ("out", *efa)]
     listed.append(free("aws_key_pair", place))

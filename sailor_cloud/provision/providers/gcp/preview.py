@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 def cluster_resources(bill: Bill) -> list[PlannedResource]:
     variables, name = bill.variables, bill.variables["name"]
     listed = []
+    overlay = ["overlay"] if "peers" in variables else []
     if variables["network"] is None:
         listed.append(free("google_compute_network", f"{name}-net"))
-        listed += [free("google_compute_firewall", f"{name}-{rule}") for rule in ("ssh", "training")]
+        listed += [free("google_compute_firewall", f"{name}-{rule}") for rule in ("ssh", "training", *overlay)]
     listed.append(free("google_compute_subnetwork", f"{name}-{variables['region']}"))
     if bill.private:
         listed.append(free("google_compute_router", f"{name}-{variables['region']}"))

@@ -1,0 +1,185 @@
+"""WireGuard between nodes on two clouds: who is told of whom, what is refused, and the real tunnel."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from factories.nodes import local_node
+from sailor_cloud.errors import LaunchError
+from sailor_cloud.launch.fleet import overlay
+from sailor_cloud.launch.fleet.agents import AgentLink
+from sailor_cloud.launch.fleet.fleet import UnreachableError
+from sailor_cloud.launch.fleet.overlay import Overlay
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.access.nodes import ReachableNode
+
+
+@dataclass
+class _Connection:
+    """A node's SSH that answers as the scripts do. `silent`: keys of peers that never answer."""
+
+    name: str
+    silent: str = ""
+    dead: bool = False
+    told: list[list[str]] = field(default_factory=list)
+
+    async def run(self, argv: list[str], **_: Any) -> str:
+        if self.dead:
+            raise UnreachableError(f"node {self.name}: connection lost")
+        script = argv[2]
+        if script == overlay._KEY:
+            return f"key-of-{self.name}\n"
+        if script == overlay._PEERS:
+            self.told.append(argv[4:])
+            return ""
+        return self.silent
+
+
+@dataclass
+class _Link:
+    node: ReachableNode
+    connection: _Connection
+
+
+def _link(name: str, provider: str, number: int) -> AgentLink:
+    node = replace(
+        local_node(name),
+        provider=Provider(provider),
+        address=f"203.0.113.{number}",
+        private_address=f"10.64.0.{number}",
+    )
+    return cast(AgentLink, _Link(node=node, connection=_Connection(name)))
+
+
+def _told(link: AgentLink) -> list[str]:
+    return cast(_Link, link).connection.told[-1]
+
+
+def test_each_node_is_told_of_those_on_other_clouds_alone() -> None:
+    a, b, c = _link("a", "gcp", 1), _link("b", "gcp", 2), _link("c", "aws", 3)
+    asyncio.run(Overlay().join([a, b, c]))
+    of_c = ["key-of-c", "203.0.113.3", "10.64.0.3"]
+    assert (_told(a), _told(b)) == (["10.64.0.1", *of_c], ["10.64.0.2", *of_c])
+    assert _told(c) == ["10.64.0.3", "key-of-a", "203.0.113.1", "10.64.0.1", "key-of-b", "203.0.113.2", "10.64.0.2"]
+
+
+def test_nodes_of_one_cloud_are_left_alone() -> None:
+    a, b = _link("a", "gcp", 1), _link("b", "gcp", 2)
+    asyncio.run(Overlay().join([a, b]))
+    assert cast(_Link, a).connection.told == cast(_Link, b).connection.told == []
+
+
+def test_a_node_that_is_gone_is_forgotten_when_another_one_comes() -> None:
+    net, a, gone, new = Overlay(), _link("a", "gcp", 1), _link("gone", "aws", 2), _link("new", "aws", 3)
+    asyncio.run(net.join([a, gone]))
+    cast(_Link, gone).connection.dead = True
+
+    async def later() -> None:
+        await net.join([new])
+        await net.join([])
+
+    asyncio.run(later())
+    assert _told(a) == ["10.64.0.1", "key-of-new", "203.0.113.3", "10.64.0.3"]
+
+
+def test_a_peer_that_never_answers_and_a_new_node_that_is_gone_are_errors() -> None:
+    a, b = _link("a", "gcp", 1), _link("b", "aws", 2)
+    cast(_Link, a).connection.silent = "key-of-b\n"
+    with pytest.raises(LaunchError, match="node a gets no answer through WireGuard from b; is UDP port 51820 closed"):
+        asyncio.run(Overlay().join([a, b]))
+    cast(_Link, b).connection.dead = True
+    with pytest.raises(UnreachableError, match="node b: connection lost"):
+        asyncio.run(Overlay().join([a, b]))
+
+
+_NODES = {"a": ("198.51.100.1", "10.64.0.2"), "b": ("198.51.100.2", "10.65.0.4")}
+# Sends what it reads to the port of the rendezvous, or prints how much came and from where.
+_SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 29500), 20); s.sendall(b'x' * 10**6); s.close()"
+_RECEIVE = """
+import socket, sys
+s = socket.create_server((sys.argv[1], 29500)); print("ready", flush=True)
+c, (address, _) = s.accept(); n = 0
+while part := c.recv(65536): n += len(part)
+print(n, address)
+"""
+
+
+def _can_make_namespaces() -> bool:
+    if os.geteuid() or not (shutil.which("wg") and shutil.which("ip") and Path("/dev/net/tun").exists()):
+        return False
+    done = subprocess.run(["ip", "netns", "add", "sailor-try"], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", "sailor-try"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture
+def namespaces(tmp_path: Path) -> Iterator[Path]:
+    """Two hosts with a link between their public addresses, each with a private address that the other can't reach."""
+    if not _can_make_namespaces():
+        pytest.skip("needs root, network namespaces and WireGuard's programs")
+    with ExitStack() as stack:
+        for name in _NODES:
+            _run("ip", "netns", "add", f"sailor-{name}")
+            stack.callback(_run, "ip", "netns", "del", f"sailor-{name}")
+        peer = ("type", "veth", "peer", "name", "vb", "netns", "sailor-b")
+        _run("ip", "link", "add", "va", "netns", "sailor-a", *peer)
+        for name, (public, private) in _NODES.items():
+            there = ("ip", "-n", f"sailor-{name}")
+            _run(*there, "addr", "add", f"{public}/24", "dev", f"v{name}")
+            _run(*there, "addr", "add", f"{private}/32", "dev", "lo")
+            for device in ("lo", f"v{name}"):
+                _run(*there, "link", "set", device, "up")
+            (tmp_path / name / "run").mkdir(parents=True)
+        (tmp_path / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+        (tmp_path / "sudo").chmod(0o700)
+        yield tmp_path
+        # A tunnel in userspace is a process that ends with its socket.
+        for name in _NODES:
+            (tmp_path / name / "run" / "sailor0.sock").unlink(missing_ok=True)
+            _in(tmp_path, name, "ip", "link", "del", "sailor0")
+
+
+def test_ranks_reach_private_addresses_of_the_other_cloud_through_a_real_tunnel(namespaces: Path) -> None:
+    keys = {name: _in(namespaces, name, "sh", "-c", overlay._KEY).split()[-1] for name in _NODES}
+    for name, other in (("a", "b"), ("b", "a")):
+        public, private = _NODES[other]
+        told = (_NODES[name][1], keys[other], public, private)
+        _in(namespaces, name, "sh", "-c", overlay._PEERS, "peers", *told)
+        _in(namespaces, name, "sh", "-c", overlay._PEERS, "peers", *told)
+    assert [_in(namespaces, name, "sh", "-c", overlay._ANSWERS).strip() for name in _NODES] == ["", ""]
+    private = _NODES["b"][1]
+    command = _command(namespaces, "b", sys.executable, "-c", _RECEIVE, private)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout is not None
+        assert receiver.stdout.readline() == "ready\n"
+        _in(namespaces, "a", sys.executable, "-c", _SEND, private)
+        assert receiver.stdout.read().split() == [str(10**6), _NODES["a"][1]]
+    assert (namespaces / "a" / "overlay" / "key").stat().st_mode & 0o777 == 0o600
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _command(root: Path, name: str, *command: str) -> list[str]:
+    """Return a command for a host, which has its own sockets for tunnels in userspace."""
+    begin = (
+        f"mkdir -p /var/run/wireguard; mount --bind {root / name / 'run'} /var/run/wireguard; cd {root / name}; "
+        f'export PATH={root}:$PATH; exec "$@"'
+    )
+    return ["ip", "netns", "exec", f"sailor-{name}", "sh", "-c", begin, "host", *command]
+
+
+def _in(root: Path, name: str, *command: str) -> str:
+    return _run(*_command(root, name, *command))
