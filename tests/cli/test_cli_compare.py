@@ -62,6 +62,13 @@ def test_planners_are_compared_in_every_form(folder: Path) -> None:
     assert "planners compared" in page
 
 
+def test_the_time_limit_that_ends_a_strategy_is_told(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
+    shown = called("plan", "job.yaml", "--strategy", "varuna", "--time-limit", "0.001", cwd=folder)
+    assert shown.returncode == 3, shown.stderr
+    assert "the time limit ended varuna before it found a plan that fits" in shown.stdout
+
+
 def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("fp32", "bf16").replace("A100-40: 4, ", ""))
     answer = called("plan", "job.yaml", "--strategy", "amp", cwd=folder)

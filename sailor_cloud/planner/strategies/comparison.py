@@ -61,6 +61,7 @@ class Comparison(Shown):
 def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
     """Return the figures of one planner's document; `seconds` is the processor time of its search."""
     run, cost, prediction = document.search.strategy, document.cost, document.prediction
+    ended = "ended by the time limit" if run is not None and run.cut_short else ""
     devices = sum(node.devices for node in document.plan.nodes) if document.plan else 0
     return Contender(
         name=name,
@@ -75,7 +76,7 @@ def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
         out_of_memory=run.out_of_memory if run else 0,
         over_limits=run.over_limits if run else 0,
         seconds=seconds,
-        note="" if document.infeasibility is None else document.infeasibility.message,
+        note=ended if document.infeasibility is None else document.infeasibility.message,
     )
 
 

@@ -51,12 +51,15 @@ def best_of(
     expired: Callable[[], bool] = lambda: False,
 ) -> Outcome:
     """Return what a strategy comes to on the cluster, of several, that suits it best by `score`; less is better."""
-    outcomes = [
-        carried_out(strategy, cluster, oracle=oracle, allowed=allowed, score=score, expired=expired)
-        for cluster in clusters
-    ]
+    outcomes: list[Outcome] = []
+    for cluster in clusters:
+        if not outcomes or not expired():
+            outcomes.append(
+                carried_out(strategy, cluster, oracle=oracle, allowed=allowed, score=score, expired=expired)
+            )
     best = min(outcomes, key=lambda each: float("inf") if each.evaluation is None else score(each.evaluation))
-    return replace(best, cut_short=any(each.cut_short for each in outcomes))
+    cut_short = len(outcomes) < len(clusters) or any(each.cut_short for each in outcomes)
+    return replace(best, cut_short=cut_short)
 
 
 def carried_out(
@@ -77,7 +80,8 @@ def carried_out(
     lost, broken, unlike = 0, 0, 0
     best: tuple[float, Proposal, Plan, Evaluation] | None = None
     for proposal in islice(ranking, MOST_LOOKED_AT):
-        if expired():
+        # What was proposed in time is looked at until one fits.
+        if best is not None and expired():
             cut_short = True
             break
         try:

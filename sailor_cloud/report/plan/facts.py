@@ -99,7 +99,8 @@ def proof(document: PlanDocument) -> str:
     run = document.search.strategy
     if run is not None and document.status is Status.FEASIBLE:
         whose = "our simulator's choice among its plans" if run.oracle else "its own choice"
-        return f"by {run.name}: {whose}, {run.out_of_memory} plans before it out of memory; {effort}"
+        ended = ", ended by the time limit" if run.cut_short else ""
+        return f"by {run.name}: {whose}, {run.out_of_memory} plans before it out of memory; {effort}{ended}"
     gap = document.optimality_gap
     if document.status is Status.INFEASIBLE:
         return f"infeasible; {effort}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import combinations, pairwise, product
+from itertools import combinations, count, pairwise, product
 
 import numpy as np
 import pytest
@@ -142,6 +142,17 @@ def test_a_strategy_gets_the_instance_type_that_suits_it_best() -> None:
         assert best.evaluation is not None
         assert iteration_s(best.evaluation) == min(times)
     assert len({machine.devices for machine in both[0].machines + both[1].machines}) == 2
+
+
+def test_a_strategy_that_the_clock_ends_comes_to_the_best_of_what_it_has_proposed() -> None:
+    looks = count()
+    outcome = best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: next(looks) >= 5)
+    assert outcome.cut_short
+    assert outcome.proposals == 5
+    assert outcome.evaluation is not None
+    assert outcome.evaluation.fits
+    at_once = best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: True)
+    assert (at_once.plan, at_once.cut_short) == (None, True)
 
 
 def test_the_oracle_chooses_by_the_goal_of_the_job() -> None:
