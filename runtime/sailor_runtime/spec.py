@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 SPEC_VERSION = 1
-# Pipeline schedules; the second halves backward passes and computes gradients of weights where a stage would wait.
-ONE_F_ONE_B, ZERO_BUBBLE = SCHEDULES = "1f1b", "zero-bubble"
+# Pipeline schedules; the second halves backward passes and computes gradients of weights where a stage would wait, the
+# third lets each stage take turns with several ranges of layers.
+ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED = SCHEDULES = "1f1b", "zero-bubble", "interleaved"
 # An agent whose generation has ended leaves this long after the last word of a controller, and its node powers off: 30
 # minutes with what that takes. A controller reckons with it, and says a word this often.
 HOLD_S = 1740.0
@@ -121,7 +122,10 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index; `recompute`: those computed again."""
+    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index; `recompute`: those computed again.
+
+    `later_ranges`: more layers, as first and end, which the pipeline comes to once it has been through all stages.
+    """
 
     first_layer: int
     end_layer: int
@@ -129,6 +133,15 @@ class StageSpec:
     devices: tuple[int, ...]
     ranks: tuple[int, ...]
     recompute: tuple[int, ...] = ()
+    later_ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def ranges(self) -> tuple[range, ...]:
+        return (range(self.first_layer, self.end_layer), *(range(first, end) for first, end in self.later_ranges))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(layer for each in self.ranges for layer in each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +149,12 @@ class PipelineSpec:
     microbatch_size: int
     microbatches: int
     stages: tuple[StageSpec, ...]
+
+    @property
+    def visits(self) -> tuple[tuple[int, range], ...]:
+        """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
+        turns = max(len(stage.ranges) for stage in self.stages)
+        return tuple((s, stage.ranges[turn]) for turn in range(turns) for s, stage in enumerate(self.stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

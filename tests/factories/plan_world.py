@@ -149,7 +149,8 @@ def _mean_instead_of_sum(engine: Any) -> None:
     original, pipeline = engine._microbatch, engine._pipeline
     share = pipeline.microbatch_size * pipeline.microbatches / engine.spec.training.global_batch_size
     factor = 1.0 / (share * len(engine.spec.pipelines))
-    engine._microbatch = lambda number: replace(original(number), weight=original(number).weight * factor)
+    weighted = lambda given: replace(given, weight=given.weight * factor)  # noqa: E731
+    engine._microbatch = lambda number, with_tokens: weighted(original(number, with_tokens))
 
 
 def _norm_over_all_holders(engine: Any) -> None:

@@ -21,8 +21,8 @@ from sailor_runtime.spec import (
     TrainingSpec,
 )
 
-# (first layer, end layer, tp) of each stage, after microbatch size and count
-PipelineShape = tuple[int, int, Sequence[tuple[int, int, int]]]
+# (first layer, end layer, tp, later ranges of layers ...) of each stage, after microbatch size and count
+PipelineShape = tuple[int, int, Sequence[tuple[Any, ...]]]
 
 TINY = {
     "model_type": "gpt2",
@@ -92,15 +92,15 @@ def run_spec(
 ) -> RunSpec:
     """Return a spec; all ranks are devices of `node-0` unless `node_of_rank` says otherwise of a stage's first rank.
 
-    recompute: 1 for all blocks, 2 for every second one.
+    recompute: 1 for all blocks, 2 for every second one. A stage's shape ends with its later ranges of layers, if any.
     """
-    rank, last = 0, pipelines[0][2][-1][1] - 1
-    again = range(1, last, recompute) if recompute else range(0)
+    rank, sizes = 0, {**TINY, **(model or {})}
+    again = range(1, sizes["blocks"] + 1, recompute) if recompute else range(0)
     used: dict[str, int] = {}
     built = []
     for microbatch_size, microbatches, shapes in pipelines:
         stages = []
-        for first, end, tp in shapes:
+        for first, end, tp, *later in shapes:
             node = "node-0" if node_of_rank is None else node_of_rank[rank]
             device = used.get(node, 0)
             used[node] = device + tp
@@ -111,7 +111,10 @@ def run_spec(
                     node=node,
                     devices=tuple(range(device, device + tp)),
                     ranks=tuple(range(rank, rank + tp)),
-                    recompute=tuple(layer for layer in again if first <= layer < end),
+                    recompute=tuple(
+                        layer for layer in again if any(start <= layer < stop for start, stop in ((first, end), *later))
+                    ),
+                    later_ranges=tuple(later),
                 )
             )
             rank += tp
@@ -144,7 +147,7 @@ def run_spec(
     }
     return RunSpec(
         spec_version=SPEC_VERSION,
-        model=ModelSpec(**{**TINY, **(model or {})}),
+        model=ModelSpec(**sizes),
         training=TrainingSpec(**{**SHORT_TRAINING, **(training or {})}),
         nodes=nodes,
         pipelines=tuple(built),

@@ -77,7 +77,7 @@ def _train(engine: Engine, place: Place, world: World) -> dict[str, Any]:
             seconds["forward_s"][layer].append(module.forward_s[layer] / microbatches)
             seconds["backward_s"][layer].append(module.backward_s[layer] / microbatches)
         # Reading samples and the bookkeeping around layers is charged to the pipeline's ends.
-        end = module.layers.start if module.layers.start == 0 else module.layers.stop - 1
+        end = 0 if module.layers[0] == 0 else module.layers[-1]
         around = total_s(engine.spans, Doing.FORWARD) / microbatches
         around -= sum(seconds["forward_s"][layer][-1] for layer in module.layers)
         seconds["forward_s"][end][-1] += max(0.0, around)

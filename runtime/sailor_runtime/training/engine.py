@@ -32,7 +32,7 @@ from sailor_runtime.training.pipeline.layout import Atom, Place
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.pipeline.spans import Doing, Span, Spans, total_s
 from sailor_runtime.training.pipeline.stage import StageModule
-from sailor_runtime.training.pipeline.transfers import Transfers
+from sailor_runtime.training.pipeline.transfers import Transfers, connected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +169,13 @@ class Engine:
             self.module.sharing = PassSharing(self._gradients, self.weights, self._spans)
         self._spent = _NOT_YET
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
-        transfers = Transfers(self._pipeline, place.stage, parallel, world.directions, device.torch_device)
-        wire_s = transfers.connect(self._shape, self.module.dtype)
+        visits = self._pipeline.visits
+        transfers = [
+            Transfers(self._pipeline, number, parallel, world.lanes, device.torch_device)
+            for number, (stage_number, _) in enumerate(visits)
+            if stage_number == place.stage
+        ]
+        wire_s = connected(transfers, len(visits) - 1, self._shape, self.module.dtype)
         self._wire_s = {
             doing: wire_s[direction]
             for doing, direction in ((Doing.RECEIVE_ACTIVATION, 1), (Doing.RECEIVE_GRADIENT, -1))
@@ -284,11 +289,11 @@ class Engine:
             with self._spans.during(Doing.GATHER):
                 self.weights.wait_for(layer)
 
-    def _microbatch(self, number: int) -> Microbatch:
+    def _microbatch(self, number: int, with_tokens: bool) -> Microbatch:
         training, size = self.spec.training, self._pipeline.microbatch_size
         first = self._first_sample + number * size
         tokens = _NOTHING
-        if self._executor.is_first or self._executor.is_last:
+        if with_tokens:
             count = self._pipeline.microbatches
             step, following = self.next_step + (number + 1) // count, (number + 1) % count
             # Samples after the last step may not be there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Architecture(ABC):
     @abstractmethod
     def stage(
         self,
-        layers: range,
+        layers: Sequence[int],
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,

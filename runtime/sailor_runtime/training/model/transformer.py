@@ -228,7 +228,7 @@ class Transformer(Architecture):
 
     def stage(
         self,
-        layers: range,
+        layers: Sequence[int],
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,
@@ -320,7 +320,7 @@ class _Layers(StageLayers):
     def __init__(
         self,
         architecture: Transformer,
-        layers: range,
+        layers: Sequence[int],
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,

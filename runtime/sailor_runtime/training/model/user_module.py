@@ -12,7 +12,7 @@ import contextlib
 import copy
 import functools
 import importlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ class UserModule(Architecture):
 
     def stage(
         self,
-        layers: range,
+        layers: Sequence[int],
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,
@@ -120,7 +120,7 @@ class _Layers(StageLayers):
     def __init__(
         self,
         architecture: UserModule,
-        layers: range,
+        layers: Sequence[int],
         parallel: TensorParallel,
         device: torch.device,
         dtype: torch.dtype,

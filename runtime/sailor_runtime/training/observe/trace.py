@@ -33,8 +33,9 @@ def trace_events(spec: RunSpec, places: Mapping[int, Place], everyone: Sequence[
     for rank, spans in enumerate(everyone):
         place = places[rank]
         stage = spec.pipelines[place.pipeline].stages[place.stage]
+        layers = ", ".join(f"{each.start}-{each.stop - 1}" for each in stage.ranges)
         title = (
-            f"rank {rank}, stage {place.stage}: layers {stage.first_layer}-{stage.end_layer - 1} on {stage.node}, "
+            f"rank {rank}, stage {place.stage}: layers {layers} on {stage.node}, "
             f"tp {place.tp_index + 1}/{len(stage.ranks)}"
         )
         events.append(_name("thread_name", place.pipeline, rank, title))

@@ -173,7 +173,7 @@ class GradientSum:
         Those of a tied weight wait for other stages, which wait for what this one's passes give: where passes wait for
         sums, these begin after the last pass.
         """
-        if self.scattered and layer > self._module.layers.start:
+        if self.scattered and layer > self._module.layers[0]:
             return
         while len(self._begun) < len(self.buckets):
             bucket = self.buckets[len(self._begun)]
@@ -196,7 +196,7 @@ class GradientSum:
 
         Each atom counts on one rank, so the shares add up to the squared norm of the whole model's gradient.
         """
-        self.layer_done(self._module.layers.start)
+        self.layer_done(self._module.layers[0])
         while self._ended < len(self.buckets):
             self._end()
         self._end_pass()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from sailor_runtime.training.pipeline.transfers import Transfers
 
 
 class Executor:
-    """Runs all microbatches of an iteration through one stage."""
+    """Runs all microbatches of an iteration through one stage, once for each of its ranges of layers."""
 
     def __init__(
         self,
@@ -24,21 +24,29 @@ class Executor:
         stage: int,
         schedule: str,
         module: StageModule,
-        transfers: Transfers,
+        transfers: Sequence[Transfers],
         spans: Spans,
     ) -> None:
+        """`transfers`: those of each range."""
+        ranges = len(pipeline.stages[stage].ranges)
         self._microbatches = pipeline.microbatches
-        self._passes = passes(schedule, pipeline.microbatches, len(pipeline.stages), stage)
+        self._passes = passes(schedule, pipeline.microbatches, len(pipeline.stages), stage, ranges)
         self._halved = any(each.kind is Kind.WEIGHTS for each in self._passes)
         self._module = module
         self._transfers = transfers
         self._spans = spans
-        self.is_first = stage == 0
-        self.is_last = stage == len(pipeline.stages) - 1
+        # The turns that begin and end with the model's first and last layers, None where those are elsewhere.
+        self._first = 0 if stage == 0 else None
+        self._last = ranges - 1 if stage == len(pipeline.stages) - 1 else None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this stage has the loss."""
+        return self._last is not None
 
     def run(
         self,
-        microbatch: Callable[[int], Microbatch],
+        microbatch: Callable[[int, bool], Microbatch],
         shape: tuple[int, ...],
         dtype: torch.dtype,
         gradients_ready: Callable[[int], None] | None = None,
@@ -46,65 +54,72 @@ class Executor:
     ) -> Tensor:
         """Train on every microbatch, leaving gradients in the parameters; return this stage's loss sum in float64.
 
-        microbatch: gives microbatch i. shape: of a transferred tensor. gradients_ready: called with each layer once
-        its gradients hold all microbatches. weights_ready: called with each layer before its first pass. The loss sum
-        is 0 before the last stage.
+        microbatch: gives microbatch i, with tokens where they are asked for. shape: of a transferred tensor.
+        gradients_ready: called with each layer once its gradients hold all microbatches. weights_ready: called with
+        each layer before its first pass. The loss sum is 0 before the last stage.
         """
-        activations: dict[int, Activation] = {}
+        activations: dict[tuple[int, int], Activation] = {}
         losses: list[Tensor] = []
-        self._transfers.begin(shape, dtype, self._microbatches)
-        for kind, number in self._passes:
+        for transfers in self._transfers:
+            transfers.begin(shape, dtype, self._microbatches)
+        for kind, number, turn in self._passes:
             last = gradients_ready if number == self._microbatches - 1 else None
             if kind is Kind.FORWARD:
-                activations[number] = self._forward(number, microbatch, weights_ready if number == 0 else None)
-                if self.is_last:
-                    losses.append(_given(activations[number].result))
+                ready = weights_ready if number == 0 else None
+                activations[number, turn] = self._forward(number, turn, microbatch, ready)
+                if turn == self._last:
+                    losses.append(_given(activations[number, turn].result))
             elif kind is Kind.BACKWARD:
-                self._backward(number, activations.pop(number), last)
+                self._backward(number, turn, activations.pop((number, turn)), last)
             elif kind is Kind.INPUT:
-                self._backward_input(number, activations[number])
+                self._backward_input(number, turn, activations[number, turn])
             else:
                 with self._spans.during(Doing.WEIGHT_GRADIENTS, number):
-                    self._module.backward_weights(activations.pop(number), last)
+                    self._module.backward_weights(activations.pop((number, turn)), last)
         return torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64)
 
     def _forward(
-        self, number: int, microbatch: Callable[[int], Microbatch], ready: Callable[[int], None] | None
+        self,
+        number: int,
+        turn: int,
+        microbatch: Callable[[int, bool], Microbatch],
+        ready: Callable[[int], None] | None,
     ) -> Activation:
         value = None
-        if not self.is_first:
+        if turn != self._first:
             with self._spans.during(Doing.RECEIVE_ACTIVATION, number):
-                value = self._transfers.receive(1)
+                value = self._transfers[turn].receive(1)
         with self._spans.during(Doing.FORWARD, number):
             cut = self._halved or number == self._microbatches - 1
-            activation = self._module.forward(value, microbatch(number), ready, cut=cut)
-        if not self.is_last:
+            given = microbatch(number, turn in (self._first, self._last))
+            activation = self._module.forward(value, given, ready, cut=cut, turn=turn)
+        if turn != self._last:
             with self._spans.during(Doing.SEND, number):
-                self._transfers.send(_given(activation.result), 1)
+                self._transfers[turn].send(_given(activation.result), 1)
         return activation
 
-    def _backward(self, number: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
-        gradient = self._gradient_of_output(number)
+    def _backward(self, number: int, turn: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
+        gradient = self._gradient_of_output(number, turn)
         with self._spans.during(Doing.BACKWARD, number):
             gradient = self._module.backward(activation, gradient, ready)
-        self._hand_back(number, gradient)
+        self._hand_back(number, turn, gradient)
 
-    def _backward_input(self, number: int, activation: Activation) -> None:
-        gradient = self._gradient_of_output(number)
+    def _backward_input(self, number: int, turn: int, activation: Activation) -> None:
+        gradient = self._gradient_of_output(number, turn)
         with self._spans.during(Doing.BACKWARD, number):
             gradient = self._module.backward_input(activation, gradient)
-        self._hand_back(number, gradient)
+        self._hand_back(number, turn, gradient)
 
-    def _gradient_of_output(self, number: int) -> Tensor | None:
-        if self.is_last:
+    def _gradient_of_output(self, number: int, turn: int) -> Tensor | None:
+        if turn == self._last:
             return None
         with self._spans.during(Doing.RECEIVE_GRADIENT, number):
-            return self._transfers.receive(-1)
+            return self._transfers[turn].receive(-1)
 
-    def _hand_back(self, number: int, gradient: Tensor | None) -> None:
-        if not self.is_first:
+    def _hand_back(self, number: int, turn: int, gradient: Tensor | None) -> None:
+        if turn != self._first:
             with self._spans.during(Doing.SEND, number):
-                self._transfers.send(_given(gradient), -1)
+                self._transfers[turn].send(_given(gradient), -1)
 
 
 def _given(value: Tensor | None) -> Tensor:

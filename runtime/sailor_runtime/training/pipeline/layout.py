@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sailor_runtime.spec import ZERO_BUBBLE, ModelSpec, PipelineSpec, RunSpec, StageSpec
+from sailor_runtime.spec import INTERLEAVED, ONE_F_ONE_B, ModelSpec, PipelineSpec, RunSpec, StageSpec
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.refusal import RefusedError
@@ -63,6 +63,7 @@ def check(spec: RunSpec) -> None:
     if samples != spec.training.global_batch_size:
         raise RefusedError(f"pipelines train {samples} samples, the batch has {spec.training.global_batch_size}")
     for p, pipeline in enumerate(spec.pipelines):
+        _check_ranges(spec.pipeline_schedule, p, pipeline)
         _check_pipeline(spec.model, p, pipeline)
     if spec.zero_stage >= 2:
         _check_alike(spec)
@@ -76,10 +77,10 @@ def _check_alike(spec: RunSpec) -> None:
     """Raise RefusedError unless pipelines meet after each pass of a layer, which ZeRO-2 and 3 sum gradients after."""
     if spec.training.sync_every is not None:
         raise RefusedError(f"zero_stage {spec.zero_stage} sums gradients in every step; it can't do with sync_every")
-    if spec.pipeline_schedule == ZERO_BUBBLE:
+    if spec.pipeline_schedule != ONE_F_ONE_B:
         raise RefusedError(
-            f"zero_stage {spec.zero_stage} scatters gradients after whole backward passes; it can't do with a "
-            "zero-bubble schedule"
+            f"zero_stage {spec.zero_stage} scatters gradients after the backward passes of 1f1b; it can't do with "
+            f"{spec.pipeline_schedule}"
         )
     shapes = [
         (each.microbatch_size, each.microbatches, [(s.first_layer, s.end_layer, len(s.ranks)) for s in each.stages])
@@ -93,31 +94,49 @@ def _check_alike(spec: RunSpec) -> None:
             )
 
 
+def _check_ranges(schedule: str, index: int, pipeline: PipelineSpec) -> None:
+    """Raise RefusedError unless all stages have one range of layers, or as an interleaved schedule wants them."""
+    counts, stages = sorted({len(stage.ranges) for stage in pipeline.stages}), len(pipeline.stages)
+    several = schedule == INTERLEAVED and stages > 1
+    if len(counts) > 1 or (counts[0] > 1) != several:
+        wanted = "as many, two or more," if several else "one"
+        raise RefusedError(
+            f"stages of pipeline {index} hold {' and '.join(map(str, counts))} ranges of layers; {wanted} each is what "
+            f"{schedule} has"
+        )
+    if several and pipeline.microbatches % stages:
+        raise RefusedError(
+            f"pipeline {index} has {pipeline.microbatches} microbatches, no multiple of its {stages} stages, as "
+            f"{schedule} needs"
+        )
+
+
 def _check_pipeline(model: ModelSpec, index: int, pipeline: PipelineSpec) -> None:
     expected = 0
-    for stage in pipeline.stages:
-        if stage.first_layer != expected or stage.end_layer <= stage.first_layer:
+    for _, layers in pipeline.visits:
+        if layers.start != expected or not layers:
             raise RefusedError(
-                f"a stage of pipeline {index} holds layers [{stage.first_layer}, {stage.end_layer}), "
+                f"a stage of pipeline {index} holds layers [{layers.start}, {layers.stop}), "
                 f"expected them to start at {expected}"
             )
+        expected = layers.stop
+    for stage in pipeline.stages:
         if len(stage.ranks) != len(stage.devices) or not stage.ranks:
             raise RefusedError(
                 f"a stage of pipeline {index} has {len(stage.ranks)} ranks, {len(stage.devices)} devices"
             )
-        for parameter in range_parameters(model, range(stage.first_layer, stage.end_layer)).values():
+        for parameter in stage_parameters(model, stage).values():
             if parameter.cut_dim is not None and parameter.pieces < len(stage.ranks):
                 raise RefusedError(
                     f"{parameter.name} has {parameter.pieces} indivisible pieces, "
                     f"a stage of pipeline {index} cuts it over {len(stage.ranks)} devices"
                 )
-        expected = stage.end_layer
     if expected != model.layers:
         raise RefusedError(f"pipeline {index} covers layers up to {expected}, the model has {model.layers}")
 
 
 def stage_parameters(model: ModelSpec, stage: StageSpec) -> dict[str, ParameterSpec]:
-    return range_parameters(model, range(stage.first_layer, stage.end_layer))
+    return range_parameters(model, stage.layers)
 
 
 def islands(spec: RunSpec) -> tuple[tuple[int, ...], ...]:

@@ -7,11 +7,12 @@ import datetime
 import torch
 import torch.distributed as dist
 
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import INTERLEAVED, RunSpec
 from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
 from sailor_runtime.training.pipeline.store import open_store
+from sailor_runtime.training.pipeline.transfers import Lanes
 
 # Long enough for rank 0 to train the reference while the others wait; hangs are the agent's to find.
 _TIMEOUT = datetime.timedelta(minutes=30)
@@ -48,10 +49,15 @@ class World:
         }
         self.beside = Beside(torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else _CPU)
         self.everyone = dist.new_group(timeout=_TIMEOUT)
-        # Activations and gradients of a cut travel at once. gloo keeps them apart by tags, NCCL needs two groups.
-        self.directions: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None] = (None, None)
+        # Activations and gradients of a cut travel at once. gloo keeps them apart by tags, NCCL needs two groups, and
+        # where the same ranks share several cuts, two for each.
+        self.lanes: tuple[Lanes, ...] = ((None, None),)
         if backend == "nccl":
-            self.directions = (dist.new_group(timeout=_TIMEOUT), dist.new_group(timeout=_TIMEOUT))
+            interleaved = spec.pipeline_schedule == INTERLEAVED
+            cuts = max(len(each.visits) - 1 for each in spec.pipelines) if interleaved else 1
+            self.lanes = tuple(
+                (dist.new_group(timeout=_TIMEOUT), dist.new_group(timeout=_TIMEOUT)) for _ in range(max(1, cuts))
+            )
 
     def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
         """Return the group of a stage's ranks, None for a single one."""

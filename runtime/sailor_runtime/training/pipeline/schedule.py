@@ -1,11 +1,12 @@
-"""The order in which one stage computes: DeepSpeed's 1F1B schedule or torch's zero-bubble one, without transfers."""
+"""The order in which one stage computes: DeepSpeed's 1F1B schedule or one of torch's others, without transfers."""
 
 from __future__ import annotations
 
 from enum import Enum
+from types import SimpleNamespace
 from typing import NamedTuple
 
-from sailor_runtime.spec import ONE_F_ONE_B
+from sailor_runtime.spec import INTERLEAVED, ONE_F_ONE_B
 from sailor_runtime.training.pipeline.deepspeed_schedule import load
 
 
@@ -19,12 +20,15 @@ class Kind(Enum):
 
 
 class Pass(NamedTuple):
+    """`turn`: through which of the stage's ranges of layers."""
+
     kind: Kind
     microbatch: int
+    turn: int = 0
 
 
-def passes(schedule: str, microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
-    """Return every pass of a stage in order.
+def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: int = 1) -> tuple[Pass, ...]:
+    """Return every pass of a stage in order; each stage has so many ranges of layers.
 
     The schedules of both libraries also say when to send and receive, which here happens as early as it can: a tensor
     is sent once it is computed, and a receive is posted before the pass that precedes the one that needs it.
@@ -32,6 +36,8 @@ def passes(schedule: str, microbatches: int, stages: int, stage: int) -> tuple[P
     # One stage alone has no bubble to fill.
     if schedule == ONE_F_ONE_B or stages == 1:
         return _one_forward_one_backward(microbatches, stages, stage)
+    if schedule == INTERLEAVED:
+        return _interleaved(microbatches, stages, stage, ranges)
     return _zero_bubble(microbatches, stages, stage)
 
 
@@ -45,6 +51,24 @@ def _one_forward_one_backward(microbatches: int, stages: int, stage: int) -> tup
             result.append(Pass(kind, done[kind]))
             done[kind] += 1
     return tuple(result)
+
+
+def _interleaved(microbatches: int, stages: int, stage: int, ranges: int) -> tuple[Pass, ...]:
+    """Return the interleaved 1F1B schedule of Narayanan et al. (SC'21), for a multiple of `stages` microbatches."""
+    from torch.distributed.pipelining import schedules
+
+    # torch's class wants stages and process groups of its own; the order needs these numbers alone.
+    numbers = SimpleNamespace(
+        n_local_stages=ranges, pp_group_size=stages, microbatches_per_round=stages, _n_microbatches=microbatches
+    )
+    order = schedules.ScheduleInterleaved1F1B._calculate_single_rank_operations
+    actions = order(numbers, stage)  # type: ignore[arg-type, no-untyped-call]
+    kinds = {"FORWARD": Kind.FORWARD, "FULL_BACKWARD": Kind.BACKWARD}
+    return tuple(
+        Pass(kinds[action.computation_type.name], action.microbatch_index, action.stage_index // stages)
+        for action in actions
+        if action is not None
+    )
 
 
 def _zero_bubble(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:

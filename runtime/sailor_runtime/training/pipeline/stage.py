@@ -68,11 +68,12 @@ def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
 class Activation:
     """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first.
 
-    Where the graph is `whole`, those of the stage. `later`: what gives the gradients of each layer's weights once a
+    Those of `layers`, or of all together where the graph is `whole`. `later`: what gives the gradients of each layer's weights once a
     backward pass through its inputs is done, last layer first; None where they are there.
     """
 
     microbatch: Microbatch
+    layers: range
     inputs: list[Tensor | None] = field(default_factory=list)
     outputs: list[Tensor | None] = field(default_factory=list)
     result: Tensor | None = None
@@ -91,7 +92,7 @@ class Sharing(Protocol):
 
 
 class StageModule:
-    """The layers of one stage on one rank.
+    """The layers of one stage on one rank, in one range or several.
 
     Where it must, the autograd graph is cut between layers, which allows for timing, repeating and recomputing each
     layer by itself, and for summing its gradients while the others go through their backward pass.
@@ -114,7 +115,7 @@ class StageModule:
         `zero_stage`: from 2 on the gradients of parameters that one layer uses are those of a pass, and add up
         elsewhere; with 3 their weights are there during a pass alone.
         """
-        self.layers = range(stage.first_layer, stage.end_layer)
+        self.ranges, self.layers = stage.ranges, stage.layers
         self.shards = {
             name: shard_of(spec, parallel.size, parallel.index) for name, spec in stage_parameters(model, stage).items()
         }
@@ -210,16 +211,18 @@ class StageModule:
         before_layer: Callable[[int], None] | None = None,
         *,
         cut: bool = True,
+        turn: int = 0,
     ) -> Activation:
-        """Run the layers on a microbatch; `value` is None on the first stage. before_layer: called before each.
+        """Run a range of layers on a microbatch; `value` is None on the first stage. before_layer: called before each.
 
-        cut: the backward pass will be asked to tell of each layer.
+        cut: the backward pass will be asked to tell of each layer. turn: which of the ranges.
         """
+        layers = self.ranges[turn]
         repeated = self._recomputed or self._device.kernel_runs > 1
         if not (cut or self.times_layers or repeated or self._sums is not None or self.sharing is not None):
-            return self._whole(value, microbatch, before_layer)
-        activation = Activation(microbatch=microbatch)
-        for layer in self.layers:
+            return self._whole(layers, value, microbatch, before_layer)
+        activation = Activation(microbatch=microbatch, layers=layers)
+        for layer in layers:
             if before_layer is not None:
                 before_layer(layer)
             if self.sharing is not None:
@@ -239,11 +242,15 @@ class StageModule:
         return activation
 
     def _whole(
-        self, value: Tensor | None, microbatch: Microbatch, before_layer: Callable[[int], None] | None
+        self,
+        layers: range,
+        value: Tensor | None,
+        microbatch: Microbatch,
+        before_layer: Callable[[int], None] | None,
     ) -> Activation:
         value = None if value is None else value.detach().requires_grad_()
-        activation = Activation(microbatch=microbatch, inputs=[value], whole=True)
-        for layer in self.layers:
+        activation = Activation(microbatch=microbatch, layers=layers, inputs=[value], whole=True)
+        for layer in layers:
             if before_layer is not None:
                 before_layer(layer)
             value = self._computed(layer, value, microbatch)
@@ -254,9 +261,9 @@ class StageModule:
     def backward(
         self, activation: Activation, gradient: Tensor | None, layer_done: Callable[[int], None] | None = None
     ) -> Tensor | None:
-        """Add the microbatch's gradients to the parameters and return the gradient of the stage's input.
+        """Add the microbatch's gradients to the parameters and return the gradient of what the layers were given.
 
-        gradient: of the stage's output; None on the last stage, whose output is the loss. layer_done: called with each
+        gradient: of their output; None on the last stage, whose output is the loss. layer_done: called with each
         layer after its pass, last layer first.
         """
         if activation.whole:
@@ -265,10 +272,10 @@ class StageModule:
             assert output is not None
             if output.requires_grad:
                 output.backward(gradient)
-            for layer in self.layers:
+            for layer in activation.layers:
                 self._add_to_sums(layer)
             return None if value is None else value.grad
-        for layer in reversed(self.layers):
+        for layer in reversed(activation.layers):
             if self.sharing is not None:
                 self.sharing.before_pass(layer, forward=False)
             started = self._now()
@@ -305,7 +312,7 @@ class StageModule:
         A layer that is recomputed has them at once: to keep what it computed again would undo what that saves.
         """
         runs = self._device.kernel_runs
-        for layer in reversed(self.layers):
+        for layer in reversed(activation.layers):
             started = self._now()
             value, output = activation.inputs.pop(), activation.outputs.pop()
             todo: Callable[[], None] | None = None
@@ -327,7 +334,7 @@ class StageModule:
 
     def backward_weights(self, activation: Activation, layer_done: Callable[[int], None] | None = None) -> None:
         """Add the gradients that `backward_input` left; layer_done: called with each layer, last layer first."""
-        for layer, todo in zip(reversed(self.layers), activation.later, strict=True):
+        for layer, todo in zip(reversed(activation.layers), activation.later, strict=True):
             started = self._now()
             if todo is not None:
                 todo()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,10 @@ from torch import Tensor
 from sailor_runtime.spec import PipelineSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
-# Tags keep the two directions of a cut apart under gloo; under NCCL, which has no tags, their groups do.
-_ACTIVATION_TAG, _GRADIENT_TAG = 0, 1
 _WARM_UP, _MEASURED = 1, 3
+
+# What activations and gradients of a cut travel in.
+Lanes = tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]
 
 
 def parts_sent(index: int, senders: int, receivers: int) -> tuple[int, ...]:
@@ -41,24 +43,26 @@ class _Lane:
 
 
 class Transfers:
-    """Moves activations to the next stage and gradients to the one before.
+    """Moves activations of a visit of a stage to the next one, and gradients to the one before.
 
     All ranks of a stage have the same tensor. Each receiving rank is sent one part of it, so that it goes over the link
     once, and the ranks of `parallel`, the receiving stage, then gather the parts.
     One receive of each direction is posted at any time, so that a tensor travels while this stage computes; what it
-    costs is one more tensor per direction. Sends never block. `directions` are the groups of both directions, two
-    communicators under NCCL: in one, a send could wait for a receive that its own peer has put behind another send.
+    costs is one more tensor per direction. Sends never block. `lanes` are the groups of both directions of each cut,
+    or of all of them: under NCCL, which has no tags, what the same two ranks send each other both ways, or for several
+    cuts, needs a communicator each. In one, a send could wait for a receive that its peer has put behind another send.
     """
 
     def __init__(
         self,
         pipeline: PipelineSpec,
-        stage: int,
+        visit: int,
         parallel: TensorParallel,
-        directions: tuple[dist.ProcessGroup | None, dist.ProcessGroup | None],
+        lanes: Sequence[Lanes],
         device: torch.device,
     ) -> None:
-        self._stage, self._stages = stage, len(pipeline.stages)
+        ranks_of = [pipeline.stages[stage].ranks for stage, _ in pipeline.visits]
+        self._visit, self._visits = visit, len(ranks_of)
         self._device = device
         self._pending: list[tuple[Any, Tensor]] = []
         self._posted: dict[int, tuple[Any, Tensor]] = {}
@@ -66,20 +70,21 @@ class Transfers:
         self._left: dict[int, int] = {}
         self._shape: tuple[int, ...] = ()
         self._dtype = torch.float32
-        tags = {1: (_ACTIVATION_TAG, directions[0]), -1: (_GRADIENT_TAG, directions[1])}
         self._to: dict[int, _Lane] = {}
         self._from: dict[int, _Lane] = {}
         index, size = parallel.index, parallel.size
-        for direction, (tag, group) in tags.items():
-            target, source = stage + direction, stage - direction
-            if 0 <= target < self._stages:
-                ranks = pipeline.stages[target].ranks
+        for number, direction in enumerate((1, -1)):
+            target, source = visit + direction, visit - direction
+            if 0 <= target < self._visits:
+                ranks, cut = ranks_of[target], min(visit, target)
                 peers = {part: ranks[part] for part in parts_sent(index, size, len(ranks))}
-                self._to[direction] = _Lane(peers=peers, parts=len(ranks), tag=tag, group=group)
-            if 0 <= source < self._stages:
-                ranks = pipeline.stages[source].ranks
+                group = lanes[cut % len(lanes)][number]
+                self._to[direction] = _Lane(peers=peers, parts=len(ranks), tag=2 * cut + number, group=group)
+            if 0 <= source < self._visits:
+                ranks, cut = ranks_of[source], min(visit, source)
                 peers = {index: ranks[index * len(ranks) // size]}
-                self._from[direction] = _Lane(peers=peers, parts=size, tag=tag, group=group)
+                group = lanes[cut % len(lanes)][number]
+                self._from[direction] = _Lane(peers=peers, parts=size, tag=2 * cut + number, group=group)
 
     def begin(self, shape: tuple[int, ...], dtype: torch.dtype, microbatches: int) -> None:
         """Expect one tensor per microbatch from each neighbour; what was sent before must have left."""
@@ -116,23 +121,18 @@ class Transfers:
             work.wait()
         self._pending.clear()
 
-    def connect(self, shape: tuple[int, ...], dtype: torch.dtype) -> dict[int, float]:
-        """Send a tensor back and forth over each cut, one cut after the other; return the seconds of one way.
+    def connect(self, cut: int, shape: tuple[int, ...], dtype: torch.dtype) -> dict[int, float]:
+        """Send a tensor back and forth over a cut, if it is at either end; return the seconds of one way.
 
-        By direction of the tensors that this rank receives, while nobody computes. This also makes NCCL's
-        communicators, which both ends must do at the same time: left to the first step, neighbours could wait in a
-        circle.
+        By direction of the tensors that come here.
         """
+        direction = {cut: -1, cut + 1: 1}.get(self._visit)
+        if direction is None:
+            return {}
         value = torch.zeros(shape, dtype=dtype, device=self._device)
-        found: dict[int, float] = {}
-        for cut in range(self._stages - 1):
-            direction = {cut: -1, cut + 1: 1}.get(self._stage)
-            if direction is None:
-                continue
-            rounds = [self._round(value, direction) for _ in range(_WARM_UP + _MEASURED)]
-            found[direction] = min(rounds[_WARM_UP:]) / 2.0
+        rounds = [self._round(value, direction) for _ in range(_WARM_UP + _MEASURED)]
         self.drain()
-        return found
+        return {direction: min(rounds[_WARM_UP:]) / 2.0}
 
     def _round(self, value: Tensor, direction: int) -> float:
         """Take part in one way there and back over a cut; `direction` is that of the tensors that come here."""
@@ -160,3 +160,19 @@ class Transfers:
         part = part_of(flat[:count], number, lane.parts)
         work = dist.irecv(part, rank, group=lane.group, tag=lane.tag) if len(part) else None
         self._posted[direction] = (work, flat)
+
+
+def connected(
+    every: Sequence[Transfers], cuts: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> dict[int, float]:
+    """Try all cuts of a pipeline, one after the other; return the longest seconds of one way by direction.
+
+    Of the tensors that this rank receives, while nobody computes. This also makes NCCL's communicators, which both ends
+    must do at the same time: left to the first step, neighbours could wait in a circle.
+    """
+    found: dict[int, float] = {}
+    for cut in range(cuts):
+        for transfers in every:
+            for direction, seconds in transfers.connect(cut, shape, dtype).items():
+                found[direction] = max(seconds, found.get(direction, 0.0))
+    return found
