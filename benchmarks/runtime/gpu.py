@@ -7,7 +7,7 @@ with dropout, at two sequence lengths; that the host waits for nothing between b
 checkpoint from pinned memory holds up training. On two devices or more: each plan against one process in float64
 (NCCL's reduce-scatter and gathers in a stream beside the passes, sums zone by zone and in bf16, the parts of a tensor
 that a stage's devices gather over NVLink), replicas beside DDP under every ZeRO stage, and a stage per device under
-1F1B and a zero-bubble schedule.
+1F1B, a zero-bubble and an interleaved schedule.
 
 Layer profiles of the device come from `sailor-cloud profile JOB --accelerator NAME -o compute_profiles`.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 from worlds import model_of, run_world, spec_of
 
-from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
+from sailor_runtime.spec import INTERLEAVED, SCHEDULES, ZERO_BUBBLE, RunSpec
 
 MODEL = model_of(hidden=1024, blocks=12, heads=16, sequence=1024, vocabulary=32000)
 PRECISIONS = ("fp16", "bf16")
@@ -99,17 +99,32 @@ def several(folder: Path, accelerator: str, devices: int) -> list[str]:
         seconds = run_world(spec, folder / f"replicas-{zero_stage}-{sums}", **task)["seconds"]
         own, other = (statistics.median(seconds[name]) for name in ("runtime", "torch DDP"))
         lines.append(f"| {devices} | {zero_stage} | {sums} | {own:.3f} s | {other:.3f} s | {other / own:.2f} |")
-    lines += ["", "| stages | microbatches | 1F1B | zero-bubble | throughput ratio |", "|---" * 5 + "|"]
-    bounds = [round(number * MODEL.layers / devices) for number in range(devices + 1)]
-    staged = (1, 2 * devices, tuple((first, end, 1, accelerator) for first, end in pairwise(bounds)))
+    lines += ["", "| stages | microbatches | schedule | step | throughput ratio |", "|---" * 5 + "|"]
     medians = []
     for schedule in SCHEDULES:
+        ranges = devices * (2 if schedule == INTERLEAVED else 1)
+        bounds = [round(number * MODEL.layers / ranges) for number in range(ranges + 1)]
+        staged = (1, 2 * devices, tuple((first, end, 1, accelerator) for first, end in pairwise(bounds)))
         spec = replace(spec_of(MODEL, [staged], folder, precision="bf16"), pipeline_schedule=schedule)
+        if schedule == INTERLEAVED:
+            spec = _in_turns(spec)
         task = {"contenders": ["runtime"], "warm_up": 3, "rounds": 10, "steps": 3}
         medians.append(statistics.median(run_world(spec, folder / schedule, **task)["seconds"]["runtime"]))
-    usual, halved = medians
-    lines.append(f"| {devices} | {2 * devices} | {usual:.3f} s | {halved:.3f} s | {usual / halved:.2f} |")
+        ratio = medians[0] / medians[-1]
+        lines.append(f"| {devices} | {2 * devices} | {schedule} | {medians[-1]:.3f} s | {ratio:.2f} |")
     return lines
+
+
+def _in_turns(spec: RunSpec) -> RunSpec:
+    """Return a spec of one pipeline whose second half of stages stands on the devices of the first."""
+    [pipeline] = spec.pipelines
+    count = len(pipeline.stages) // 2
+    stages = tuple(
+        replace(first, later_ranges=((later.first_layer, later.end_layer),))
+        for first, later in zip(pipeline.stages[:count], pipeline.stages[count:], strict=True)
+    )
+    pipelines = (replace(pipeline, stages=stages),)
+    return replace(spec, pipelines=pipelines, nodes=spec.nodes[:count], pipeline_schedule=INTERLEAVED)
 
 
 def _plans(folder: Path, accelerator: str) -> dict[str, RunSpec]:
@@ -127,6 +142,9 @@ def _plans(folder: Path, accelerator: str) -> dict[str, RunSpec]:
         "two replicas, ZeRO-3": plan(one, one, zero_stage=3),
         "two stages, dropout": plan(halves, dropout=0.1),
         "two stages, zero-bubble": replace(plan(halves), pipeline_schedule=ZERO_BUBBLE),
+        "two stages, interleaved": _in_turns(
+            plan((2, 4, tuple((*cut, 1, accelerator) for cut in pairwise((0, 2, 3, 4, 6)))))
+        ),
         "tp 2": plan((2, 4, ((0, 6, 2, accelerator),))),
         "tp 2 into tp 2": plan((2, 4, ((0, 3, 2, accelerator), (3, 6, 2, accelerator)))),
         "two zones of two": plan(one, one, one, one, zones=2),

@@ -69,9 +69,12 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
                 f"{first.microbatches} x {first.microbatch_size}; torchtitan gives all the same"
             )
             yield Problem(path=place, message=message, hint="plan with --restrict even-batches")
-    if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
-        message = f"is {plan.pipeline_schedule}; torchtitan's zero-bubble schedules want several stages per device"
+    if plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:
+        message = "is zero-bubble; torchtitan's zero-bubble schedules want several stages per device"
         yield Problem(path="plan.pipeline_schedule", message=message, hint="plan without training.zero_bubble")
+    if plan.pipeline_schedule is PipelineSchedule.INTERLEAVED:
+        message = "is interleaved; the export knows stages with one range of layers"
+        yield Problem(path="plan.pipeline_schedule", message=message, hint="plan without training.interleaved")
     if plan.zero_stage == 2:
         message = "is 2; torchtitan shards weights with gradients (ZeRO-3) or neither"
         yield Problem(path="plan.zero_stage", message=message, hint="plan with training.max_zero_stage: 1")

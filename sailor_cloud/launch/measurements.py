@@ -80,7 +80,7 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
     prediction, unsure = evaluation.prediction, evaluation.uncertainty
     first, training = plan.pipelines[0], document.job.training
     shapes = {
-        (pipeline.microbatch_size, tuple((stage.first_layer, stage.end_layer, stage.tp) for stage in pipeline.stages))
+        (pipeline.microbatch_size, tuple((stage.ranges, stage.tp) for stage in pipeline.stages))
         for pipeline in plan.pipelines
     }
     alike = len(shapes) == 1

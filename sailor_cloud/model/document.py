@@ -194,7 +194,7 @@ class Prediction:
     """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time, either way.
 
     `error_shares`: what they come from, largest first. `iteration_s_1f1b`: what the same plan takes in 1F1B, where it
-    has a zero-bubble schedule.
+    has another schedule.
     """
 
     iteration_s: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Annotated
 
@@ -37,11 +37,13 @@ class PipelineSchedule(StrEnum):
     """The order of passes in pipelines of several stages.
 
     `zero-bubble` (ZB-H1) halves backward passes: the gradient of a stage's input goes on at once, and those of its
-    weights are computed where the stage would wait.
+    weights are computed where the stage would wait. `interleaved` lets each stage take turns with several ranges of
+    layers, so that less is waited for at the begin and the end of an iteration, and more is sent.
     """
 
     ONE_F_ONE_B = "1f1b"
     ZERO_BUBBLE = "zero-bubble"
+    INTERLEAVED = "interleaved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +57,34 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The layers [first_layer, end_layer) on some devices of one node."""
+    """The layers [first_layer, end_layer) on some devices of one node.
+
+    `later_ranges`: under an interleaved schedule, first and end of the layers that a microbatch comes back for, once
+    it has been through all stages.
+    """
 
     first_layer: int
     end_layer: int
     node: str
     devices: tuple[int, ...]
     recompute: Recompute = Recompute.NONE
+    later_ranges: Annotated[tuple[tuple[int, int], ...], Field(exclude_if=lambda ranges: not ranges)] = ()
 
     @property
     def tp(self) -> int:
         return len(self.devices)
 
     @property
-    def layers(self) -> range:
-        return range(self.first_layer, self.end_layer)
+    def ranges(self) -> tuple[range, ...]:
+        return (range(self.first_layer, self.end_layer), *(range(first, end) for first, end in self.later_ranges))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return tuple(layer for each in self.ranges for layer in each)
+
+    @property
+    def layers_text(self) -> str:
+        return ", ".join(f"{each.start}-{each.stop - 1}" for each in self.ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +100,17 @@ class Pipeline:
     def samples(self) -> int:
         """Samples of one iteration that this pipeline trains on."""
         return self.microbatch_size * self.microbatches
+
+    @property
+    def visits(self) -> tuple[tuple[int, range], ...]:
+        """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
+        turns = max((len(stage.ranges) for stage in self.stages), default=0)
+        return tuple(
+            (s, stage.ranges[turn])
+            for turn in range(turns)
+            for s, stage in enumerate(self.stages)
+            if turn < len(stage.ranges)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +136,40 @@ class Plan:
     def node(self, node_id: str) -> Node:
         return next(node for node in self.nodes if node.id == node_id)
 
+    def in_turns(self, turns: int) -> Plan | None:
+        """Return the plan with so many ranges of layers in each stage, interleaved, or with one in 1F1B.
+
+        Each stage keeps its number of layers, and a pipeline of one stage its range. None where a stage has too few
+        layers, microbatches are no multiple of the stages, or nothing has several stages.
+        """
+        pipelines = []
+        for pipeline in self.pipelines:
+            stages = pipeline.stages
+            each = turns if len(stages) > 1 else 1
+            if each > 1 and (pipeline.microbatches % len(stages) or any(len(s.layers) < each for s in stages)):
+                return None
+            ranges: list[list[tuple[int, int]]] = [[] for _ in stages]
+            end = 0
+            for turn in range(each):
+                for s, stage in enumerate(stages):
+                    # The first range also has the embedding, which takes little, the last one the head.
+                    place = each - 1 - turn if s == 0 else turn
+                    first, layers = end, len(stage.layers)
+                    end += layers * (place + 1) // each - layers * place // each
+                    ranges[s].append((first, end))
+            held = tuple(
+                replace(stage, first_layer=own[0][0], end_layer=own[0][1], later_ranges=tuple(own[1:]))
+                for stage, own in zip(stages, ranges, strict=True)
+            )
+            pipelines.append(replace(pipeline, stages=held))
+        if turns > 1 and all(len(pipeline.stages) == 1 for pipeline in pipelines):
+            return None
+        schedule = PipelineSchedule.INTERLEAVED if turns > 1 else PipelineSchedule.ONE_F_ONE_B
+        return replace(self, pipelines=tuple(pipelines), pipeline_schedule=schedule)
+
     def check(self, *, layers: int, global_batch_size: int) -> None:
         """Raise RequestError unless every layer of every pipeline is covered once, on devices that exist once."""
-        problems = [*self._cover_problems(layers), *self._device_problems()]
+        problems = [*self._cover_problems(layers), *self._turn_problems(), *self._device_problems()]
         if self.global_batch_size != global_batch_size:
             problems.append(
                 Problem(
@@ -135,18 +192,34 @@ class Plan:
                 size = f"{pipeline.microbatch_size} x {pipeline.microbatches}"
                 problems.append(Problem(path=where, message=f"microbatch size and count must be positive, got {size}"))
             expected = 0
-            for s, stage in enumerate(pipeline.stages):
-                if stage.first_layer != expected or stage.end_layer <= stage.first_layer:
+            for s, held in pipeline.visits:
+                if held.start != expected or not held:
                     problems.append(
                         Problem(
                             path=f"{where}.stages[{s}]",
-                            message=f"holds layers [{stage.first_layer}, {stage.end_layer}), "
+                            message=f"holds layers [{held.start}, {held.stop}), "
                             f"expected to start at {expected} and hold at least one",
                         )
                     )
-                expected = stage.end_layer
+                expected = held.stop
             if expected != layers:
                 problems.append(Problem(path=where, message=f"covers layers up to {expected}, the model has {layers}"))
+        return problems
+
+    def _turn_problems(self) -> list[Problem]:
+        """Return where stages have other numbers of ranges of layers than the schedule wants."""
+        problems, schedule = [], self.pipeline_schedule
+        for p, pipeline in enumerate(self.pipelines):
+            stages, where = len(pipeline.stages), f"plan.pipelines[{p}]"
+            several = schedule is PipelineSchedule.INTERLEAVED and stages > 1
+            counts = sorted({len(stage.ranges) for stage in pipeline.stages})
+            if counts and (len(counts) > 1 or (counts[0] > 1) != several):
+                message = f"has stages with {' and '.join(map(str, counts))} ranges of layers"
+                hint = f"{schedule} has " + ("as many in every stage, two or more" if several else "one in every stage")
+                problems.append(Problem(path=where, message=message, hint=hint))
+            if several and pipeline.microbatches % stages:
+                message = f"has {pipeline.microbatches} microbatches, no multiple of its {stages} stages"
+                problems.append(Problem(path=where, message=message, hint=f"{schedule} needs one"))
         return problems
 
     def _device_problems(self) -> list[Problem]:

@@ -161,7 +161,7 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     saved, saves = sum(sizes.values()), max(1.0, training_hours * SECONDS_PER_HOUR / job.checkpoint.every)
     storage = services.price(provider, region, Service.OBJECT_STORAGE)
     kept = job.checkpoint.keep * saved / GIB
-    writes = saves * (saved / PART_BYTES + sum(seat.tp for seat in layout.pipelines[0])) / 1000.0
+    writes = saves * (saved / PART_BYTES + sum(stage.tp for stage in layout.plan.pipelines[0].stages)) / 1000.0
     months, worst_months = (hours / HOURS_PER_MONTH for hours in kept_hours)
     kind, what = CostKind.CHECKPOINT, f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
     requests = services.price(provider, region, Service.OBJECT_WRITES)
@@ -272,10 +272,10 @@ def _start(layout: Layout) -> money.Start:
 
 def checkpoint_s(layout: Layout) -> float:
     """Return how long training stalls for one checkpoint: the largest share of a device, at the measured copy rate."""
-    shares = [
-        float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) for seat in layout.pipelines[0]
-    ]
-    return max(shares) * CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
+    shares: dict[int, float] = defaultdict(float)
+    for seat in layout.pipelines[0]:
+        shares[seat.index] += float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer))
+    return max(shares.values()) * CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
 
 
 def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: float = 0.0) -> Cost:

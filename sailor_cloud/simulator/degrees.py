@@ -21,7 +21,7 @@ class Degrees:
     """A layout whose pipelines are all alike.
 
     Without `dp` there are as many pipelines as the nodes have devices for, without `zero_stage` the engine's default
-    holds.
+    holds. `chunks`: ranges of layers of each stage, without it 2 under an interleaved schedule.
     """
 
     tp: int = 1
@@ -31,6 +31,12 @@ class Degrees:
     zero_stage: int | None = None
     recompute: Recompute = Recompute.NONE
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    chunks: int | None = None
+
+    @property
+    def turns(self) -> int:
+        """How many ranges of layers a stage has."""
+        return self.chunks or (2 if self.schedule is PipelineSchedule.INTERLEAVED else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +65,22 @@ def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sce
         for node in nodes
         for first in range(0, node.devices, degrees.tp)
     ]
-    bounds = stage_bounds(engine.split, scenario.decoder, degrees.pp)
+    bounds = stage_bounds(engine.split, scenario.decoder, degrees.pp * degrees.turns)
     pipelines = []
     for p in range(dp):
         stages = []
-        for s, (first, end) in enumerate(pairwise(bounds)):
+        for s in range(degrees.pp):
+            (first, end), *later = list(pairwise(bounds))[s :: degrees.pp]
             node, devices = slots[s * dp + p if engine.stages_outermost else p * degrees.pp + s]
             stages.append(
-                Stage(first_layer=first, end_layer=end, node=node, devices=devices, recompute=degrees.recompute)
+                Stage(
+                    first_layer=first,
+                    end_layer=end,
+                    node=node,
+                    devices=devices,
+                    recompute=degrees.recompute,
+                    later_ranges=tuple(later),
+                )
             )
         pipelines.append(
             Pipeline(
@@ -120,9 +134,15 @@ def _faults_of_counts(degrees: Degrees) -> Iterator[Problem]:
         ("pp", degrees.pp),
         ("dp", degrees.dp),
         ("microbatch", degrees.microbatch_size),
+        ("chunks", degrees.chunks),
     ):
         if value is not None and value < 1:
             yield Problem(path=LAYOUT, message=f"{name} must be 1 or more, got {value}")
+    interleaved = degrees.schedule is PipelineSchedule.INTERLEAVED
+    if interleaved != (degrees.turns > 1) or (interleaved and degrees.pp == 1):
+        message = f"schedule {degrees.schedule} with pp {degrees.pp} and chunks {degrees.turns} is none"
+        hint = "interleaved has pp 2 or more and chunks 2 or more, other schedules chunks 1"
+        yield Problem(path=LAYOUT, message=message, hint=hint)
 
 
 def _faults_of_groups(groups: Sequence[NodeGroup]) -> Iterator[Problem]:
@@ -146,8 +166,9 @@ def _faults_of_model(degrees: Degrees, scenario: Scenario) -> Iterator[Problem]:
     decoder = scenario.decoder
     if fault := tp_problem(decoder, degrees.tp):
         yield Problem(path=LAYOUT, message=fault)
-    if degrees.pp > decoder.blocks:
-        message = f"pp {degrees.pp} is more than the {decoder.blocks} blocks of {decoder.name}"
+    if degrees.pp * degrees.turns > decoder.blocks:
+        chunks = f" x chunks {degrees.turns}" if degrees.turns > 1 else ""
+        message = f"pp {degrees.pp}{chunks} is more than the {decoder.blocks} blocks of {decoder.name}"
         yield Problem(path=LAYOUT, message=message, hint="every stage holds one block at least")
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.document import Correction, Cost, LinkUse, Prediction, ProfileRef, StageMemory, Totals
@@ -13,6 +17,8 @@ from sailor_cloud.simulator.bill import bill, hours
 from sailor_cloud.simulator.closed_form import in_flight
 from sailor_cloud.simulator.iteration import Iteration, StageWaits, TimelineSpan, run_iteration
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
+from sailor_cloud.simulator.memory import MemoryTable
+from sailor_cloud.simulator.replay import interleaved_held
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sync import Traffic
 from sailor_cloud.simulator.uncertainty import Uncertainty, corrections, totals, uncertainty
@@ -93,10 +99,11 @@ def time_and_traffic(plan: Plan, scenario: Scenario) -> tuple[float, Traffic] | 
 
 def _in_1f1b(layout: Layout) -> float | None:
     plan = layout.plan
-    if plan.pipeline_schedule is not PipelineSchedule.ZERO_BUBBLE:
+    if plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
         return None
-    usual = replace(plan, pipeline_schedule=PipelineSchedule.ONE_F_ONE_B)
-    return run_iteration(replace(layout, plan=usual)).replay_s
+    usual = plan.in_turns(1)
+    assert usual is not None, "every plan can have 1F1B"
+    return run_iteration(lay_out(usual, layout.scenario)).replay_s
 
 
 def _fit(memory: tuple[StageMemory, ...]) -> bool:
@@ -140,21 +147,25 @@ def _memory(layout: Layout) -> tuple[StageMemory, ...]:
     """Return the memory of every stage; most are like another one."""
     known: dict[tuple[object, ...], StageMemory] = {}
     found = []
-    for seat in layout.seats:
-        stage = seat.stage
-        held = _held(layout, seat)
-        key = (id(seat.table), stage.first_layer, stage.end_layer, held)
+    for (pipeline, stage), seats in layout.devices.items():
+        held = _held(layout, seats)
+        key = (id(seats[0].table), tuple(map(_span, seats)), held)
         if key not in known:
-            known[key] = stage_memory(layout, seat)
-        found.append(replace(known[key], pipeline=seat.pipeline, stage=seat.index))
+            known[key] = stage_memory(layout, seats)
+        found.append(replace(known[key], pipeline=pipeline, stage=stage))
     return tuple(found)
 
 
-def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
-    """Return the peak memory of one device of a stage, by part."""
-    parts = seat.table.memory.peak_parts(
-        seat.stage.first_layer, seat.stage.end_layer, in_flight=_held(layout, seat), replicas=len(layout.pipelines)
-    )
+def stage_memory(layout: Layout, seats: Sequence[Seat]) -> StageMemory:
+    """Return the peak memory of one device of a stage, by part; `seats` are its ranges of layers."""
+    seat, held, replicas = seats[0], _held(layout, seats), len(layout.pipelines)
+    memory = seat.table.memory
+    if len(seats) == 1:
+        parts = memory.peak_parts(*_span(seat), in_flight=held[0], replicas=replicas)
+    else:
+        assert isinstance(memory, MemoryTable), "no engine with formulas of its own has other schedules than 1F1B"
+        first, end = np.array([_span(each) for each in seats]).T
+        parts = memory.peak_parts_of_ranges(first, end, in_flight=np.array(held), replicas=replicas)
     parts = {name: int(nbytes) for name, nbytes in parts.items()}
     return StageMemory(
         pipeline=seat.pipeline,
@@ -166,18 +177,30 @@ def stage_memory(layout: Layout, seat: Seat) -> StageMemory:
     )
 
 
-def _held(layout: Layout, seat: Seat) -> int:
-    """Return how many microbatches' activations a stage holds; an engine's own formulas count those of a long run."""
+def _held(layout: Layout, seats: Sequence[Seat]) -> tuple[int, ...]:
+    """Return how many microbatches' activations a stage holds of each of its ranges of layers when it holds most.
+
+    An engine's own formulas count those of a long run.
+    """
+    seat = seats[0]
     pipeline = layout.plan.pipelines[seat.pipeline]
     stages = len(pipeline.stages)
     if layout.scenario.engine.formulas is not None:
-        return stages - seat.index
-    if layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
-        return int(in_flight(stages, seat.index, pipeline.microbatches))
+        return (stages - seat.index,)
+    if len(seats) > 1:
+        kept = [float(each.table.memory.activation_bytes(*_span(each))) for each in seats]
+        moments = interleaved_held(stages, seat.index, pipeline.microbatches, len(seats))
+        return max(moments, key=lambda held: (sum(map(operator.mul, held, kept)), held))
+    if stages == 1 or layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
+        return (int(in_flight(stages, seat.index, pipeline.microbatches)),)
     # Activations stay until the gradients of the weights are there. Beside them lie the gradients of outputs that those
     # are made of: of a GPT block 11 parts where the activations are 16 (2026-11), here as many.
     put_off = min(seat.index, pipeline.microbatches)
-    return int(in_flight(stages, 0, pipeline.microbatches)) + put_off
+    return (int(in_flight(stages, 0, pipeline.microbatches)) + put_off,)
+
+
+def _span(seat: Seat) -> tuple[int, int]:
+    return seat.stage.first_layer, seat.stage.end_layer
 
 
 def _links(layout: Layout, traffic: Traffic) -> tuple[LinkUse, ...]:

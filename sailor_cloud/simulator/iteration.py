@@ -14,7 +14,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Waits
 from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.simulator.card import cut_flows
-from sailor_cloud.simulator.closed_form import boundary_pairs, filled_s, pipeline_s
+from sailor_cloud.simulator.closed_form import boundary_pairs, filled_s, interleaved_s, pipeline_s
 from sailor_cloud.simulator.engines import Formulas, StagePlace, Transfers
 from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
@@ -119,7 +119,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     """
     if layout.scenario.engine.formulas is not None:
         return _by_formulas(layout, layout.scenario.engine.formulas)
-    passes = sum(len(pipeline.stages) * pipeline.microbatches for pipeline in layout.plan.pipelines)
+    passes = sum(len(pipeline.visits) * pipeline.microbatches for pipeline in layout.plan.pipelines)
     if passes > _MOST_SHARED and layout.on_machine:
         return _as_shorter(layout, passes)
     return _run(layout, timeline=timeline and passes <= _MOST_RECORDED, on_machine=layout.on_machine)
@@ -127,11 +127,13 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 
 def _as_shorter(layout: Layout, passes: int) -> Iteration:
     """Return a long iteration on shared cores, which slow it down as much as one with fewer microbatches of each."""
-    pipelines = tuple(
-        replace(pipeline, microbatches=-(-pipeline.microbatches * _MOST_SHARED // passes))
-        for pipeline in layout.plan.pipelines
-    )
-    shorter = replace(layout, plan=replace(layout.plan, pipelines=pipelines))
+    pipelines = []
+    for pipeline in layout.plan.pipelines:
+        fewer = -(-pipeline.microbatches * _MOST_SHARED // passes)
+        if len(pipeline.visits) > len(pipeline.stages):
+            fewer += -fewer % len(pipeline.stages)
+        pipelines.append(replace(pipeline, microbatches=fewer))
+    shorter = replace(layout, plan=replace(layout.plan, pipelines=tuple(pipelines)))
     alone, shared = (_run(shorter, timeline=False, on_machine=shares) for shares in (False, True))
     iteration, slower = _run(layout, timeline=False, on_machine=False), shared.replay_s / alone.replay_s
     computing = [
@@ -151,7 +153,11 @@ def _as_shorter(layout: Layout, passes: int) -> Iteration:
 
 def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
     groups = sync_groups(layout)
-    flows = cut_flows([[seat.place.node for seat in seats] for seats in layout.pipelines])
+    # Cuts between the same stages carry tensors in turns.
+    rounds = [
+        seats[: len(plan.stages) + 1] for seats, plan in zip(layout.pipelines, layout.plan.pipelines, strict=True)
+    ]
+    flows = cut_flows([[seat.place.node for seat in seats] for seats in rounds])
     passes = _passes(layout, groups)
     times = [
         _pipeline_times(layout, seats, shared, p, passes)
@@ -160,15 +166,17 @@ def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
     replays = _replays(layout, times, spans=timeline or on_machine)
     ends, synced, sync_spans = _synchronise(layout, groups, replays)
     spans: list[TimelineSpan] = []
-    updated = {key: ends[key] + _update_s(layout, seat) for key, seat in _by_key(layout)}
+    updated = {key: ends[key] + _update_s(layout, seats) for key, seats in layout.devices.items()}
     total, gather_spans = _gather(layout, groups, times, updated, synced)
     waits = tuple(
-        _stage_waits(layout, seat, replays[seat.pipeline], passes[key].exposed_s, synced[key], total)
-        for key, seat in _by_key(layout)
+        _stage_waits(
+            layout, seats, replays[key[0]], sum(passes[seat.key].exposed_s for seat in seats), synced[key], total
+        )
+        for key, seats in layout.devices.items()
     )
     if timeline:
         spans = [*_compute_spans(replays), *sync_spans, *gather_spans]
-        spans += [_span(seat, "update", None, ends[key], updated[key]) for key, seat in _by_key(layout)]
+        spans += [_span(seats[0], "update", None, ends[key], updated[key]) for key, seats in layout.devices.items()]
         spans.sort(key=lambda span: (span.pipeline, span.stage, span.start_s, span.end_s, span.what))
     iteration = Iteration(
         closed_form_s=_closed_form_s(layout, times, groups),
@@ -249,7 +257,9 @@ def _on_shared_cores(
     Of what is computed, the seconds of its begin and of its end.
     """
     cores = layout.scenario.profiles.free_cores(len(layout.plan.nodes))
-    ranks = {key: seat.tp if of(seat.hardware.provider).on_this_machine else 0 for key, seat in _by_key(layout)}
+    ranks = {
+        key: seat.tp if of(seat.hardware.provider).on_this_machine else 0 for key, (seat, *_) in layout.devices.items()
+    }
     busy = [(start, end, ranks[key]) for key, start, end in computing if ranks[key]]
     clock = SharedClock.of(busy, cores=cores)
     total = float(clock.at(iteration.replay_s))
@@ -283,10 +293,6 @@ def _stretched(stage: StageWaits, compute_s: float, total_s: float) -> StageWait
     return replace(stage, waits=waits)
 
 
-def _by_key(layout: Layout) -> list[tuple[tuple[int, int], Seat]]:
-    return [((seat.pipeline, seat.index), seat) for seat in layout.seats]
-
-
 def _pipeline_times(
     layout: Layout,
     seats: tuple[Seat, ...],
@@ -295,14 +301,14 @@ def _pipeline_times(
     passes: Mapping[tuple[int, int], Passes],
 ) -> PipelineTimes:
     engine, activation, gradient = layout.scenario.engine, [], []
-    for (src, dst), shared in zip(itertools.pairwise(seats), flows, strict=True):
+    for (src, dst), shared in zip(itertools.pairwise(seats), itertools.cycle(flows), strict=False):
         pairs = boundary_pairs(src.tp, dst.tp)
         nbytes = _cut_bytes(src)
         there = layout.links.between_stages(src.place, dst.place, pairs=pairs, flows=shared)
         back = layout.links.between_stages(dst.place, src.place, pairs=pairs, flows=shared)
         activation.append(float(there.transfer_s(nbytes)) + engine.message_s)
         gradient.append(float(back.transfer_s(nbytes)) + engine.message_s)
-    each = [passes[seat.pipeline, seat.index] for seat in seats]
+    each = [passes[seat.key] for seat in seats]
     return PipelineTimes(
         forward_s=tuple(both.forward_s for both in each),
         backward_s=tuple(both.backward_s for both in each),
@@ -310,24 +316,25 @@ def _pipeline_times(
         gradient_s=tuple(gradient),
         microbatches=layout.plan.pipelines[pipeline].microbatches,
         weights_s=_weights_s(layout, seats),
+        turns=len(seats) // len(layout.plan.pipelines[pipeline].stages),
     )
 
 
 def _weights_s(layout: Layout, seats: Sequence[Seat]) -> tuple[float, ...]:
     """Return what each stage may put off of a backward pass; nothing where the schedule puts nothing off."""
-    if layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
+    if layout.plan.pipeline_schedule is not PipelineSchedule.ZERO_BUBBLE:
         return ()
     return tuple(float(seat.table.weights_s(seat.stage.first_layer, seat.stage.end_layer)) for seat in seats)
 
 
 def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], Passes]:
-    """Return the passes of each stage, by pipeline and stage; with ZeRO-2 and 3 weights and gradients move beside."""
-    beside = {key: (0.0, 0.0) for key, _ in _by_key(layout)}
+    """Return the passes of each visit, by pipeline and visit; with ZeRO-2 and 3 weights and gradients move beside."""
+    beside = {seat.key: (0.0, 0.0) for seat in layout.seats}
     for group in groups:
         for seat in group.members:
-            forward, backward = beside[seat.pipeline, seat.index]
-            beside[seat.pipeline, seat.index] = forward + group.forward_s, backward + group.backward_s
-    return {key: _beside(seat, *beside[key], layout.scenario.engine.shard_exposed) for key, seat in _by_key(layout)}
+            forward, backward = beside[seat.key]
+            beside[seat.key] = forward + group.forward_s, backward + group.backward_s
+    return {seat.key: _beside(seat, *beside[seat.key], layout.scenario.engine.shard_exposed) for seat in layout.seats}
 
 
 def _beside(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> Passes:
@@ -360,11 +367,10 @@ def _replay(times: PipelineTimes, transfers: Transfers, *, spans: bool) -> Pipel
     if spans:
         return replay(times, transfers, spans=True)
     ends = schedule_ends(times, transfers)
-    passes = zip(times.forward_s, times.backward_s, strict=True)
     return PipelineReplay(
         end_s=ends.end_s,
         last_backward_start_s=ends.last_backward_start_s,
-        compute_s=tuple(times.microbatches * (forward + backward) for forward, backward in passes),
+        compute_s=times.compute_s,
         transfer_s=ends.transfer_s,
         spans=(),
     )
@@ -378,7 +384,7 @@ def _synchronise(
     A sum begins when its last member is ready, and a stage's sums follow one another. With overlap a member is ready
     with the first bucket of gradients, and a sum ends no sooner than one bucket after the last of them.
     """
-    clock = {(seat.pipeline, seat.index): replays[seat.pipeline].end_s[seat.index] for seat in layout.seats}
+    clock = {(pipeline, stage): replays[pipeline].end_s[stage] for pipeline, stage in layout.devices}
     overlap = layout.scenario.engine.overlaps_sync(layout.plan.zero_stage)
     through = dict.fromkeys(clock, 0.0) if overlap else clock.copy()
     summed = dict.fromkeys(clock, 0.0)
@@ -387,7 +393,7 @@ def _synchronise(
         # A stage may hold nothing but a tied weight, which is summed apart.
         if len(group.members) < 2 or not group.sum_s:
             continue
-        keys = [(seat.pipeline, seat.index) for seat in group.members]
+        keys = [seat.device for seat in group.members]
         start = max(through[key] for key in keys)
         end = start + group.sum_s
         if overlap:
@@ -420,14 +426,18 @@ def _gather(
         held = held_up_s([_gather_of(layout, group, times) for group in reversed(groups) if group.gather_s], updated)
         for key, seconds in held.items():
             synced[key] += seconds
-        spans = [_span(seat, "gather", None, start, start + held[key]) for key, seat in _by_key(layout) if held[key]]
+        spans = [
+            _span(seat, "gather", None, start, start + held[key])
+            for key, (seat, *_) in layout.devices.items()
+            if held[key]
+        ]
         return start + max(held.values()), spans
     through = updated.copy()
     spans = []
     for group in groups:
         if not group.gather_s:
             continue
-        keys = [(seat.pipeline, seat.index) for seat in group.members]
+        keys = [seat.device for seat in group.members]
         begun = max(through[key] for key in keys)
         for key, seat in zip(keys, group.members, strict=True):
             through[key] = begun + group.gather_s
@@ -439,14 +449,14 @@ def _gather(
 def _gather_of(layout: Layout, group: SyncGroup, times: list[PipelineTimes]) -> Gather:
     bucket, needed = group.bucket(layout.scenario.engine.bucket_bytes), []
     for seat in group.members:
-        reached, stage = times[seat.pipeline].reached_s(seat.index), seat.stage
+        reached, stage = times[seat.pipeline].reached_s(seat.visit), seat.stage
         # A tied weight is used by the first layer, or by the last one alone.
         first = stage.end_layer - 1 if group.tied and stage.first_layer else max(group.first_layer, stage.first_layer)
         end = first + 1 if group.tied else min(group.end_layer, stage.end_layer)
         begun = reached + float(seat.table.forward_s(stage.first_layer, first))
         needed.append((begun, begun + (1.0 - bucket) * float(seat.table.forward_s(first, end))))
     return Gather(
-        members=[(seat.pipeline, seat.index) for seat in group.members],
+        members=[seat.device for seat in group.members],
         seconds=group.gather_s,
         bucket=bucket,
         needed_s=needed,
@@ -460,7 +470,7 @@ def _gradients_s(
     table, stage = seat.table, seat.stage
     halved = seat.index > 0 and layout.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
     pass_s = table.weights_s if halved else table.backward_s
-    last_pass = replays[seat.pipeline].last_backward_start_s[seat.index]
+    last_pass = replays[seat.pipeline].last_backward_start_s[seat.visit]
     done = last_pass + float(pass_s(stage.first_layer, stage.end_layer))
     if group.tied:
         return done, done
@@ -469,19 +479,21 @@ def _gradients_s(
     return last - (1.0 - bucket) * float(pass_s(first, end)), last
 
 
-def _update_s(layout: Layout, seat: Seat) -> float:
+def _update_s(layout: Layout, seats: Sequence[Seat]) -> float:
+    """Return the seconds of the optimizer step of a stage, whose ranges of layers the seats are."""
     shards = len(layout.pipelines)
-    step = layout.scenario.engine.idle_s
-    return step + float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards))
+    each = [float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards)) for seat in seats]
+    return layout.scenario.engine.idle_s + sum(each)
 
 
 def _stage_waits(
-    layout: Layout, seat: Seat, done: PipelineReplay, exposed_s: float, synced_s: float, total_s: float
+    layout: Layout, seats: Sequence[Seat], done: PipelineReplay, exposed_s: float, synced_s: float, total_s: float
 ) -> StageWaits:
     """Share out a stage's time; what a pass takes longer for what is exchanged beside it, `exposed_s`, is sync."""
+    seat = seats[0]
     exposed = exposed_s * layout.plan.pipelines[seat.pipeline].microbatches
     synced_s += exposed
-    compute = done.compute_s[seat.index] - exposed + _update_s(layout, seat)
+    compute = done.compute_s[seat.index] - exposed + _update_s(layout, seats)
     transfer = done.transfer_s[seat.index]
     bubble = total_s - compute - transfer - synced_s
     return StageWaits(
@@ -497,13 +509,16 @@ def _closed_form_s(layout: Layout, times: list[PipelineTimes], groups: tuple[Syn
     for each in set(times):
         compute = np.array(each.forward_s) + np.array(each.backward_s)
         cuts = np.array(each.activation_s) + np.array(each.gradient_s)
+        if each.turns > 1:
+            longest = max(longest, float(interleaved_s(compute.reshape(each.turns, -1), cuts, each.microbatches)))
+            continue
         seconds = float(pipeline_s(compute, cuts, each.microbatches, engine=engine))
         if each.halved:
             seconds = max(
                 seconds - filled_s(np.array(each.weights_s), each.microbatches), each.microbatches * compute.max()
             )
         longest = max(longest, seconds)
-    update = max(_update_s(layout, seat) for seat in layout.seats)
+    update = max(_update_s(layout, seats) for seats in layout.devices.values())
     return longest + makespan_s(groups) + update
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import Problem, RequestError
@@ -16,10 +16,14 @@ from sailor_cloud.workload import tp_problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One stage of one pipeline on its node."""
+    """One stage of one pipeline on its node; of a stage with several ranges of layers, one range.
+
+    `visit`: when a microbatch comes to it, counted from the pipeline's begin.
+    """
 
     pipeline: int
     index: int
+    visit: int
     stage: Stage
     hardware: Hardware
     place: Place
@@ -28,6 +32,15 @@ class Seat:
     @property
     def tp(self) -> int:
         return self.stage.tp
+
+    @property
+    def device(self) -> tuple[int, int]:
+        """The pipeline and the stage, which its ranges share."""
+        return self.pipeline, self.index
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.pipeline, self.visit
 
     @property
     def compute_s(self) -> float:
@@ -59,7 +72,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The seats of every pipeline, and the links between their places."""
+    """The seats of every pipeline in the order of visits, and the links between their places."""
 
     plan: Plan
     scenario: Scenario
@@ -81,6 +94,16 @@ class Layout:
     def seats(self) -> tuple[Seat, ...]:
         return tuple(seat for seats in self.pipelines for seat in seats)
 
+    @property
+    def devices(self) -> dict[tuple[int, int], tuple[Seat, ...]]:
+        """The seats that share devices, by pipeline and stage."""
+        found: dict[tuple[int, int], list[Seat]] = {
+            (p, s): [] for p, pipeline in enumerate(self.plan.pipelines) for s in range(len(pipeline.stages))
+        }
+        for seat in self.seats:
+            found[seat.device].append(seat)
+        return {device: tuple(seats) for device, seats in found.items()}
+
 
 def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """Return a plan's layout.
@@ -92,8 +115,16 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     nodes = {node.id: node for node in plan.nodes}
     pipelines = tuple(
         tuple(
-            _seat(plan, scenario, nodes, p, s, stage, pipeline.microbatch_size)
-            for s, stage in enumerate(pipeline.stages)
+            _seat(
+                plan,
+                scenario,
+                nodes,
+                p,
+                visit,
+                s,
+                replace(pipeline.stages[s], first_layer=held.start, end_layer=held.stop, later_ranges=()),
+            )
+            for visit, (s, held) in enumerate(pipeline.visits)
         )
         for p, pipeline in enumerate(plan.pipelines)
     )
@@ -105,10 +136,11 @@ def _seat(
     scenario: Scenario,
     nodes: dict[str, Node],
     pipeline: int,
+    visit: int,
     index: int,
     stage: Stage,
-    microbatch_size: int,
 ) -> Seat:
+    microbatch_size = plan.pipelines[pipeline].microbatch_size
     hardware = scenario.hardware(nodes[stage.node].offer)
     spread = len({each.node for each in plan.pipelines[pipeline].stages}) > 1
     key = (hardware.accelerator, stage.tp, microbatch_size, stage.recompute, plan.zero_stage, spread)
@@ -125,6 +157,7 @@ def _seat(
     return Seat(
         pipeline=pipeline,
         index=index,
+        visit=visit,
         stage=stage,
         hardware=hardware,
         place=place_of(hardware, stage.node),
@@ -187,8 +220,8 @@ def _schedule_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
     where, schedule, known = "plan.pipeline_schedule", plan.pipeline_schedule, scenario.engine.schedules
     if schedule not in known:
         return [Problem(path=where, message=f"is {schedule}, {scenario.engine.name} has {', '.join(known)}")]
-    if schedule is PipelineSchedule.ZERO_BUBBLE and plan.zero_stage >= 2:
-        message = f"is zero-bubble; ZeRO-{plan.zero_stage} scatters gradients after whole backward passes"
+    if schedule is not PipelineSchedule.ONE_F_ONE_B and plan.zero_stage >= 2:
+        message = f"is {schedule}; ZeRO-{plan.zero_stage} scatters gradients after the backward passes of 1f1b"
         return [Problem(path=where, message=message, hint="1f1b, or ZeRO-0 or 1")]
     if schedule is PipelineSchedule.ZERO_BUBBLE and scenario.job.training.compile:
         message = "is zero-bubble, which halves backward passes; compiled layers can't be"

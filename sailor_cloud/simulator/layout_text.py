@@ -14,7 +14,7 @@ from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator.degrees import LAYOUT, NODES, Degrees, NodeGroup, plan_of_degrees, problems_without_nodes
 from sailor_cloud.simulator.scenario import Scenario
 
-_NUMBERS = ("tp", "pp", "dp", "microbatch", "zero")
+_NUMBERS = ("tp", "pp", "dp", "microbatch", "zero", "chunks")
 _RECOMPUTE, _SCHEDULE = "recompute", "schedule"
 _RECOMPUTED = {kind.name.lower(): kind for kind in Recompute}
 _SCHEDULES = {each.value: each for each in PipelineSchedule}
@@ -76,6 +76,7 @@ def parse_layout(text: str) -> tuple[Degrees | None, list[Problem]]:
         zero_stage=numbers.get("zero"),
         recompute=_RECOMPUTED.get(words.get(_RECOMPUTE, "none"), Recompute.NONE),
         schedule=_SCHEDULES.get(words.get(_SCHEDULE, ""), PipelineSchedule.ONE_F_ONE_B),
+        chunks=numbers.get("chunks"),
     )
     return degrees, problems
 

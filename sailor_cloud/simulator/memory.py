@@ -133,9 +133,20 @@ class MemoryTable:
         Allocator: what it holds beyond the tensors, and inputs gathered ahead; it gives back what doesn't fit.
         """
         parts = self._tensors(first, end, in_flight, replicas)
+        return self._with_overheads(parts, np.where(self._is_whole(first, end), self.gathered_bytes, 0.0))
+
+    def peak_parts_of_ranges(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int) -> dict[str, Any]:
+        """Return the peak bytes of one device that holds several ranges of layers; inputs have one shape [ranges].
+
+        Counted for each range, though one works at a time: what one layer needs while it computes, and buckets.
+        """
+        parts = self._tensors(first, end, in_flight, replicas)
+        return self._with_overheads({name: each.sum() for name, each in parts.items()}, np.zeros(()))
+
+    def _with_overheads(self, parts: dict[str, Any], ahead: Any) -> dict[str, Any]:
+        """Add what is held beside the tensors; `ahead`: bytes of inputs that are gathered ahead."""
         tensors: Any = sum(parts.values())
         least = np.rint(tensors * self.fragments).astype(np.int64)
-        ahead = np.where(self._is_whole(first, end), self.gathered_bytes, 0.0)
         held = np.rint((tensors + ahead) * (1.0 + self.reserve)).astype(np.int64) - tensors
         parts["allocator"] = np.clip(self.limit_bytes - self.framework_bytes - tensors, least, np.maximum(held, least))
         parts["framework"] = np.full(tensors.shape, self.framework_bytes, dtype=np.int64)

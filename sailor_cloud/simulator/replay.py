@@ -1,8 +1,8 @@
 """Replays the schedule of one pipeline operation by operation, in the order in which the runtime runs it.
 
-That is DeepSpeed's of 1F1B, and torch's of a zero-bubble schedule. A stage works through its operations one after the
-other. A send starts when its tensor is there and, depending on the program, holds both ends, the receiver only, or
-neither.
+That is DeepSpeed's of 1F1B, and torch's of a zero-bubble or an interleaved schedule. A stage works through its
+operations one after the other. A send starts when its tensor is there and, depending on the program, holds both ends,
+the receiver only, or neither.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ class Operation(IntEnum):
 
 
 Step = tuple[Operation, int]
+# With the number of the stage's range of layers.
+Turn = tuple[Operation, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
     """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way.
 
-    `weights_s`: the part of each backward pass that a zero-bubble schedule puts off; empty under 1F1B.
+    `weights_s`: the part of each backward pass that a zero-bubble schedule puts off; empty under 1F1B. Where stages
+    have several ranges of layers, `turns`, passes and cuts are those of each visit, in the microbatch's order.
     """
 
     forward_s: tuple[float, ...]
@@ -41,15 +44,26 @@ class PipelineTimes:
     gradient_s: tuple[float, ...]
     microbatches: int
     weights_s: tuple[float, ...] = ()
+    turns: int = 1
+
+    @property
+    def stages(self) -> int:
+        return len(self.forward_s) // self.turns
+
+    @property
+    def compute_s(self) -> tuple[float, ...]:
+        """Seconds that each stage computes in an iteration."""
+        passes = [forward + backward for forward, backward in zip(self.forward_s, self.backward_s, strict=True)]
+        return tuple(self.microbatches * sum(passes[stage :: self.stages]) for stage in range(self.stages))
 
     @property
     def halved(self) -> bool:
         """Whether backward passes are halved; one stage alone has no bubble to fill."""
         return bool(self.weights_s) and len(self.forward_s) > 1
 
-    def reached_s(self, stage: int) -> float:
-        """Return when the first microbatch is at a stage."""
-        return sum(self.forward_s[:stage]) + sum(self.activation_s[:stage])
+    def reached_s(self, visit: int) -> float:
+        """Return when the first microbatch may be at a stage."""
+        return sum(self.forward_s[:visit]) + sum(self.activation_s[:visit])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +81,7 @@ class Span:
 class PipelineReplay:
     """When each stage has finished its last pass, how long it computed and how long tensors held it up.
 
-    `last_backward_start_s`: of the pass that completes the gradients of the weights.
+    `last_backward_start_s`: of the pass that completes the gradients of the weights, by visit.
     """
 
     end_s: tuple[float, ...]
@@ -152,6 +166,53 @@ def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step,
     return tuple(steps)
 
 
+@lru_cache(maxsize=4096)
+def interleaved_steps(stages: int, stage: int, microbatches: int, turns: int) -> tuple[Turn, ...]:
+    """Return the operations of one stage of several with so many ranges of layers, whose tensors are sent at once.
+
+    Microbatches, a multiple of the stages, go through each range in lots of as many as there are stages. A stage begins
+    with the forward passes of a lot through all ranges but the last, and two more for each stage behind it, then
+    alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
+    """
+    lot, count, last = stages * turns, microbatches * turns, stages * turns - 1
+    ahead = min((turns - 1) * stages + 2 * (stages - 1 - stage), count)
+    steps: list[Turn] = []
+    for number in range(count + ahead):
+        if number < count:
+            turn, place = divmod(number % lot, stages)
+            microbatch, visit = number // lot * stages + place, turn * stages + stage
+            if visit > 0:
+                steps.append((Operation.RECEIVE_ACTIVATION, microbatch, turn))
+            steps.append((Operation.FORWARD, microbatch, turn))
+            if visit < last:
+                steps.append((Operation.SEND_ACTIVATION, microbatch, turn))
+        back = number - ahead
+        if back < 0:
+            continue
+        turn, place = divmod(back % lot, stages)
+        turn = turns - 1 - turn
+        microbatch, visit = back // lot * stages + place, turn * stages + stage
+        if visit < last:
+            steps.append((Operation.RECEIVE_GRADIENT, microbatch, turn))
+        steps.append((Operation.BACKWARD, microbatch, turn))
+        if visit > 0:
+            steps.append((Operation.SEND_GRADIENT, microbatch, turn))
+    return tuple(steps)
+
+
+@lru_cache(maxsize=4096)
+def interleaved_held(stages: int, stage: int, microbatches: int, turns: int) -> tuple[tuple[int, ...], ...]:
+    """Return how many microbatches a stage may hold of each of its ranges of layers, by all moments that differ."""
+    held, met = [0] * turns, set()
+    for what, _, turn in interleaved_steps(stages, stage, microbatches, turns):
+        if what is Operation.FORWARD:
+            held[turn] += 1
+            met.add(tuple(held))
+        elif what is Operation.BACKWARD:
+            held[turn] -= 1
+    return tuple(sorted(met))
+
+
 def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -> PipelineReplay:
     """Run one pipeline's iteration and say when each stage is through; `spans` also records every operation."""
     runner = _Runner(times, transfers, record=spans)
@@ -159,10 +220,7 @@ def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -
     return PipelineReplay(
         end_s=tuple(runner.clock),
         last_backward_start_s=tuple(runner.last_backward_start),
-        compute_s=tuple(
-            times.microbatches * (forward + backward)
-            for forward, backward in zip(times.forward_s, times.backward_s, strict=True)
-        ),
+        compute_s=times.compute_s,
         transfer_s=tuple(runner.transfer),
         spans=tuple(runner.spans),
     )
@@ -184,12 +242,18 @@ _OTHER_END = {
 
 
 @lru_cache(maxsize=4096)
-def _program(stages: int, stage: int, microbatches: int, eager: bool, halved: bool) -> tuple[tuple[int, int], ...]:
+def _program(
+    stages: int, stage: int, microbatches: int, eager: bool, halved: bool, turns: int
+) -> tuple[tuple[int, int, int], ...]:
+    """Return the operations of a stage, each with its microbatch and the visit that it belongs to."""
+    if turns > 1:
+        steps = interleaved_steps(stages, stage, microbatches, turns)
+        return tuple((int(what), m, turn * stages + stage) for what, m, turn in steps)
     if halved:
-        steps = zero_bubble_steps(stages, stage, microbatches)
+        plain = zero_bubble_steps(stages, stage, microbatches)
     else:
-        steps = stage_steps(stages, stage, microbatches, eager=eager)
-    return tuple((int(what), m) for what, m in steps)
+        plain = stage_steps(stages, stage, microbatches, eager=eager)
+    return tuple((int(what), m, stage) for what, m in plain)
 
 
 class _Runner:
@@ -199,52 +263,57 @@ class _Runner:
         self.times = times
         self.transfers = transfers
         self.record = record
-        self.stages = len(times.forward_s)
+        self.stages, visits = times.stages, len(times.forward_s)
         # Transfers that nobody waits for can only hide behind compute if they start as soon as they can.
         eager = transfers is Transfers.OVERLAPPED
-        assert eager or not times.halved, "no engine whose transfers keep stages waiting has halved backward passes"
+        plain = times.turns == 1 and not times.halved
+        assert eager or plain, "no engine whose transfers keep stages waiting has another schedule than 1F1B"
         self.programs = [
-            _program(self.stages, stage, times.microbatches, eager, times.halved) for stage in range(self.stages)
+            _program(self.stages, stage, times.microbatches, eager, times.halved, times.turns)
+            for stage in range(self.stages)
         ]
-        self.seconds = [_operation_seconds(times, stage) for stage in range(self.stages)]
+        self.seconds = [_operation_seconds(times, visit) for visit in range(visits)]
         self.at = [0] * self.stages
         self.clock = [0.0] * self.stages
         self.transfer = [0.0] * self.stages
-        self.last_backward_start = [0.0] * self.stages
-        # When tensors are there to be received, by stage in the order of microbatches: activations and gradients.
-        self.activations: list[list[float]] = [[] for _ in range(self.stages)]
-        self.gradients: list[list[float]] = [[] for _ in range(self.stages)]
+        self.last_backward_start = [0.0] * visits
+        # When tensors are there to be received, by visit in the order of microbatches: activations and gradients.
+        self.activations: list[list[float]] = [[] for _ in range(visits)]
+        self.gradients: list[list[float]] = [[] for _ in range(visits)]
         # When a direction of a cut is free again, for transfers that nobody waits for.
         self.free: dict[tuple[int, int], float] = {}
         self.spans: list[Span] = []
 
     def run(self) -> None:
         advance = self._advance_blocking if self.transfers is Transfers.BLOCKING else self._advance
-        waiting = list(range(self.stages))
+        stages, waiting = self.stages, list(range(self.stages))
+        # From the last stage tensors come back to the first one where stages have several ranges.
+        around = self.times.turns > 1
         while waiting:
             stage = waiting.pop()
             if advance(stage):
-                waiting.extend(other for other in (stage - 1, stage + 1) if 0 <= other < self.stages)
+                near = (stage - 1, stage + 1)
+                waiting.extend(other % stages for other in near if around or 0 <= other < stages)
         assert all(place == len(program) for place, program in zip(self.at, self.programs, strict=True))
 
     def _advance(self, stage: int) -> bool:
         """Run a stage until it lacks a tensor; tell whether it got anywhere. Only receiving may take its time."""
-        program, seconds, place = self.programs[stage], self.seconds[stage], self.at[stage]
+        program, every, place = self.programs[stage], self.seconds, self.at[stage]
         started, clock, record = place, self.clock[stage], self.record
         waits, overlapped = self.transfers is Transfers.RECEIVER, self.transfers is Transfers.OVERLAPPED
-        for what, microbatch in itertools.islice(program, place, None):
-            start = clock
+        for what, microbatch, visit in itertools.islice(program, place, None):
+            start, seconds = clock, every[visit]
             if what <= _BACKWARD or what == _WEIGHT_GRADIENTS:
                 if what != _FORWARD:
-                    self.last_backward_start[stage] = start
+                    self.last_backward_start[visit] = start
                 clock += seconds[what]
             elif what in _SENDS:
-                there = self._post(stage, what, microbatch, clock) if overlapped else clock
-                (self.activations[stage + 1] if what == _SEND_ACTIVATION else self.gradients[stage - 1]).append(there)
+                there = self._post(stage, visit, what, microbatch, clock) if overlapped else clock
+                (self.activations[visit + 1] if what == _SEND_ACTIVATION else self.gradients[visit - 1]).append(there)
                 place += 1
                 continue
             else:
-                arrived = self.activations[stage] if what == _RECEIVE_ACTIVATION else self.gradients[stage]
+                arrived = self.activations[visit] if what == _RECEIVE_ACTIVATION else self.gradients[visit]
                 if len(arrived) <= microbatch:
                     break
                 there = arrived[microbatch]
@@ -261,10 +330,10 @@ class _Runner:
         self.at[stage], self.clock[stage] = place, clock
         return place > started
 
-    def _post(self, stage: int, what: int, microbatch: int, now: float) -> float:
-        """Hand a tensor to the network and return when it is there; a direction of a cut carries one at a time."""
+    def _post(self, stage: int, visit: int, what: int, microbatch: int, now: float) -> float:
+        """Hand a tensor to the network and return when it is there; a stage sends one at a time each way."""
         start = max(now, self.free.get((what, stage), 0.0))
-        there = self.free[what, stage] = start + self.seconds[stage][what]
+        there = self.free[what, stage] = start + self.seconds[visit][what]
         if self.record:
             self._note(stage, what, microbatch, start, there)
         return there
@@ -277,7 +346,7 @@ class _Runner:
         program, seconds, clock, at = self.programs[stage], self.seconds[stage], self.clock, self.at
         started, end = at[stage], len(program)
         while at[stage] < end:
-            what, microbatch = program[at[stage]]
+            what, microbatch, _ = program[at[stage]]
             start = clock[stage]
             if what <= _BACKWARD:
                 if what == _BACKWARD:
@@ -289,7 +358,7 @@ class _Runner:
                 step, counterpart = _OTHER_END[what]
                 partner = stage + step
                 theirs = self.programs[partner]
-                if at[partner] == len(theirs) or theirs[at[partner]] != (counterpart, microbatch):
+                if at[partner] == len(theirs) or theirs[at[partner]] != (counterpart, microbatch, partner):
                     break
                 start = max(start, clock[partner])
                 clock[stage] = clock[partner] = start + seconds[what]
@@ -307,12 +376,12 @@ class _Runner:
         self.spans.append(Span(stage=stage, what=name, microbatch=microbatch, start_s=start_s, end_s=end_s))
 
 
-def _operation_seconds(times: PipelineTimes, stage: int) -> tuple[float, ...]:
-    """Seconds of every operation of a stage, in the order of Operation."""
-    before, after = stage > 0, stage < len(times.forward_s) - 1
-    received = times.activation_s[stage - 1] if before else 0.0
-    sent = times.activation_s[stage] if after else 0.0
-    received_back = times.gradient_s[stage] if after else 0.0
-    sent_back = times.gradient_s[stage - 1] if before else 0.0
-    later = times.weights_s[stage] if times.halved and before else 0.0
-    return (times.forward_s[stage], times.backward_s[stage] - later, received, sent, received_back, sent_back, later)
+def _operation_seconds(times: PipelineTimes, visit: int) -> tuple[float, ...]:
+    """Seconds of every operation of a stage at a visit, in the order of Operation."""
+    before, after = visit > 0, visit < len(times.forward_s) - 1
+    received = times.activation_s[visit - 1] if before else 0.0
+    sent = times.activation_s[visit] if after else 0.0
+    received_back = times.gradient_s[visit] if after else 0.0
+    sent_back = times.gradient_s[visit - 1] if before else 0.0
+    later = times.weights_s[visit] if times.halved and before else 0.0
+    return (times.forward_s[visit], times.backward_s[visit] - later, received, sent, received_back, sent_back, later)

@@ -8,6 +8,7 @@ maxima.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace as replaced
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,15 +25,15 @@ Floats = NDArray[np.float64]
 _EQUAL = 1e-12
 # Rounds that are run before the matrix is made: that takes about as long.
 _RUN = 500
-# Programs of halved backward passes, or whose transfers keep stages waiting, are run up to so many microbatches;
-# beyond, `_STRIDE` of them more take always as long. That is exact for schedules that repeat after a divisor of it.
-_MOST, _STRIDE = 1680, 840
+# Programs of other schedules, or whose transfers keep stages waiting, are run up to twice so many microbatches; beyond,
+# as many of them more take always as long. That is exact for schedules that repeat after a divisor of it.
+_STRIDE = 840
 # Pipelines whose ends are kept; a search asks for the same ones again and again.
 _KEPT = 1 << 15
 
 
 class ScheduleEnds(NamedTuple):
-    """Per stage the end of its passes, the begin of its last backward pass, and how long tensors held it up."""
+    """Per stage the end of its passes and what it waited for tensors, per visit the begin of its last backward pass."""
 
     end_s: tuple[float, ...]
     last_backward_start_s: tuple[float, ...]
@@ -42,12 +43,14 @@ class ScheduleEnds(NamedTuple):
 @lru_cache(maxsize=_KEPT)
 def schedule_ends(times: PipelineTimes, transfers: Transfers) -> ScheduleEnds:
     """Return when the stages of a pipeline are through, in seconds of the iteration."""
-    if transfers is Transfers.OVERLAPPED and not times.halved:
+    if transfers is Transfers.OVERLAPPED and not times.halved and times.turns == 1:
         return _overlapped(times)
-    if times.microbatches <= _MOST:
+    # Stages with several ranges of layers go through multiples of their number.
+    stride = _STRIDE if times.turns == 1 else math.lcm(_STRIDE, times.stages)
+    if times.microbatches <= 2 * stride:
         return _ends(times, transfers)
-    more, rest = divmod(times.microbatches - _MOST, _STRIDE)
-    first, second = (_ends(replaced(times, microbatches=count + rest), transfers) for count in (_MOST - _STRIDE, _MOST))
+    more, rest = divmod(times.microbatches - 2 * stride, stride)
+    first, second = (_ends(replaced(times, microbatches=count + rest), transfers) for count in (stride, 2 * stride))
     return ScheduleEnds(
         *(
             tuple(after + more * (after - before) for before, after in zip(*both, strict=True))

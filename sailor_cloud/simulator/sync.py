@@ -123,7 +123,7 @@ def makespan_s(groups: Iterable[SyncGroup]) -> float:
     """Return the seconds of all sums if every stage starts them at once; a stage takes part in one at a time."""
     through: dict[tuple[int, int], float] = {}
     for group in groups:
-        keys = [(seat.pipeline, seat.index) for seat in group.members]
+        keys = [seat.device for seat in group.members]
         done = max(through.get(key, 0.0) for key in keys) + group.sum_s + group.gather_s
         through.update(dict.fromkeys(keys, done))
     return max(through.values(), default=0.0)
@@ -206,7 +206,7 @@ def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: float) -> float:
 
 def _timed(layout: Layout, groups: list[SyncGroup]) -> tuple[SyncGroup, ...]:
     """Return the groups with their seconds, cards shared."""
-    rings = [[((seat.pipeline, seat.index), seat.place.node) for seat in group.members] for group in groups]
+    rings = [[(seat.device, seat.place.node) for seat in group.members] for group in groups]
     return tuple(_with_seconds(layout, group, flows) for group, flows in zip(groups, ring_flows(rings), strict=True))
 
 

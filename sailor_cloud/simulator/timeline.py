@@ -17,7 +17,7 @@ def trace_events(plan: Plan, spans: Sequence[TimelineSpan]) -> dict[str, Any]:
     for p, pipeline in enumerate(plan.pipelines):
         names.append(_name("process_name", p, 0, f"pipeline {pipeline.id}"))
         for s, stage in enumerate(pipeline.stages):
-            title = f"stage {s}: layers {stage.first_layer}-{stage.end_layer - 1} on {stage.node}, tp {stage.tp}"
+            title = f"stage {s}: layers {stage.layers_text} on {stage.node}, tp {stage.tp}"
             names.append(_name("thread_name", p, s, title))
     return {"displayTimeUnit": "ms", "traceEvents": [*names, *(_event(span) for span in spans)]}
 

@@ -208,7 +208,7 @@ def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
     for group in iteration.groups:
         for seat in group.members:
             passes = layout.plan.pipelines[seat.pipeline].microbatches * (group.forward_s + group.backward_s)
-            key = (seat.pipeline, seat.index)
+            key = seat.device
             taken[key] = taken.get(key, 0.0) + group.sum_s + group.gather_s + passes
     return max(taken.values(), default=0.0)
 

@@ -17,7 +17,7 @@ import torch
 from factories.run_specs import SHORT_TRAINING, TINY, run_spec
 from factories.scenarios import GCP, chain, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.launch.fleet.run_spec import model_spec
-from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
@@ -39,6 +39,7 @@ UNEQUAL_CUT = [(4, 2, [(0, 4, 1), (4, 6, 1)]), (1, 4, [(0, 2, 1), (2, 6, 1)])]
 THREE_AGAINST_ONE = [(4, 2, [(0, 6, 3)]), (2, 2, [(0, 6, 1)])]
 THREE_AGAINST_TWO = [(4, 2, [(0, 6, 3)]), (2, 2, [(0, 6, 2)])]
 ONE_INTO_TWO = [(3, 4, [(0, 2, 1), (2, 6, 2)])]
+TURNS = [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]
 GROUPED = {"heads": 6, "kv_heads": 3, "ffn_size": 40, "tied_head": False}
 OPT_350M = {"model_type": "opt", "embedding_size": 12}
 
@@ -127,6 +128,34 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "pipeline_schedule": "zero-bubble",
         "node_of_rank": ["fast", "slow", "slow", "fast"],
         "accelerators": {"slow": "CPU-slow"},
+    },
+    "interleaved, two replicas cut differently, clipping": {
+        "pipelines": [(2, 4, TURNS), (1, 4, [(0, 1, 1, (2, 4)), (1, 2, 1, (4, 6))])],
+        "pipeline_schedule": "interleaved",
+        "training": {"gradient_clipping": 0.5},
+    },
+    "interleaved, tp 2, tied, recomputed, dropout": {
+        "pipelines": [(3, 4, [(0, 2, 2, (3, 4)), (2, 3, 2, (4, 6))])],
+        "pipeline_schedule": "interleaved",
+        "recompute": 1,
+        "training": {"dropout": 0.1, "gradient_clipping": 0.5},
+    },
+    "interleaved, tp 2 into tp 1, beside one device, zero-1, untied": {
+        "pipelines": [(2, 4, [(0, 2, 2, (3, 4)), (2, 3, 1, (4, 6))]), (4, 1, [(0, 6, 1)])],
+        "pipeline_schedule": "interleaved",
+        "model": {"tied_head": False},
+        "zero_stage": 1,
+        "limits": {"bucket": 500},
+    },
+    "interleaved, three ranges, llama": {
+        "pipelines": [(3, 4, [(0, 1, 1, (2, 3), (4, 5)), (1, 2, 1, (3, 4), (5, 6))])],
+        "pipeline_schedule": "interleaved",
+        "model": {"model_type": "llama", **GROUPED},
+    },
+    "interleaved, three stages, every second block recomputed": {
+        "pipelines": [(2, 6, [(0, 1, 1, (3, 4)), (1, 2, 1, (4, 5)), (2, 3, 1, (5, 6))])],
+        "pipeline_schedule": "interleaved",
+        "recompute": 2,
     },
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
     "sums over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES},
@@ -239,6 +268,7 @@ LOW_CASES: dict[str, dict[str, Any]] = {
     "fp16": {"pipelines": UNEQUAL_TP},
     "fp16, zero-1, llama": {"pipelines": UNEQUAL_TP, "zero_stage": 1, "model": {"model_type": "llama", **GROUPED}},
     "bf16, zero bubble": {"pipelines": UNEQUAL_TP, "pipeline_schedule": "zero-bubble"},
+    "bf16, interleaved": {"pipelines": [(3, 4, TURNS)], "pipeline_schedule": "interleaved"},
     "bf16 sums of fp32, zero-1": {"pipelines": THREE_PIPELINES, "zero_stage": 1, "training": SUMS},
     "bf16 sums of fp32 over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES, "training": SUMS},
     "bf16, zero-1, recomputed, slow devices": {
@@ -338,6 +368,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 # Plans over two zones whose traffic is compared with the bill's: each pipeline's zones and cuts.
 METERED: dict[str, dict[str, Any]] = {
     "tp 4 into tp 4": {"devices": 4, "pipelines": [("ab", (0, 3, 6))]},
+    "interleaved, tp 2 into tp 2": {"devices": 2, "pipelines": [("ab", (0, 2, 3))], "later": [((3, 4),), ((4, 6),)]},
     "zero-1 moves as much as plain sums": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "zero_stage": 1},
     "zones that meet every third step": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "sync_every": 3},
     "sums in bf16": {"devices": 1, "pipelines": [("a", (0, 6)), ("b", (0, 6))], "sums": "bf16"},
@@ -374,7 +405,14 @@ def metered_scenario(case: dict[str, Any]) -> tuple[Scenario, Plan]:
         chain(p, [offers[zone] for zone in zones], cuts, microbatch_size=size, microbatches=count)
         for p, (zones, cuts) in enumerate(case["pipelines"])
     ]
-    return scenario, make_plan(scenario, chains, zero_stage=case.get("zero_stage", 0))
+    plan = make_plan(scenario, chains, zero_stage=case.get("zero_stage", 0))
+    if "later" in case:
+        [pipeline] = plan.pipelines
+        both = zip(pipeline.stages, case["later"], strict=True)
+        stages = tuple(dataclasses.replace(stage, later_ranges=later) for stage, later in both)
+        pipelines = (dataclasses.replace(pipeline, stages=stages),)
+        plan = dataclasses.replace(plan, pipelines=pipelines, pipeline_schedule=PipelineSchedule.INTERLEAVED)
+    return scenario, plan
 
 
 def metered(metered_cases: dict[str, dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -387,11 +425,12 @@ def metered(metered_cases: dict[str, dict[str, Any]], folder: Path) -> list[dict
                 (
                     pipeline.microbatch_size,
                     pipeline.microbatches,
-                    [(stage.first_layer, stage.end_layer, stage.tp) for stage in pipeline.stages],
+                    [(stage.first_layer, stage.end_layer, stage.tp, *stage.later_ranges) for stage in pipeline.stages],
                 )
                 for pipeline in plan.pipelines
             ],
             directory=folder,
+            pipeline_schedule=plan.pipeline_schedule.value,
             training={
                 "global_batch_size": scenario.job.training.global_batch_size,
                 "sequence_length": 256,
@@ -477,9 +516,9 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
     """Return cases that follow each other in one folder of checkpoints, each under another plan."""
     folder.mkdir()
     plans = {
-        "first": (UNEQUAL_TP, 1, "zero-bubble"),
+        "first": ([(2, 4, TURNS), (1, 4, TURNS)], 1, "interleaved"),
         "second": (UNEQUAL_CUT, 0, "1f1b"),
-        "third": (THREE_AGAINST_ONE, 1, "zero-bubble"),
+        "third": ([(2, 4, [(0, 2, 2, (3, 4)), (2, 3, 1, (4, 6))]), (4, 1, [(0, 6, 1)])], 1, "interleaved"),
     }
     # Twenty samples are read three times over and more, so that epochs end within steps and within generations.
     np.save(folder / "tokens.npy", np.random.default_rng(3).integers(0, 64, 20 * 16 + 1, dtype=np.uint16))
@@ -495,7 +534,8 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
         for name, (pipelines, zero_stage, schedule) in plans.items()
     ]
     # The last one finds the newest checkpoint damaged, and goes on from the one before.
-    cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": run_spec(UNEQUAL_CUT, **common)})
+    spec = run_spec(UNEQUAL_CUT, pipeline_schedule="zero-bubble", **common)
+    cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": spec})
     return cases
 
 

@@ -76,16 +76,38 @@ def test_zero_2_and_3_are_refused_where_ranks_would_not_meet(tmp_path, stage, pi
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_zero_2_and_3_are_refused_beside_halved_backward_passes(tmp_path, stage):
-    two = [(6, 1, [(0, 3, 1), (3, 6, 1)])] * 2
-    with pytest.raises(RefusedError, match="whole backward passes; it can't do with a zero-bubble schedule"):
-        trainer.check(run_spec(two, directory=tmp_path, zero_stage=stage, pipeline_schedule="zero-bubble"))
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    [("zero-bubble", [(0, 3, 1), (3, 6, 1)]), ("interleaved", [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))])],
+)
+def test_zero_2_and_3_are_refused_beside_other_schedules_than_1f1b(tmp_path, stage, schedule, stages):
+    with pytest.raises(RefusedError, match=f"the backward passes of 1f1b; it can't do with {schedule}"):
+        trainer.check(run_spec([(3, 2, stages)] * 2, directory=tmp_path, zero_stage=stage, pipeline_schedule=schedule))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pipeline", "message"),
+    [
+        ("1f1b", (3, 4, [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]), "hold 2 ranges of layers; one each is what 1f1b has"),
+        ("interleaved", (3, 4, [(0, 3, 1), (3, 6, 1)]), "hold 1 ranges of layers; as many, two or more, each"),
+        ("interleaved", (3, 4, [(0, 2, 1, (4, 6)), (2, 4, 1)]), "hold 1 and 2 ranges of layers"),
+        ("interleaved", (4, 3, [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]), "3 microbatches, no multiple of its 2 stages"),
+        (
+            "interleaved",
+            (3, 4, [(0, 2, 1, (3, 5)), (2, 3, 1, (4, 6))]),
+            r"holds layers \[4, 6\), expected them to start",
+        ),
+    ],
+)
+def test_ranges_that_no_schedule_takes_are_refused(tmp_path, schedule, pipeline, message):
+    with pytest.raises(RefusedError, match=message):
+        trainer.check(run_spec([pipeline], directory=tmp_path, pipeline_schedule=schedule))
 
 
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ("gpipe", "unknown pipeline schedule 'gpipe'; known: 1f1b, zero-bubble"),
+        ("gpipe", "unknown pipeline schedule 'gpipe'; known: 1f1b, zero-bubble, interleaved"),
         ("zero-bubble", "a zero-bubble schedule halves backward passes, which compiled layers can't: leave one out"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_zero_bubble_schedule_is_faster_and_every_stage_holds_what_the_first_d
 @pytest.mark.parametrize(
     ("zero_stage", "training", "message"),
     [
-        (2, {}, r"plan.pipeline_schedule: is zero-bubble; ZeRO-2 scatters gradients after whole backward passes"),
+        (2, {}, r"plan.pipeline_schedule: is zero-bubble; ZeRO-2 scatters gradients after the backward passes of 1f1b"),
         (0, {"compile": True}, r"plan.pipeline_schedule: is zero-bubble, which halves backward passes; compiled"),
     ],
 )
@@ -163,3 +163,91 @@ def test_a_zero_bubble_schedule_is_refused_where_backward_passes_stay_whole(
     plan = plan_of_degrees(degrees, nodes(scenario, {("A100-40", 8): 2}), scenario)
     with pytest.raises(RequestError, match=message):
         evaluate(plan, scenario)
+
+
+INTERLEAVED = Degrees(pp=4, dp=4, schedule=PipelineSchedule.INTERLEAVED)
+
+
+def test_an_interleaved_schedule_is_faster_and_a_device_holds_the_sum_of_its_ranges() -> None:
+    counts = {("A100-40", 8): 2}
+    usual, before = simulated(Degrees(pp=4, dp=4), scenario_of(), counts)
+    plan, found = simulated(INTERLEAVED, scenario_of(), counts)
+    first = plan.pipelines[0]
+    assert (plan.world_size, len(first.stages)) == (usual.world_size, 4)
+    assert [layers for _, layers in first.visits] == [
+        range(*span) for span in [(0, 4), (4, 7), (7, 10), (10, 13), (13, 16), (16, 19), (19, 22), (22, 26)]
+    ]
+    assert found.prediction.iteration_s_replay < before.prediction.iteration_s_replay
+    assert len(found.prediction.memory) == len(found.stage_waits) == 16
+    shares = [
+        sum(stage.parts[name] for stage in each.prediction.memory[:4]) / 2**30
+        for each in (before, found)
+        for name in ("weights", "optimizer", "framework")
+    ]
+    assert shares[3:] == pytest.approx(shares[:3], rel=1e-6)
+    # Half the bubble, for more microbatches in flight.
+    held = [each.prediction.memory[0].parts["activations"] for each in (before, found)]
+    assert held[1] > 1.2 * held[0]
+    for stage in found.stage_waits:
+        waits = stage.waits
+        total = waits.compute_s + waits.transfer_s + waits.bubble_s + waits.sync_s
+        assert total == pytest.approx(found.prediction.iteration_s_replay)
+
+
+def test_more_chunks_wait_less_and_send_more_between_zones() -> None:
+    scenario = scenario_of(batch=16)
+    groups = [
+        NodeGroup(count=1, hardware=offer_in(scenario, zone, "A100-40", devices=1))
+        for zone in ("us-central1-a", "us-central1-b")
+    ]
+    bytes_ = []
+    for chunks in (1, 2, 4):
+        schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_F_ONE_B
+        degrees = Degrees(pp=2, dp=1, schedule=schedule, chunks=chunks)
+        evaluation = evaluate(plan_of_degrees(degrees, groups, scenario), scenario)
+        bytes_.append([use.bytes_per_iteration for use in evaluation.links])
+    # Of 2 v - 1 cuts, the bytes there and back.
+    assert [[each / bytes_[0][0] for each in both] for both in bytes_] == [[1.0] * 2, [3.0] * 2, [7.0] * 2]
+
+
+def test_layouts_that_can_not_be_interleaved_are_refused() -> None:
+    counts, scenario = {("A100-40", 8): 2}, scenario_of()
+    for wrong in ({"pp": 1, "dp": 16}, {"chunks": 1}):
+        [reason] = reasons(dataclasses.replace(INTERLEAVED, **wrong), scenario, counts)
+        assert "is none (interleaved has pp 2 or more and chunks 2 or more, other schedules chunks 1)" in reason
+    assert reasons(Degrees(pp=4, dp=4, chunks=2), scenario, counts) == [
+        "layout: schedule 1f1b with pp 4 and chunks 2 is none (interleaved has pp 2 or more and chunks 2 or more, "
+        "other schedules chunks 1)"
+    ]
+    assert reasons(dataclasses.replace(INTERLEAVED, chunks=7), scenario, counts) == [
+        "layout: pp 4 x chunks 7 is more than the 24 blocks of sailor-opt-350 (every stage holds one block at least)"
+    ]
+    assert reasons(INTERLEAVED, scenario_of("megatron"), counts) == [
+        "layout: schedule interleaved is not what megatron does (it has 1f1b)"
+    ]
+
+
+def test_forged_ranges_of_layers_are_refused_with_every_fault() -> None:
+    plan, _ = simulated(INTERLEAVED, scenario_of(), {("A100-40", 8): 2})
+    first = plan.pipelines[0]
+
+    def faults(**changes: object) -> str:
+        forged = dataclasses.replace(first, **changes)
+        with pytest.raises(RequestError) as caught:
+            evaluate(dataclasses.replace(plan, pipelines=(forged, *plan.pipelines[1:])), scenario_of())
+        return str(caught.value)
+
+    stage = first.stages[0]
+    shifted = dataclasses.replace(stage, later_ranges=((13, 15),))
+    assert "stages[1]: holds layers [16, 19), expected to start at 15" in faults(stages=(shifted, *first.stages[1:]))
+    without = dataclasses.replace(stage, later_ranges=())
+    told = faults(stages=(without, *first.stages[1:]))
+    assert "has stages with 1 and 2 ranges of layers (interleaved has as many in every stage, two or more)" in told
+    odd = faults(microbatches=8, microbatch_size=2, stages=first.stages[:3])
+    assert "has 8 microbatches, no multiple of its 3 stages (interleaved needs one)" in odd
+    with pytest.raises(RequestError, match=r"has stages with 2 ranges of layers \(1f1b has one in every stage\)"):
+        evaluate(dataclasses.replace(plan, pipeline_schedule=PipelineSchedule.ONE_F_ONE_B), scenario_of())
+    with pytest.raises(
+        RequestError, match="is interleaved; ZeRO-2 scatters gradients after the backward passes of 1f1b"
+    ):
+        evaluate(dataclasses.replace(plan, zero_stage=2), scenario_of())

@@ -85,7 +85,8 @@ def simulate(
     """Simulate the plan document PLAN at its own prices unless --pricing is given, or a layout of the job file JOB.
 
     A layout has the degrees tp, pp, dp, microbatch (all 1; dp what the devices are enough for), zero (the ZeRO stage),
-    recompute (none, selective or full) and schedule (1f1b or zero-bubble). Nodes need not lie within the job's
+    recompute (none, selective or full), schedule (1f1b, zero-bubble or interleaved) and chunks (ranges of layers per
+    stage of an interleaved schedule, 2). Nodes need not lie within the job's
     resources: an instance type in a zone, with /spot for its spot price; TYPE:8xA100-40@ZONE where it carries several
     accelerators, or none is priced there; 8xA100-40@ZONE for a machine of your own, without a price. -o writes a plan
     document, whose pipelines may be made uneven and simulated again. Exits with 3 where the memory of a device is too

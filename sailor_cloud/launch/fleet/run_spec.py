@@ -147,6 +147,7 @@ def _pipelines(plan: Plan, layers: int) -> tuple[rt.PipelineSpec, ...]:
                     ranks=ranks,
                     # Embedding and head keep little, and the head's backward pass follows its forward pass at once.
                     recompute=tuple(layer for layer in stage.recompute.blocks(layers) if layer in stage.layers),
+                    later_ranges=stage.later_ranges,
                 )
             )
         pipelines.append(

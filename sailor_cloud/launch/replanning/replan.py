@@ -69,7 +69,7 @@ def same_shape(a: Plan, b: Plan) -> bool:
             (
                 pipeline.microbatch_size,
                 pipeline.microbatches,
-                [(s.first_layer, s.end_layer, offers[s.node], s.devices, s.recompute) for s in pipeline.stages],
+                [(s.ranges, offers[s.node], s.devices, s.recompute) for s in pipeline.stages],
             )
             for pipeline in plan.pipelines
         ]

@@ -32,7 +32,7 @@ def moving(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> Moving:
     for pipeline in plan.pipelines:
         for stage in pipeline.stages:
             table = stage_table(scenario, offers[stage.node].accelerator, tp=1, microbatch_size=1)
-            parameters = float(table.parameters(stage.first_layer, stage.end_layer))
+            parameters = sum(float(table.parameters(each.start, each.stop)) for each in stage.ranges)
             held[stage.node] += parameters * CHECKPOINT_BYTES_PER_PARAMETER
     total = sum(held.values())
     if store_zone is None:

@@ -29,7 +29,11 @@ _ZERO = {
     2: "ZeRO-2: every pipeline keeps a share of its state and of the gradients",
     3: "ZeRO-3: every pipeline keeps a share of the state, the gradients and the weights",
 }
-_SCHEDULES = {PipelineSchedule.ONE_F_ONE_B: "1F1B", PipelineSchedule.ZERO_BUBBLE: "zero-bubble (ZB-H1)"}
+_SCHEDULES = {
+    PipelineSchedule.ONE_F_ONE_B: "1F1B",
+    PipelineSchedule.ZERO_BUBBLE: "zero-bubble (ZB-H1)",
+    PipelineSchedule.INTERLEAVED: "interleaved 1F1B",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +129,11 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     facts = []
     if document.plan is not None and document.plan.zero_stage:
         facts.append(Fact(name="optimizer", value=_ZERO[document.plan.zero_stage]))
-    if prediction.iteration_s_1f1b is not None:
+    if document.plan is not None and prediction.iteration_s_1f1b is not None:
         saved = 1.0 - seconds / prediction.iteration_s_1f1b
         change = f"{text.share(abs(saved))} {'less' if saved >= 0.0 else 'more'} time per iteration"
         usual = text.seconds(prediction.iteration_s_1f1b)
-        value = f"zero-bubble (ZB-H1): {change} than the same plan in 1F1B ({usual})"
+        value = f"{_SCHEDULES[document.plan.pipeline_schedule]}: {change} than the same plan in 1F1B ({usual})"
         facts.append(Fact(name="schedule", value=value))
     facts += [
         Fact(

@@ -83,7 +83,7 @@ def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: st
         pipelines=f"{text.ranges(group.pipelines)}: {batch}" if row.index == 0 else "",
         stage=str(row.index),
         # A command without a model has no layers.
-        layers="" if document.job.model is None else f"{row.first_layer}-{row.end_layer - 1}" + mark,
+        layers="" if document.job.model is None else row.layers + mark,
         devices=f"{row.devices} {row.hardware.accelerator}" + (f", tp {row.tp}" if row.tp > 1 else ""),
         zone="" if shared else row.hardware.zone,
         nodes=SAME_NODES if shared else f"{row.nodes} x {row.hardware.instance_type}",

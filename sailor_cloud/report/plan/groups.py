@@ -19,8 +19,7 @@ class StageRow:
     """
 
     index: int
-    first_layer: int
-    end_layer: int
+    layers: str
     recompute: Recompute
     tp: int
     hardware: Hardware
@@ -64,10 +63,7 @@ def pipeline_groups(document: PlanDocument) -> tuple[PipelineGroup, ...]:
         shape = (
             pipeline.microbatch_size,
             pipeline.microbatches,
-            tuple(
-                (stage.first_layer, stage.end_layer, stage.tp, nodes[stage.node].id, stage.recompute)
-                for stage in pipeline.stages
-            ),
+            tuple((stage.ranges, stage.tp, nodes[stage.node].id, stage.recompute) for stage in pipeline.stages),
         )
         groups.setdefault(shape, []).append(place)
     return tuple(_group(plan, places, nodes) for places in groups.values())
@@ -157,8 +153,7 @@ def _row(index: int, stages: list[Stage], before: list[Stage], found: dict[str, 
     nodes = {stage.node for stage in stages}
     return StageRow(
         index=index,
-        first_layer=first.first_layer,
-        end_layer=first.end_layer,
+        layers=first.layers_text,
         recompute=first.recompute,
         tp=first.tp,
         hardware=hardware,

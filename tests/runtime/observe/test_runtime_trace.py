@@ -19,7 +19,7 @@ SHAPES = [(1, 1), (1, 3), (4, 1), (6, 2), (8, 4), (2, 5)]
 
 
 def numbers(order: tuple[Pass, ...], kind: Kind) -> list[int]:
-    return [microbatch for done, microbatch in order if done is kind]
+    return [each.microbatch for each in order if each.kind is kind]
 
 
 @pytest.mark.parametrize(("microbatches", "stages"), SHAPES)
@@ -29,7 +29,7 @@ def test_every_stage_runs_each_microbatch_there_and_back_with_one_forward_one_ba
         assert numbers(order, Kind.FORWARD) == numbers(order, Kind.BACKWARD) == list(range(microbatches))
         assert len(order) == 2 * microbatches
         held = most = 0
-        for kind, _ in order:
+        for kind, *_ in order:
             held += 1 if kind is Kind.FORWARD else -1
             most = max(most, held)
             assert held >= 0
@@ -51,10 +51,27 @@ def test_a_zero_bubble_schedule_puts_gradients_of_weights_off_and_holds_no_more_
         if halved:
             assert all(place[Pass(Kind.INPUT, m)] < place[Pass(Kind.WEIGHTS, m)] for m in range(microbatches))
         held = most = 0
-        for kind, _ in order:
+        for kind, *_ in order:
             held += (kind is Kind.FORWARD) - (kind is last)
             most = max(most, held)
         assert most == min(stages, microbatches)
+
+
+@pytest.mark.parametrize(("microbatches", "stages", "ranges"), [(2, 2, 2), (4, 2, 3), (8, 4, 2), (12, 3, 4)])
+def test_an_interleaved_schedule_takes_every_microbatch_through_every_range_there_and_back(
+    microbatches, stages, ranges
+):
+    for stage in range(stages):
+        order = passes("interleaved", microbatches, stages, stage, ranges)
+        assert len(order) == 2 * microbatches * ranges
+        for turn in range(ranges):
+            own = tuple(each for each in order if each.turn == turn)
+            # Tensors of a cut arrive in the order of the microbatches, and the last one completes the gradients.
+            assert numbers(own, Kind.FORWARD) == numbers(own, Kind.BACKWARD) == list(range(microbatches))
+            place = {(each.kind, each.microbatch): at for at, each in enumerate(own)}
+            assert all(place[Kind.FORWARD, m] < place[Kind.BACKWARD, m] for m in range(microbatches))
+        last = [each.turn for each in order if (each.kind, each.microbatch) == (Kind.BACKWARD, microbatches - 1)]
+        assert last == list(reversed(range(ranges))), "sums of gradients begin with the last layers"
 
 
 def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp_path):

@@ -68,8 +68,8 @@ def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
 class Activation:
     """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first.
 
-    Those of `layers`, or of all together where the graph is `whole`. `later`: what gives the gradients of each layer's weights once a
-    backward pass through its inputs is done, last layer first; None where they are there.
+    Those of `layers`, or of all together where the graph is `whole`. `later`: what gives the gradients of each layer's
+    weights once a backward pass through its inputs is done, last layer first; None where they are there.
     """
 
     microbatch: Microbatch

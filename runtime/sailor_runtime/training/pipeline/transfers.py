@@ -162,9 +162,7 @@ class Transfers:
         self._posted[direction] = (work, flat)
 
 
-def connected(
-    every: Sequence[Transfers], cuts: int, shape: tuple[int, ...], dtype: torch.dtype
-) -> dict[int, float]:
+def connected(every: Sequence[Transfers], cuts: int, shape: tuple[int, ...], dtype: torch.dtype) -> dict[int, float]:
     """Try all cuts of a pipeline, one after the other; return the longest seconds of one way by direction.
 
     Of the tensors that this rank receives, while nobody computes. This also makes NCCL's communicators, which both ends
