@@ -103,7 +103,8 @@ def _in_1f1b(layout: Layout) -> float | None:
         return None
     usual = plan.in_turns(1)
     assert usual is not None, "every plan can have 1F1B"
-    return run_iteration(lay_out(usual, layout.scenario)).replay_s
+    same_stages = len(layout.devices) == len(layout.seats)
+    return run_iteration(replace(layout, plan=usual) if same_stages else lay_out(usual, layout.scenario)).replay_s
 
 
 def _fit(memory: tuple[StageMemory, ...]) -> bool:

@@ -178,6 +178,7 @@ def test_an_interleaved_schedule_is_faster_and_a_device_holds_the_sum_of_its_ran
         range(*span) for span in [(0, 4), (4, 7), (7, 10), (10, 13), (13, 16), (16, 19), (19, 22), (22, 26)]
     ]
     assert found.prediction.iteration_s_replay < before.prediction.iteration_s_replay
+    assert found.prediction.iteration_s_1f1b == pytest.approx(before.prediction.iteration_s_replay, rel=0.02)
     assert len(found.prediction.memory) == len(found.stage_waits) == 16
     shares = [
         sum(stage.parts[name] for stage in each.prediction.memory[:4]) / 2**30
@@ -208,6 +209,22 @@ def test_more_chunks_wait_less_and_send_more_between_zones() -> None:
         bytes_.append([use.bytes_per_iteration for use in evaluation.links])
     # Of 2 v - 1 cuts, the bytes there and back.
     assert [[each / bytes_[0][0] for each in both] for both in bytes_] == [[1.0] * 2, [3.0] * 2, [7.0] * 2]
+
+
+def test_a_plan_goes_from_one_range_per_stage_to_several_and_back() -> None:
+    usual, _ = simulated(Degrees(pp=4, dp=4), scenario_of(), {("A100-40", 8): 2})
+    turned = usual.in_turns(2)
+    assert turned is not None
+    evaluate(turned, scenario_of())
+    layers = [len(stage.layers) for stage in usual.pipelines[0].stages]
+    assert [len(stage.layers) for stage in turned.pipelines[0].stages] == layers
+    assert turned.pipelines[0].stages[0].ranges == (range(4), range(13, 16))
+    assert turned.in_turns(1) == usual
+    assert usual.in_turns(7) is None
+    odd = dataclasses.replace(usual.pipelines[0], microbatches=15)
+    assert dataclasses.replace(usual, pipelines=(odd,)).in_turns(2) is None
+    alone, _ = simulated(Degrees(dp=16), scenario_of(), {("A100-40", 8): 2})
+    assert alone.in_turns(2) is None
 
 
 def test_layouts_that_can_not_be_interleaved_are_refused() -> None:
