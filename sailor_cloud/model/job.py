@@ -195,6 +195,12 @@ class Training(_Part):
         exclude_if=lambda value: not value,
         description="Let plans have a zero-bubble schedule (ZB-H1) where it is faster and memory suffices.",
     )
+    interleaved: bool = Field(
+        default=False,
+        exclude_if=lambda value: not value,
+        description="Let plans have an interleaved schedule, with several ranges of layers in each stage, where it is "
+        "faster and memory suffices.",
+    )
     compile: bool = Field(default=False, description="Run each layer as torch.compile makes it; not with dropout.")
     sync_every: int | None = Field(
         default=None,

@@ -21,7 +21,6 @@ from sailor_cloud.model.document import (
     Rejected,
 )
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.network import Network
 from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
@@ -338,10 +337,10 @@ class _Run:
         """Return the answer of a search, without a bound where more is allowed than 1F1B and ZeRO-0 and 1."""
         answer, chosen = self.searched.best(self.space, self.target)
         training = self.space.scenario.job.training
-        if training.zero_bubble or (training.max_zero_stage or 0) >= 2:
+        scheduled = training.zero_bubble or training.interleaved
+        if scheduled or (training.max_zero_stage or 0) >= 2:
             answer = replace(answer, bound=None, exhausted=False)
-        engine = self.space.scenario.engine
-        if chosen is not None and training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in engine.schedules:
+        if chosen is not None and scheduled and len(self.space.scenario.engine.schedules) > 1:
             near = (*answer.drafts, *answer.others)
             chosen = rescheduled(self.space, self.target, chosen, near, self.deciding.keeps)
         return answer, chosen

@@ -305,3 +305,6 @@ def test_shards_of_weights_are_told_to_torchtitan_and_what_it_has_not_is_refused
     halved = replace(two, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
     with pytest.raises(RequestError, match=r"plan.pipeline_schedule: is zero-bubble; torchtitan's"):
         torchtitan_options(halved, layers=5, training={})
+    interleaved = replace(two, pipeline_schedule=PipelineSchedule.INTERLEAVED)
+    with pytest.raises(RequestError, match=r"is interleaved; the export knows stages with one range of layers"):
+        torchtitan_options(interleaved, layers=5, training={})

@@ -25,6 +25,8 @@ def allowing(job: Job, stated: Plan | None) -> Job:
     changes: dict[str, object] = {}
     if stated.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:
         changes["zero_bubble"] = True
+    if stated.pipeline_schedule is PipelineSchedule.INTERLEAVED:
+        changes["interleaved"] = True
     if stated.zero_stage >= 2 and training.max_zero_stage is None:
         changes["max_zero_stage"] = stated.zero_stage
     return job.model_copy(update={"training": training.model_copy(update=changes)})
@@ -42,7 +44,11 @@ def as_stated(document: PlanDocument, stated: Plan | None, judge: Judge) -> Plan
     for zero, schedule in dict.fromkeys([wanted, (has[0], wanted[1]), (wanted[0], has[1])]):
         if (zero, schedule) == has:
             return document
-        other = replace(plan, zero_stage=zero, pipeline_schedule=schedule)
+        ranges = max(len(stage.ranges) for pipeline in stated.pipelines for stage in pipeline.stages)
+        other = plan.in_turns(ranges if schedule is PipelineSchedule.INTERLEAVED else 1)
+        if other is None:
+            continue
+        other = replace(other, zero_stage=zero, pipeline_schedule=schedule)
         try:
             found = judge.judged(replace(document, plan=other, bound=None, optimality_gap=None))
         except RequestError:

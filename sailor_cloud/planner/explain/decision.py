@@ -62,13 +62,15 @@ def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
         pool = pools[node.offer]
         places[node.id] = pool, instances[pool]
         instances[pool] += 1
+    usual = plan.in_turns(1)
+    assert usual is not None, "every plan can have 1F1B"
     shapes = [
         Shape(
             slots=tuple(Slot(*places[stage.node], len(stage.devices)) for stage in pipeline.stages),
             cut=(0, *(stage.end_layer for stage in pipeline.stages)),
             microbatch_size=pipeline.microbatch_size,
         )
-        for pipeline in plan.pipelines
+        for pipeline in usual.pipelines
     ]
     counts = [pipeline.microbatches for pipeline in plan.pipelines]
     draft = Assessor(space.at(plan.zero_stage), target).draft(shapes, microbatches=counts)

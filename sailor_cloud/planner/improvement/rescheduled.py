@@ -1,4 +1,4 @@
-"""Plans for a zero-bubble schedule: a short local search from the best plans, which the search has rated by 1F1B."""
+"""Plans for other schedules: a short local search from the best plans, which the search has rated by 1F1B."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_cloud.simulator import evaluate
 _BEGINNINGS, _MOST = 4, 48
 # Neighbours of one kind of moves that are rated in a round.
 _OF_A_KIND = 12
-# How much worse than the incumbent a plan may be by 1F1B: the schedule fills two thirds of a bubble at most.
+# How much worse than the incumbent a plan may be by 1F1B: other schedules shorten a bubble, and compute as long.
 _NEAR = 1.5
 
 
@@ -27,7 +27,7 @@ def rescheduled(
     """Return the best plan that a few moves from the incumbent, or from other drafts of a search, lead to.
 
     Moves change microbatch sizes, numbers of stages and pipelines, and tensor-parallel degrees. Each plan is simulated
-    with the better of both schedules. `keeps` tells whether a draft lies in the space that is searched.
+    with the best schedule that the job allows. `keeps` tells whether a draft lies in the space that is searched.
     """
     improver, goal = Improver(space, target), target.goal
     improver.factors = improver.evaluator(improver.stage(chosen.draft)).correction(chosen.draft)

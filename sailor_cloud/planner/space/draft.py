@@ -17,6 +17,8 @@ from sailor_cloud.simulator import evaluate
 Rank = tuple[float, tuple[Any, ...]]
 
 _KINDS = tuple(Recompute)
+# Ranges of layers of each stage that are tried: more shorten what is left of the bubble ever less, and send ever more.
+_TURNS = (2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
 def to_plan(space: Space, draft: Draft) -> Plan:
     """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order.
 
-    Where the job allows a zero-bubble schedule, the plan has it if it is faster so and fits.
+    Where the job allows other schedules than 1F1B, the plan has the fastest that fits.
     """
     names: dict[tuple[int, int], str] = {}
     numbers: Counter[str] = Counter()
@@ -149,16 +151,25 @@ def to_plan(space: Space, draft: Draft) -> Plan:
         ),
         pipelines=tuple(pipelines),
     )
-    return _scheduled(space, plan) if space.scenario.job.training.zero_bubble else plan
+    return _scheduled(space, plan)
 
 
 def _scheduled(space: Space, plan: Plan) -> Plan:
-    known = space.scenario.engine.schedules
+    known, training = space.scenario.engine.schedules, space.scenario.job.training
     staged = any(len(pipeline.stages) > 1 for pipeline in plan.pipelines)
-    if PipelineSchedule.ZERO_BUBBLE not in known or plan.zero_stage >= 2 or not staged:
-        return plan
-    halved = replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
-    found = evaluate(halved, space.scenario)
-    usual_s = found.prediction.iteration_s_1f1b
-    assert usual_s is not None, "the plan has another schedule"
-    return halved if found.fits and found.prediction.iteration_s_replay < usual_s else plan
+    others: list[Plan | None] = []
+    if training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in known:
+        others.append(replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE))
+    if training.interleaved and PipelineSchedule.INTERLEAVED in known:
+        others += [plan.in_turns(turns) for turns in _TURNS]
+    best, least = plan, None
+    for other in others if staged and plan.zero_stage < 2 else ():
+        if other is None:
+            continue
+        found = evaluate(other, space.scenario)
+        usual_s = found.prediction.iteration_s_1f1b
+        assert usual_s is not None, "the plan has another schedule"
+        seconds = found.prediction.iteration_s_replay
+        if found.fits and seconds < (usual_s if least is None else least):
+            best, least = other, seconds
+    return best

@@ -64,6 +64,14 @@ def test_a_zero_bubble_schedule_stays_after_a_node_is_lost() -> None:
     assert given_up(after, before.plan) is None
 
 
+def test_an_interleaved_schedule_stays_after_a_node_is_lost() -> None:
+    job = _job("opt-1.3b", {"V100-16": 8}, ["n1-standard-8"], 42)
+    before, after = _after_a_loss(job, "pp=7 schedule=interleaved", f"7 x n1-standard-8:1xV100-16@{_ZONE}")
+    assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
+    assert not job.training.interleaved
+    assert given_up(after, before.plan) is None
+
+
 def test_a_zero_stage_stays_after_a_node_is_lost() -> None:
     job = _job("sailor-opt-350", {"A100-40": 4}, ["a2-highgpu-1g"], 24)
     before, after = _after_a_loss(job, "dp=4 zero=3", f"4 x a2-highgpu-1g@{_ZONE}")

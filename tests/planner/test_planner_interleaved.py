@@ -1,0 +1,59 @@
+"""Plans of jobs that allow an interleaved schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from factories.planning import example, make_space, plan
+from sailor_cloud.model.document import PlanDocument, Status
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import PipelineSchedule
+from sailor_cloud.report.plan.facts import outcome_facts
+from sailor_cloud.simulator import evaluate
+
+
+def deep(instance_type: str = "n1-standard-32", **training: object) -> Job:
+    return example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-1.3b"},
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators={"V100-16": 8},
+        resources__0__instance_types=[instance_type],
+        training={"global_batch_size": 32, "sequence_length": 1024, "precision": "fp16", "steps": 10, **training},
+        constraints={},
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[PlanDocument, PlanDocument]:
+    return plan(deep()), plan(deep(interleaved=True))
+
+
+def test_the_schedule_is_taken_where_it_is_faster_and_no_bound_of_1f1b_is_claimed(
+    found: tuple[PlanDocument, PlanDocument],
+) -> None:
+    usual, turned = found
+    assert usual.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
+    assert turned.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
+    assert turned.prediction.iteration_s_replay < 0.95 * usual.prediction.iteration_s_replay
+    assert turned.prediction.iteration_s_replay < turned.prediction.iteration_s_1f1b
+    assert (turned.status, turned.bound, turned.optimality_gap) == (Status.FEASIBLE, None, None)
+
+
+def test_the_plan_is_whole_and_has_its_own_figures(found: tuple[PlanDocument, PlanDocument]) -> None:
+    _, turned = found
+    assert turned.objective.value == pytest.approx(1.0 / turned.prediction.iteration_s_replay)
+    again = evaluate(turned.plan, make_space(deep(interleaved=True)).scenario)
+    assert again.fits
+    assert again.prediction.iteration_s_replay == turned.prediction.iteration_s_replay
+    assert PlanDocument.from_json(turned.to_json()).plan == turned.plan
+    [schedule] = [fact.value for fact in outcome_facts(turned) if fact.name == "schedule"]
+    assert schedule.startswith("interleaved 1F1B: 9.3 % less time per iteration than the same plan in 1F1B (")
+
+
+def test_slow_links_between_stages_keep_1f1b() -> None:
+    # One device per node: every tensor of the many cuts goes over the network.
+    apart = plan(deep("n1-standard-8", interleaved=True))
+    assert apart.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
+    assert apart.bound is None
