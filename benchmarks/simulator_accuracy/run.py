@@ -310,7 +310,7 @@ def measured_bytes(row: Measured) -> float:
 
 
 def peak_bytes(layout: Layout) -> float:
-    return float(max(stage_memory(layout, seat).total_bytes for seat in layout.seats))
+    return float(max(stage_memory(layout, seats).total_bytes for seats in layout.devices.values()))
 
 
 def map_s(sailor: SailorFormula, rows: Sequence[Measured]) -> list[float]:

@@ -118,6 +118,7 @@ def _told(
             "pipeline": index,
             "first_layer": stage.first_layer,
             "end_layer": stage.end_layer,
+            **({"later_ranges": stage.later_ranges} if stage.later_ranges else {}),
             "devices": list(stage.devices),
             "microbatch_size": pipeline.microbatch_size,
             "microbatches": pipeline.microbatches,
