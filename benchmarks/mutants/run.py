@@ -3,18 +3,21 @@
 The faults are mutmut's, in constants of modules too: another number, operator, comparison, branch or truth value. One
 is added: a call whose answer nobody takes is left out. Not planted are other texts, None for a value and arguments that
 are missing: mypy --strict finds most of them. Each fault meets only the tests beside its module, in a process of its
-own that is forked before the package is imported; no file is changed. What was noticed once is kept in the state file
-while the module stays as it is, so that a run that was broken off goes on; `--fresh` begins anew.
+own; no file is changed. A fault in a function is first tried in a fork of a process that has imported the package. What
+passes there, and a fault elsewhere, is tried in one that imports the package with the fault. What was noticed once is
+kept in the state file while the module stays as it is, so that a run that was broken off goes on; `--fresh` forgets it.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import json
 import math
@@ -32,7 +35,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import libcst
@@ -93,6 +96,8 @@ PYTEST = [
     "--timeout=0",
     "--hypothesis-profile=ci",
 ]
+# Packages of the checkout, which a child imports anew where the fault is in what runs at import.
+_OWN = ("sailor_cloud", "sailor_runtime", "factories")
 # What a child ends with where this program is wrong; pytest ends with less.
 BROKEN = 70
 SEED = 24
@@ -195,8 +200,19 @@ class _Planted(SourceFileLoader):
         return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
 
 
-def _forked(tests: Sequence[str], mutant: Mutant | None, told: str | None = None) -> int:
-    """Start the tests in a child and return its process id; `told` is where it lists the modules that it imported."""
+Functions = dict[tuple[str, str, int], list[FunctionType]]
+
+
+def _forked(
+    tests: Sequence[str],
+    mutant: Mutant | None,
+    told: str | None = None,
+    swaps: Sequence[tuple[FunctionType, CodeType]] = (),
+) -> int:
+    """Start the tests in a child and return its process id; `told` is where it lists the modules that it imported.
+
+    Functions get other code by `swaps`; without any, the child imports the package itself, with the mutant's fault.
+    """
     child = os.fork()
     if child:
         return child
@@ -208,7 +224,11 @@ def _forked(tests: Sequence[str], mutant: Mutant | None, told: str | None = None
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         sys.stdout, sys.stderr = io.TextIOWrapper(os.fdopen(1, "wb")), io.TextIOWrapper(os.fdopen(2, "wb"))
-        if mutant is not None:
+        for function, code_with_fault in swaps:
+            function.__code__ = code_with_fault
+        if mutant is not None and not swaps:
+            for loaded in [name for name in sys.modules if name.partition(".")[0] in _OWN]:
+                del sys.modules[loaded]
             name = mutant.path.removesuffix(".py").replace("/", ".")
             sys.meta_path.insert(0, _Planted(name, ROOT / mutant.path, mutant.text))
         import pytest
@@ -224,16 +244,70 @@ def _forked(tests: Sequence[str], mutant: Mutant | None, told: str | None = None
 
 
 def _libraries() -> list[str]:
-    """Return what was imported from other packages, but for plugins of pytest, which imports them itself."""
+    """Return what was imported, but for tests and for plugins of pytest, which imports them itself."""
     return [
         name
         for name, module in sys.modules.items()
-        if "site-packages" in str(getattr(module, "__file__", "")) and "plugin" not in name
+        if ("site-packages" in str(getattr(module, "__file__", "")) or name.partition(".")[0] in _OWN)
+        and "plugin" not in name
     ]
 
 
+def functions(paths: Iterable[str]) -> Functions:
+    """Return the functions of imported modules by path, qualified name and first line."""
+    files = {str(ROOT / path): path for path in paths}
+    found: Functions = {}
+    for thing in gc.get_objects():
+        if type(thing) is FunctionType and thing.__code__.co_filename in files:
+            code = thing.__code__
+            key = (files[code.co_filename], code.co_qualname, code.co_firstlineno)
+            found.setdefault(key, []).append(thing)
+    return found
+
+
+def _swaps(mutant: Mutant, known: Functions) -> list[tuple[FunctionType, CodeType]]:
+    """Return the functions that the fault changes with their code; none where it is in what runs at import."""
+    found: list[tuple[FunctionType, CodeType]] = []
+
+    def collect(before: CodeType, after: CodeType) -> bool:
+        """Tell whether all that differs is in functions that are known."""
+        if before.co_flags & inspect.CO_OPTIMIZED and before.co_name != "<lambda>":
+            if _same(before, after):
+                return True
+            those = known.get((mutant.path, before.co_qualname, before.co_firstlineno), [])
+            found.extend((function, after) for function in those)
+            return bool(those) and before.co_freevars == after.co_freevars
+        inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (before, after)]
+        return (
+            len(inner[0]) == len(inner[1])
+            and _own(before) == _own(after)
+            and all(collect(*pair) for pair in zip(*inner, strict=True))
+        )
+
+    file = str(ROOT / mutant.path)
+    text = (ROOT / mutant.path).read_text()
+    whole = [compile(each, file, "exec", dont_inherit=True) for each in (text, mutant.text)]
+    return found if collect(*whole) else []
+
+
+def _own(code: CodeType) -> tuple[object, ...]:
+    """Return what code does, without its place in the file and without the code within it."""
+    constants = [(type(each), repr(each)) for each in code.co_consts if not isinstance(each, CodeType)]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return (code.co_code, constants, names, code.co_flags, code.co_argcount, code.co_exceptiontable)
+
+
+def _same(before: CodeType, after: CodeType) -> bool:
+    inner = [[each for each in code.co_consts if isinstance(each, CodeType)] for code in (before, after)]
+    return (
+        len(inner[0]) == len(inner[1])
+        and _own(before) == _own(after)
+        and all(_same(*pair) for pair in zip(*inner, strict=True))
+    )
+
+
 def _warm_up(tests: Sequence[str]) -> float:
-    """Import here what the tests need besides the package; return the seconds that they take. They must pass."""
+    """Import here what the tests need; return the seconds that they take. They must pass."""
     with tempfile.NamedTemporaryFile("r") as told:
         _, status = os.waitpid(_forked(tests, None, told.name), 0)
         if status:
@@ -241,6 +315,8 @@ def _warm_up(tests: Sequence[str]) -> float:
         names = told.read().splitlines()
     for name in names:
         importlib.import_module(name)
+    # What is imported stays: collecting it again and again takes longer than planting the faults.
+    gc.freeze()
     began = time.monotonic()
     _, status = os.waitpid(_forked(tests, None), 0)
     if status:
@@ -251,19 +327,21 @@ def _warm_up(tests: Sequence[str]) -> float:
 def judge(faults: Sequence[Mutant], tests: Sequence[str], *, jobs: int) -> dict[str, Tally]:
     """Run the tests against every fault, `jobs` at a time."""
     limit_s = PATIENCE * _warm_up(tests) + 10.0
+    known_functions = functions({mutant.path for mutant in faults})
     tallies: dict[str, Tally] = {mutant.path: Tally() for mutant in faults}
     known = noticed()
     for mutant in faults:
         if mutant.key in known:
             tallies[mutant.path].add(late=known[mutant.key]["late"])
     faults = [mutant for mutant in faults if mutant.key not in known]
-    left, running = list(reversed(faults)), dict[int, tuple[Mutant, float]]()
+    left = [(mutant, _swaps(mutant, known_functions)) for mutant in reversed(faults)]
+    running: dict[int, tuple[Mutant, bool, float]] = {}
     while left or running:
         while left and len(running) < jobs:
-            mutant = left.pop()
-            running[_forked(tests, mutant)] = (mutant, time.monotonic() + limit_s)
+            mutant, swaps = left.pop()
+            running[_forked(tests, mutant, swaps=swaps)] = (mutant, bool(swaps), time.monotonic() + limit_s)
         time.sleep(0.02)
-        for child, (mutant, until) in list(running.items()):
+        for child, (mutant, swapped, until) in list(running.items()):
             ended, status = os.waitpid(child, os.WNOHANG)
             late = not ended and time.monotonic() > until
             if late:
@@ -272,6 +350,9 @@ def judge(faults: Sequence[Mutant], tests: Sequence[str], *, jobs: int) -> dict[
             if ended or late:
                 del running[child]
                 tally = tallies[mutant.path]
+                if swapped and not late and os.waitstatus_to_exitcode(status) in (0, BROKEN):
+                    left.append((mutant, []))
+                    continue
                 if not late and os.waitstatus_to_exitcode(status) == BROKEN:
                     raise SystemExit(f"{mutant.path}:{mutant.line} could not be tried")
                 if late or status:
@@ -370,7 +451,7 @@ def main() -> int:
     parser.add_argument("--sample", type=float, default=100.0, metavar="PERCENT", help="try a share of each module's")
     parser.add_argument("--fresh", action="store_true", help="forget what was noticed")
     options = parser.parse_args()
-    sys.path[:0] = [str(ROOT), str(ROOT / "runtime")]
+    sys.path[:0] = [str(ROOT), str(ROOT / "runtime"), str(ROOT / "tests")]
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
