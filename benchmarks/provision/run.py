@@ -324,7 +324,8 @@ def _report(rows: list[dict[str, Any]]) -> str:
         "",
         "What grows beyond the waits is work: that of Terraform, of the stand-in cloud, and of the stand-in nodes,",
         "which is not counted. All of it shares the cores with whatever else runs on the machine. Most of Terraform's",
-        "is its state: a state in a file is written anew, as a whole, for each node that comes or goes.",
+        "is its state: a state in a file is written anew, as a whole, for each node that comes or goes. What was tried",
+        "instead is in `docs/decisions/terraform-state.md`.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.run import ledger as ledger_module
+from sailor_cloud.run.appended import kept_lines
+from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.ledger import Ledger
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
@@ -332,3 +334,12 @@ def test_a_damaged_line_of_any_kind_is_left_out_and_told(tmp_path: Path, damage:
     again = Ledger(path, FixedClock(START + timedelta(hours=2)))
     assert again.damage() == (f"1 lines of {path} can't be read: more may have been spent than the ledger says",)
     assert again.spent_usd() == 3.0
+
+
+def test_what_a_ledger_can_not_write_stops_a_run_and_no_teardown(tmp_path: Path, clock: FixedClock) -> None:
+    folder = RunFolder(run_id="r", path=tmp_path)
+    folder.ledger_file.mkdir()
+    with pytest.raises(IsADirectoryError):
+        open_node(Ledger.of(folder, clock), "n0", 1.0)
+    open_node(Ledger.of(folder, clock, or_keep=True), "n0", 1.0)
+    assert [json.loads(line)["key"] for line in kept_lines(folder.ledger_file)] == ["n0"]

@@ -23,7 +23,10 @@ from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.terraform_cloud import Failure
+from sailor_cloud.testing.terraform_compute import serve_compute
 
 
 @pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
@@ -155,3 +158,17 @@ def test_the_command_deletes_after_confirmation_and_tells_what_it_leaves(
     assert set(run.cloud.resources) == run.foreign
     assert run.run.folder.receipt_file.is_file()
     assert runner.invoke(cli, ["reap", "--json"]).exit_code == 0
+
+
+def test_the_command_does_not_call_a_cloud_empty_that_refuses_it(
+    run: CloudRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(run.run.folder.path.parent.parent))
+    obtained(run.apply())
+    api = serve_compute if run.provider is Provider("gcp") else serve_ec2
+    with api(run.cloud, refused=True) as reach, in_environment(reach):
+        done = CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False)
+    assert done.return_value == 1
+    assert "nothing found to delete, and not every place has answered" in done.output
+    assert "refused to list resources" in done.output
+    assert run.nodes() == ["n0", "n1"]
