@@ -351,11 +351,12 @@ def test_whose_budgets_hold_is_told_by_the_job(tmp_path: Path, monkeypatch: pyte
     assert [allowances for _, allowances in budgets.budgets_of(shared, tmp_path).books] == [(ME,), (ME, theirs)]
 
 
-def test_only_the_beginning_of_a_stores_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("long", "told"), [(301, 300), (10, 10)])
+def test_only_the_beginning_of_a_stores_error_is_told(long: int, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
-        raise obstore.exceptions.BaseError("x" * 301 + "\na trace\nof many lines")
+        raise obstore.exceptions.BaseError("x" * long + "\na trace\nof many lines")
 
     monkeypatch.setattr(obstore, "get", refuse)
     with pytest.raises(DataError) as caught:
         BucketBook(store=MemoryStore(), prefix="team").budgets_file()
-    assert str(caught.value) == f"team/budgets.yaml can't be read: {'x' * 300}"
+    assert str(caught.value) == f"team/budgets.yaml can't be read: {'x' * told}"

@@ -12,13 +12,14 @@ from sailor_cloud.catalog import Catalog, Interruptions, Service, ServicePrice
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.catalog.offer_file import OfferBook
 from sailor_cloud.catalog.services import Services
+from sailor_cloud.errors import DataError
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job, NetworkAccess
 from sailor_cloud.model.offer import Confidence, Market, Provider, Terms
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
-from sailor_cloud.simulator.bill import bill
+from sailor_cloud.simulator.bill import bill, hours
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.simulator.money import (
     egress_usd_per_byte,
@@ -45,10 +46,10 @@ PRICES = {
 CENTRAL, WEST = "us-central1-a", "us-west1-b"
 
 
-def services() -> Services:
+def services(*clouds: str) -> Services:
     return Services(
         ServicePrice(
-            provider=Provider("gcp"),
+            provider=Provider(cloud),
             region="*",
             service=service,
             usd_per_unit=usd,
@@ -58,6 +59,7 @@ def services() -> Services:
             source="hand",
             confidence=Confidence.HIGH,
         )
+        for cloud in clouds
         for service, (usd, unit) in PRICES.items()
     )
 
@@ -120,7 +122,7 @@ def scenario_of(job: Job) -> Scenario:
         accelerators=[known.accelerator("A100-40")],
         zones=[known.zone(CENTRAL), known.zone(WEST)],
         regions=known.regions(Provider("gcp")),
-        services=services(),
+        services=services("gcp"),
         interruptions=InterruptionTable([stated]),
         recorded=tuple,
         sources=(),
@@ -329,3 +331,35 @@ def test_a_disk_is_priced_by_its_type() -> None:
         (disk, amount), _ = services_with(offer, catalog, NetworkAccess.PUBLIC_SSH)
         assert (service_kind(disk.service), service_part(disk.service)) == (CostKind.DISK, part)
         assert (amount, disk.source, disk.as_of_from) == (pytest.approx(usd), "hand", PRICED)
+
+
+@pytest.mark.parametrize(("steps", "waiting"), [(10, 2.0), (None, 0.0)])
+def test_nodes_are_waited_for_before_a_run_and_not_before_an_hour_of_one(steps: int | None, waiting: float) -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP], steps=steps))
+    later = Terms(name="flex", nodes=1, wait_s=7200.0)
+    offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), terms=later)
+    scenario = dataclasses.replace(scenario, offers={offer.id: offer})
+    plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
+    assert hours(lay_out(plan, scenario), 1.0).waiting == waiting
+
+
+def test_a_bucket_of_a_cloud_without_nodes_counts_as_in_the_first_zone_of_that_cloud() -> None:
+    job = make_job(model=TINY, resources=[GCP], steps=10)
+    job = job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"to": "s3://theirs/checkpoints"})})
+    known, scenario = make_scenario(job).catalog, scenario_of(job)
+    zones = [known.zone(name) for name in (CENTRAL, WEST, "use2-az1", "use1-az4")]
+    offer = offer_in(scenario, CENTRAL, "A100-40")
+    catalog = Catalog(
+        offers=OfferBook.of([offer]),
+        accelerators=[known.accelerator("A100-40")],
+        zones=zones,
+        regions=[*known.regions(Provider("gcp")), *known.regions(Provider("aws"))],
+        services=services("gcp", "aws"),
+        interruptions=InterruptionTable([]),
+        recorded=tuple,
+        sources=(),
+    )
+    plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
+    # The network here has no zone of AWS, and names the one that it is asked for.
+    with pytest.raises(DataError, match="no zone 'use1-az4'"):
+        bill(lay_out(plan, dataclasses.replace(scenario, catalog=catalog)), {}, 1.0)

@@ -240,8 +240,12 @@ def stranger(paper: Paper) -> Any:
     return leftover
 
 
-def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_nothing(paper: Paper) -> None:
+def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_nothing(
+    folder: RunFolder, paper: Paper
+) -> None:
     leftover = stranger(paper)
+    # This machine has runs, too, and none of them is the stranger's.
+    paper.here = {folder: live(HERE, "n9", provider="local")}
     paper.refuses = 2
     assert remove_strangers(leftover, pause=paper.pauses.append) == ()
     assert (paper.alive, paper.pauses) == ([], [5.0, 10.0])
