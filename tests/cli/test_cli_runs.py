@@ -6,11 +6,16 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from factories.called import called
 from factories.simulated_runs import simulated_run
+from sailor_cloud.cli.main import cli
+from sailor_cloud.errors import ProvisionError
+from sailor_cloud.provision import account_check
 from sailor_cloud.run.folder import RunFolder
 
 # What benchmarks/simulator_accuracy reads.
@@ -43,6 +48,17 @@ def test_cost_shows_the_ledger_and_its_total(home: Path) -> None:
     costs = json.loads(called("cost", "chaos", "--json", home=home).stdout)
     assert costs["spent_usd"] == pytest.approx(sum(line["usd"] for line in costs["lines"]))
     assert costs["projected_usd"] == costs["spent_usd"] < costs["budget_usd"]
+
+
+def test_the_ledger_is_shown_although_the_cloud_tells_no_bill(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **options: Any) -> Any:
+        raise ProvisionError("Cost Explorer can't be asked")
+
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(home))
+    monkeypatch.setattr(account_check, "billed", refuse)
+    done = CliRunner().invoke(cli, ["cost", "chaos", "--actual"], standalone_mode=False)
+    assert isinstance(done.exception, ProvisionError)
+    assert "vm-a100-40 in us-central1-a, spot" in done.output
 
 
 def test_history_sets_the_plan_beside_what_came_of_it(home: Path) -> None:

@@ -34,11 +34,11 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
 
     folder, clock = RunFolder.open(run), SystemClock()
     costs = run_costs(folder, clock=clock)
-    bills = billed(folder, clock=clock) if actual else None
     if as_json:
+        bills = billed(folder, clock=clock) if actual else None
         told = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
         echo(json.dumps(told, indent=2, default=str))
         return
     print_report(cost_report(costs), result_console())
-    if bills is not None:
-        print_report(bill_report(bills, costs.spent_usd), result_console())
+    if actual:
+        print_report(bill_report(billed(folder, clock=clock), costs.spent_usd), result_console())
