@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,19 @@ def test_planners_are_compared_in_every_form(folder: Path) -> None:
     assert page.count(" iterations/s, ") == 3
     assert 'class="echart"' in page
     assert "planners compared" in page
+
+
+def test_a_strategy_s_plan_keeps_the_limits_as_probably_as_the_job_asks(folder: Path) -> None:
+    job = JOB.replace("precision: fp32", "precision: fp32, steps: 20000")
+
+    def planned(limits: str) -> dict[str, Any]:
+        (folder / "job.yaml").write_text(job + f"constraints: {{{limits}}}\n")
+        return dict(json.loads(called("plan", "job.yaml", "--strategy", "varuna", "--json", cwd=folder).stdout))
+
+    deadline = int(planned("")["prediction"]["duration_s"] * 1.01) + 1
+    assert 0.4 < planned(f"deadline: {deadline}s")["totals"]["within_limits"] < 0.7
+    sure = planned(f"deadline: {deadline}s, probability: 0.9")
+    assert sure["infeasibility"]["message"].endswith("break a limit of the job")
 
 
 def test_the_time_limit_that_ends_a_strategy_is_told(folder: Path) -> None:

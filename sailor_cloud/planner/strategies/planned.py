@@ -35,7 +35,7 @@ def plan_by(
         strategy,
         clusters_of(scenario, candidates),
         oracle=oracle,
-        allowed=lambda evaluation: keeps(target, evaluation),
+        allowed=lambda evaluation: keeps(target, evaluation, scenario.job.constraints.probability),
         score=lambda evaluation: math.inf if (value := figures_of(evaluation)[target.goal]) is None else value,
         expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
     )
@@ -51,10 +51,12 @@ def plan_by(
     return replace(document, status=Status.FEASIBLE, rejected=candidates.rejected, search=search)
 
 
-def keeps(target: Target, evaluation: Evaluation) -> bool:
-    """Return whether a plan keeps every limit of the job."""
+def keeps(target: Target, evaluation: Evaluation, probability: float | None = None) -> bool:
+    """Return whether a plan keeps every limit of the job, budget and deadline with a probability if one is given."""
     figures = figures_of(evaluation)
-    return all((value := figures[limit.figure]) is None or value <= limit.at_most for limit in target.limits)
+    within = None if evaluation.totals is None else evaluation.totals.within_limits
+    likely = probability is None or within is None or within >= probability
+    return likely and all((value := figures[limit.figure]) is None or value <= limit.at_most for limit in target.limits)
 
 
 def figures_of(evaluation: Evaluation) -> dict[Figure, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations, count, pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +48,8 @@ resources:
   - {{provider: gcp, zones: [{zones}], markets: [on-demand], accelerators: {{{accelerators}}},
       instance_types: [a2-highgpu-2g, a2-highgpu-4g, n1-standard-16]}}
 """
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "strategies.md"
 
 
 @cache
@@ -172,6 +175,12 @@ def test_the_oracle_chooses_by_the_goal_of_the_job() -> None:
 def test_no_strategy_has_a_plan_without_nodes(strategy: Strategy) -> None:
     outcome = carried_out(strategy, cluster().part(()))
     assert (outcome.plan, outcome.proposals) == (None, 0)
+
+
+def test_the_page_says_what_each_strategy_can_express_as_the_registry_does() -> None:
+    rows = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    told = {row[1].strip(" `"): [cell.strip() != "no" for cell in row[3:7]] for row in rows}
+    assert told == {each.name: [each.mixed, each.zones, each.money, each.memory] for each in STRATEGIES}
 
 
 def test_a_name_that_nobody_knows_is_told_with_the_nearest() -> None:
