@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from operator import itemgetter
@@ -14,7 +14,7 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.goals import Figure, Target
-from sailor_cloud.planner.space.space import Space
+from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, islands
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -66,29 +66,51 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
 def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Draft]) -> tuple[Plan, ...]:
     """Return plans on several clouds that are better than one plan once zones meet rarely, best first.
 
-    Each joins whole pipelines of known plans on one cloud. Where zones meet at every step, traffic between clouds costs
-    more than it gains.
+    Each joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. Where zones meet at every
+    step, traffic between clouds costs more than it gains.
     """
     seldom, goal = _seldom(space.scenario), target.goal
-    best: dict[frozenset[str], list[Draft]] = {}
-    for draft in sorted(drafts, key=lambda draft: (draft.foreseen[Figure.ITERATION_S], draft.order())):
-        clouds = space.clouds_of(slot.pool for part in draft.pipelines for slot in part.slots)
-        if len(clouds) == 1 and draft.zero_stage < 2 and len(known := best.setdefault(clouds, [])) < _OF_A_CLOUD:
-            known.append(draft)
-    if len(best) < 2 or seldom is None:
+    clouds = {space.clouds_of([number]) for number in range(len(space.pools))}
+    if seldom is None or len(clouds) < 2:
         return ()
+    there, _ = build(seldom, space.candidates)
+    assessors = {stage: Assessor(there.at(stage), target) for stage in (0, 1)}
+    alone = [_on_one_cloud(there, cloud, drafts, assessors) for cloud in sorted(clouds, key=sorted)]
     now = replayed(chosen, evaluate(to_plan(space, chosen), space.scenario))[goal]
     found = []
-    for together in product(*(best[clouds] for clouds in sorted(best, key=sorted))):
-        there = space.at(max(space.zero_stage, *(draft.zero_stage for draft in together)))
-        joined = Assessor(there, target).draft([shape for draft in together for shape in shapes_of(draft)])
+    for together in product(*alone):
+        stage = max(draft.zero_stage for draft in together)
+        joined = assessors[stage].draft([shape for draft in together for shape in shapes_of(draft)])
         if joined is None:
             continue
-        plan, evaluation = _fitted(to_plan(there, joined), seldom)
+        plan = to_plan(there.at(stage), joined)
+        evaluation = evaluate(plan, seldom)
         value = replayed(joined, evaluation)[goal]
         if evaluation.fits and value < now:
             found.append((float(value), joined.order(), plan))
     return tuple(plan for _, _, plan in sorted(found, key=itemgetter(0, 1)))
+
+
+def _on_one_cloud(
+    space: Space, cloud: frozenset[str], drafts: Sequence[Draft], assessors: Mapping[int, Assessor]
+) -> list[Draft]:
+    """Return the fastest drafts on a cloud, of each number of pipelines and stages one, as they fit in a space."""
+    kinds: dict[tuple[int, ...], Draft] = {}
+    for draft in sorted(drafts, key=lambda draft: (draft.foreseen[Figure.ITERATION_S], draft.order())):
+        if (
+            draft.zero_stage < 2
+            and space.clouds_of(slot.pool for part in draft.pipelines for slot in part.slots) == cloud
+        ):
+            kinds.setdefault(tuple(sorted(len(part.slots) for part in draft.pipelines)), draft)
+    found = []
+    for draft in list(kinds.values())[:_OF_A_CLOUD]:
+        for shrink, stage in product((1, 2, 4), (0, 1)):
+            shapes = [replace(x, microbatch_size=max(1, x.microbatch_size // shrink)) for x in shapes_of(draft)]
+            fitting = assessors[stage].draft(shapes)
+            if fitting is not None:
+                found.append(replace(fitting, zero_stage=stage))
+    found.sort(key=lambda draft: (draft.figures[Figure.ITERATION_S], draft.order()))
+    return found[:_OF_A_CLOUD]
 
 
 def _seldom(scenario: Scenario) -> Scenario | None:
