@@ -601,13 +601,22 @@ class PlanDocument(Shown):
             hint = "write the document again with 'sailor-cloud plan JOB -o FILE'"
             raise RequestError([Problem(path=f"{origin}: schema_version", message=message, hint=hint)])
         try:
-            return _adapter().validate_python(raw, strict=False)
+            document = _adapter().validate_python(raw, strict=False)
         except ValidationError as error:
             problems = [
                 Problem(path=f"{origin}: {'.'.join(str(part) for part in fault['loc'])}", message=fault["msg"])
                 for fault in error.errors()
             ]
             raise RequestError(problems) from error
+        described = document.inputs.hardware_by_id()
+        unknown = [
+            Problem(path=f"{origin}: plan.nodes[{index}]", message=f"is of {node.offer!r}, which inputs don't describe")
+            for index, node in enumerate(() if document.plan is None else document.plan.nodes)
+            if node.offer not in described
+        ]
+        if unknown:
+            raise RequestError(unknown)
+        return document
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain JSON values."""

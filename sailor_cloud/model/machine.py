@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,5 +15,5 @@ class LocalMachine:
     `speed` is relative to the machine on which the compute profile of CPU-fast was timed; 2.0 is twice as fast.
     """
 
-    cores: int
-    speed: float
+    cores: Annotated[int, Field(gt=0)]
+    speed: Annotated[float, Field(gt=0)]

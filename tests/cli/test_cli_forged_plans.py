@@ -90,6 +90,10 @@ def same_pipeline_twice(raw: Raw) -> None:
     raw["plan"]["pipelines"].append(dict(raw["plan"]["pipelines"][0]))
 
 
+def still_machine(raw: Raw) -> None:
+    raw["inputs"]["machine"] = {"cores": 1, "speed": 0.0}
+
+
 def larger_budget(raw: Raw) -> None:
     raw["constraints"]["budget_usd"] = 1e6
 
@@ -121,6 +125,8 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
     "more devices in an offer": ("gcp", put("inputs.offers.0.accelerator_count", 16), "accelerator_count: the file"),
     "another accelerator": ("gcp", put("inputs.offers.0.accelerator", "H100-80"), "accelerator: the file says"),
     "an offer that nobody has": ("gcp", rename_offer("free-lunch"), "which the job does not allow"),
+    "a node of an offer that is not described": ("gcp", put("plan.nodes.0.offer", "x"), "which inputs don't describe"),
+    "a machine that stands still": ("local", still_machine, "inputs.machine.speed: Input should be greater than 0"),
     "an offer with a path": ("gcp", rename_offer("../../etc/passwd"), "which the job does not allow"),
     "more devices in a node": ("gcp", put("plan.nodes.0.devices", 16), "has 16 devices"),
     "a node that is a path": ("local", rename_node("../../../../x"), "plan.nodes.0.id"),
