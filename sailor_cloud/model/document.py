@@ -545,6 +545,17 @@ class PlanDocument(Shown):
             bought[hardware[node.offer].accelerator] += node.devices
         return dict(bought.most_common())
 
+    def check_offers(self) -> None:
+        """Raise RequestError unless every node is of an offer that the inputs describe."""
+        described = self.inputs.hardware_by_id()
+        unknown = [
+            Problem(path=f"plan.nodes[{index}]", message=f"is of {node.offer!r}, which inputs don't describe")
+            for index, node in enumerate(() if self.plan is None else self.plan.nodes)
+            if node.offer not in described
+        ]
+        if unknown:
+            raise RequestError(unknown)
+
     def shown_facts(self) -> list[tuple[str, str]]:
         facts = [("plan", self.job.name), ("status", self.status.value)]
         if self.infeasibility is not None:
@@ -601,22 +612,13 @@ class PlanDocument(Shown):
             hint = "write the document again with 'sailor-cloud plan JOB -o FILE'"
             raise RequestError([Problem(path=f"{origin}: schema_version", message=message, hint=hint)])
         try:
-            document = _adapter().validate_python(raw, strict=False)
+            return _adapter().validate_python(raw, strict=False)
         except ValidationError as error:
             problems = [
                 Problem(path=f"{origin}: {'.'.join(str(part) for part in fault['loc'])}", message=fault["msg"])
                 for fault in error.errors()
             ]
             raise RequestError(problems) from error
-        described = document.inputs.hardware_by_id()
-        unknown = [
-            Problem(path=f"{origin}: plan.nodes[{index}]", message=f"is of {node.offer!r}, which inputs don't describe")
-            for index, node in enumerate(() if document.plan is None else document.plan.nodes)
-            if node.offer not in described
-        ]
-        if unknown:
-            raise RequestError(unknown)
-        return document
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain JSON values."""

@@ -125,7 +125,6 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
     "more devices in an offer": ("gcp", put("inputs.offers.0.accelerator_count", 16), "accelerator_count: the file"),
     "another accelerator": ("gcp", put("inputs.offers.0.accelerator", "H100-80"), "accelerator: the file says"),
     "an offer that nobody has": ("gcp", rename_offer("free-lunch"), "which the job does not allow"),
-    "a node of an offer that is not described": ("gcp", put("plan.nodes.0.offer", "x"), "which inputs don't describe"),
     "a machine that stands still": ("local", still_machine, "inputs.machine.speed: Input should be greater than 0"),
     "an offer with a path": ("gcp", rename_offer("../../etc/passwd"), "which the job does not allow"),
     "more devices in a node": ("gcp", put("plan.nodes.0.devices", 16), "has 16 devices"),
@@ -209,6 +208,22 @@ def test_what_a_file_says_of_other_plans_and_of_its_proof_is_not_believed(tmp_pa
     found = api.verify(PlanDocument.from_json(json.dumps(raw))).document
     assert (found.status, found.objective, found.bound, found.optimality_gap) == (Status.GIVEN, None, None, None)
     assert found.decision == Decision(chosen=Pick.CHEAPEST, asked=Pick.CHEAPEST, choices=(), left_out=())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("diff", "plan.json"), ("explain",), ("explain", "--why-not", "local-a"), ("export", "--format", "slurm")],
+)
+def test_a_node_of_an_offer_that_the_file_does_not_describe_is_one_clear_error(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    raw = json.loads(plans()["local"].to_json())
+    raw["plan"]["nodes"][0]["offer"] = "nowhere"
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    name, *rest = command
+    answer = called(name, "plan.json", *rest, cwd=tmp_path)
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines() == ["error: plan.nodes[0]: is of 'nowhere', which inputs don't describe"]
 
 
 def test_a_choice_that_a_file_does_not_hold_is_one_clear_error() -> None:

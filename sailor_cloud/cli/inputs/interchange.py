@@ -198,6 +198,7 @@ def export(plan_file: Path, form: str, output: Path | None, wheel: str | None, a
     from sailor_cloud.errors import RequestError
 
     document = read_document(plan_file)
+    document.check_offers()
     if document.plan is None:
         raise RequestError(f"{plan_file} is {document.status} and holds no plan; there is nothing to export")
     content = _exported(document, form, plan_file.parent, wheel)

@@ -60,7 +60,10 @@ def diff(
         print_difference,
     )
 
-    found = difference(read_document(base), read_document(head))
+    documents = [read_document(file) for file in (base, head)]
+    for document in documents:
+        document.check_offers()
+    found = difference(*documents)
     chosen = "json" if as_json else form or "table"
     if chosen == "table" and output is None:
         print_difference(found, result_console())

@@ -81,6 +81,7 @@ def explain(
     given = read_document(what) if what.suffix == ".json" else None
     if given is not None:
         refuse_on_a_plan(what, on, cluster)
+        given.check_offers()
     job = read_job(what, on=on, cluster=cluster) if given is None else given.job
     clock = None if as_of is None and given is not None else clock_for(as_of)
     if why_not is not None:
