@@ -73,6 +73,16 @@ class Branch:
             self.open_s = seconds
         return True
 
+    def halves(self) -> tuple[Branch, Branch]:
+        """Return the branches of the smaller and of the larger numbers of pipelines."""
+        least, most = self.count
+        middle = (least + most) // 2
+        low, high = (
+            Branch(self.space, count, self.units, self.all_units, refuted_s=self.refuted_s)
+            for count in (Count(least, middle), Count(middle + 1, most))
+        )
+        return low, high
+
     def refutes(self, seconds: float) -> bool:
         """Return whether no plan of the branch takes so little; False where this is not known."""
         batch = self.space.batch
@@ -166,7 +176,8 @@ def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> 
 def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, str]:
     """Return seconds that no iteration undercuts, and which branch has them; `known_s`: of the best plan known.
 
-    The weakest branch is raised until no time is left, until it can't be raised, or until somebody presses Ctrl-C.
+    The weakest branch is raised, and halved where it can't be, until no time is left, until a branch of one number of
+    pipelines can't be raised, or until somebody presses Ctrl-C.
     """
     weakest: Branch | None = None
     try:
@@ -176,8 +187,12 @@ def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, st
             branch.refuted_s = at_least_s
         while True:
             weakest = min(every, key=lambda branch: branch.refuted_s)
-            if not weakest.raised(known_s):
+            if weakest.raised(known_s):
+                continue
+            if weakest.open_s > known_s or weakest.count.least == weakest.count.most:
                 break
+            every.remove(weakest)
+            every += weakest.halves()
     except (OutOfTimeError, KeyboardInterrupt):
         # The plan is there already, and so is what has been proven.
         pass

@@ -221,6 +221,26 @@ def test_the_proof_raises_the_bound_up_to_a_plan_at_most():
     assert proven_s(space, known_s, work_s)[0] == work_s
 
 
+def test_a_branch_is_halved_where_it_can_t_be_raised():
+    space = make_space(
+        example(
+            "gcp-a100-v100.yaml",
+            constraints={},
+            training__global_batch_size=64,
+            resources__0__zones=["us-central1-a"],
+            resources__0__accelerators={"A100-40": 32},
+        )
+    ).at(1)
+    *_, whole = branches(space, {"A100-40": 1})
+    low, high = whole.halves()
+    assert whole.count == (17, 32)
+    assert (low.count, high.count) == ((17, 24), (25, 32))
+    open_s = next(s for s in np.geomspace(work_bound_s(space), 1.0, 60) if not whole.refutes(s))
+    # The ring of 25 members has smaller messages than that of 17.
+    assert not low.refutes(open_s)
+    assert high.refutes(open_s)
+
+
 def test_layers_are_no_slower_per_sample_in_larger_microbatches():
     space = make_space(example("seven-kinds.yaml"))
     first, end = np.triu_indices(space.layers + 1, 1)
