@@ -51,6 +51,19 @@ def test_nodes_with_several_network_cards_must_find_an_elastic_address_each(tmp_
         assert isinstance(run.apply(), Applied)
 
 
+def test_a_security_group_must_let_every_node_on_another_cloud_in(tmp_path: Path) -> None:
+    both = cloud_document(("n0", AWS_OFFERS[1]), ("n1", GCP_OFFERS[0]), ("n2", GCP_OFFERS[0]))
+    here = [placed for placed in placed_nodes(both) if placed.offer.provider == "aws"]
+    with cloud_run(Provider("aws"), tmp_path) as run:
+        assert of("aws").refusals(both, here) == []
+        run.cloud.quotas["L-0EA8095F"] = 5.0
+        (told,) = of("aws").refusals(both, here)
+    assert str(told) == (
+        "plan.nodes: include 2 on another cloud; a security group in us-east-1 may let 1 of them in "
+        "(take fewer and larger nodes there, or ask for more: quota L-0EA8095F of VPC)"
+    )
+
+
 DENIED = {"listPolicy": {"allValues": "DENY"}}
 US = {"listPolicy": {"allowedValues": ["in:us-locations"]}}
 CENTRAL = {"listPolicy": {"allowedValues": ["is:us-central1", "in:europe-west4-locations"]}}

@@ -35,7 +35,13 @@ from sailor_cloud.provision.providers.aws.adopt import AwsAdoptable
 from sailor_cloud.provision.providers.aws.credentials import aws_credentials
 from sailor_cloud.provision.providers.aws.errors import ERRORS
 from sailor_cloud.provision.providers.aws.machines import default_image, efa_cards
-from sailor_cloud.provision.providers.aws.quota import ADDRESS_QUOTA, addresses, quota_numbers
+from sailor_cloud.provision.providers.aws.quota import (
+    ADDRESS_QUOTA,
+    RULES_QUOTA,
+    addresses,
+    quota_numbers,
+    rules_per_group,
+)
 from sailor_cloud.provision.providers.aws.sweep import (
     AWS,
     AWS_KINDS,
@@ -50,7 +56,7 @@ from sailor_cloud.provision.providers.aws.sweep import (
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights
 from sailor_cloud.provision.rendering.preview import PlannedResource
-from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot
+from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot, placed_nodes
 from sailor_cloud.run.folder import resource_name
 
 if TYPE_CHECKING:
@@ -68,6 +74,9 @@ if TYPE_CHECKING:
 
 # What nodes of a run open to each other; the same as in terraform/modules/placement, which says why.
 PORTS = {"rendezvous": {"first": 29500, "last": 29599}, "collectives": {"first": 32768, "last": 60999}}
+
+# Rules that let others in of a security group of every run: SSH, two ranges of ports, EFA.
+_OWN_RULES = 4
 
 # As in the name of a root: us-east-1, and both of aws-links-us-east-1--us-west-2.
 _REGION = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d+")
@@ -132,7 +141,17 @@ class Aws(MachineProvider):
         return []
 
     def refusals(self, document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Problem]:
-        """A node with several network cards needs an elastic address of its own, and accounts begin with five."""
+        """A node with several network cards needs an elastic address of its own, and accounts begin with five.
+
+        Each node on another cloud takes a rule of the security group, which may have so many.
+        """
+        others = sum(placed.offer.provider != AWS for placed in placed_nodes(document))
+        for region in sorted({placed.offer.region for placed in nodes}) if others else ():
+            most = rules_per_group(region) - _OWN_RULES
+            if others > most:
+                message = f"include {others} on another cloud; a security group in {region} may let {most:g} of them in"
+                hint = f"take fewer and larger nodes there, or ask for more: quota {RULES_QUOTA} of VPC"
+                return [Problem(path="plan.nodes", message=message, hint=hint)]
         if document.job.cloud.network is NetworkAccess.PRIVATE or not _all_may_use_efa(nodes):
             return []
         wanted = Counter(placed.offer.region for placed in nodes if len(efa_cards(placed.offer)) > 1)

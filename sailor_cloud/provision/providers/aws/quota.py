@@ -23,6 +23,10 @@ _ON_INSTANCES = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceC
 # (docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, looked up 2026-11-24).
 ADDRESS_QUOTA = "L-0263D0A3"
 _FEWEST_ADDRESSES = 5.0
+# The quota of VPC on rules of a security group in one direction, and what accounts begin with (the same page, looked up
+# 2026-11-26).
+RULES_QUOTA = "L-0EA8095F"
+_FEWEST_RULES = 60.0
 _COUNTING = ("pending", "running", "shutting-down", "stopping")
 
 
@@ -67,6 +71,12 @@ def addresses(region: str) -> tuple[float, int]:
     return _FEWEST_ADDRESSES if limit is None else limit, used
 
 
+def rules_per_group(region: str) -> float:
+    """Return how many rules let others in to a security group; what can't be asked is what accounts begin with."""
+    limit = _limit_aws(RULES_QUOTA, region, service="vpc")
+    return _FEWEST_RULES if limit is None else limit
+
+
 def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule | None:
     """Return the quota of AWS under which the refused nodes fall, if all of them fall under one."""
     offers = {placed.offer.id: placed.offer for placed in nodes}
@@ -81,9 +91,9 @@ def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule 
     return found[0] if len({rule.quota for rule in found}) == 1 else None
 
 
-def _limit_aws(code: str, region: str) -> float | None:
+def _limit_aws(code: str, region: str, *, service: str = "ec2") -> float | None:
     try:
-        told = boto_client(region, "service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)
+        told = boto_client(region, "service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)
         return float(told["Quota"]["Value"])
     except Exception:
         return None
