@@ -240,7 +240,7 @@ def provider_of(row: ResourceState) -> str | None:
 
 
 def is_of(row: ResourceState, found: LiveResource) -> bool:
-    """Tell whether what was found is what the journal names.
+    """Tell whether what was found is what the journal names, or belongs to a node that it names.
 
     Without an id of the cloud's, capacity has its entry's name in its title, and anything else of the kind may be it.
     """
@@ -294,16 +294,11 @@ def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceSta
     """Return what was found although the journal, perhaps damaged or cut short by a crash, does not name it."""
     new: dict[tuple[str, str], ResourceState] = {}
     for live in found:
-        if not any(is_of(row, live) for row in (*state.resources, *new.values())) and not _is_part(live, state):
+        if not any(is_of(row, live) for row in (*state.resources, *new.values())):
             kind, key = (NODE, live.node) if live.node else (live.type, live.name)
             data = {"provider": live.provider, "region": live.region, "zone": live.zone, "cloud_id": live.name}
             new.setdefault((kind, key), ResourceState(resource=kind, key=key, data=data))
     return tuple(new[name] for name in sorted(new))
-
-
-def _is_part(live: LiveResource, state: RunState) -> bool:
-    """Tell what belongs to a node that the journal names, such as its disk."""
-    return bool(live.node) and any(row.resource == NODE and row.key == live.node for row in state.resources)
 
 
 def asked_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
