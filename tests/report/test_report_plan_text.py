@@ -9,7 +9,7 @@ import pytest
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
-from sailor_cloud.model.document import CostKind, PlanDocument, Rejected
+from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
 from sailor_cloud.report.plan.facts import outcome_facts
 from sailor_cloud.report.plan.money import unlimited_usd
@@ -108,8 +108,12 @@ def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told
         ttl_s=7200.0,
     )
     assert unlimited_usd(plan) == (None if usd is None else pytest.approx(usd))
-    told = [fact.value for fact in outcome_facts(plan) if fact.name == "at most"]
-    assert [value.startswith("9.020 USD if the controller dies") for value in told] == ([] if usd is None else [True])
+    given = replace(plan, status=Status.GIVEN)
+    for searched in (plan, given):
+        told = [fact.value for fact in outcome_facts(searched) if fact.name == "at most"]
+        assert [value.startswith("9.020 USD if the controller") for value in told] == ([] if usd is None else [True])
+    broken = replace(given, constraints=given.constraints.model_copy(update={"max_usd_per_hour": 0.01}))
+    assert not [fact for fact in outcome_facts(broken) if fact.name == "at most"], "nobody buys it"
     assert unlimited_usd(replace(plan, ttl_s=None)) is None
 
 

@@ -271,7 +271,7 @@ def _total(document: PlanDocument) -> str:
 def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
     """Return what the nodes can cost if nothing ends them before their TTL, where that is over the budget."""
     most = unlimited_usd(document)
-    if most is None or (document.status is Status.GIVEN and broken_limits(document)):
+    if most is None or (document.status is Status.GIVEN and any(broken_limits(document))):
         return ()
     value = (
         f"{text.usd(most)} USD if the controller dies at worst-case prices; the nodes end themselves only "
