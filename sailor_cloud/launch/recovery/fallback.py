@@ -30,6 +30,9 @@ from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.state import fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
+# How often a wait looks whether lost nodes have ended by now.
+_LOOK_S = 60.0
+
 
 @dataclass(slots=True)
 class _Attempts:
@@ -109,7 +112,7 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
         option = await _decision(context, document, survivors)
         if option is not None and not option.wait_s:
             break
-        await _wait(context, option)
+        await _wait(context, option, survivors)
     kept = {node.id for node in survivors}
     gone = [node.id for node in plan_nodes(document) if node.id not in kept]
     bought = [node for node in plan_nodes(option.document) if node.id not in kept]
@@ -128,8 +131,11 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
     return option.document
 
 
-async def _wait(context: RunContext, option: Option | None) -> None:
-    """Wait until what was refused may be asked for again; with no option, as long as a refusal lasts at first."""
+async def _wait(context: RunContext, option: Option | None, survivors: tuple[Node, ...]) -> None:
+    """Wait until what was refused may be asked for again; with no option, as long as a refusal lasts at first.
+
+    Lost nodes are charged until their provider confirms their end, and not until the next nodes are bought.
+    """
     pause_s = context.options.stockout_pause_s if option is None else option.wait_s
     why = "nothing that fits can be had now"
     if option is not None:
@@ -137,7 +143,10 @@ async def _wait(context: RunContext, option: Option | None) -> None:
         context.journal.append(Event.REPLANNED, choice=option.label, lost=[], bought=[], seconds=option.seconds)
     context.observer.note(f"{why}; trying again in {pause_s / 60:.0f} min")
     context.show("waiting for capacity")
-    await context.stop.unless_stopped(asyncio.sleep(pause_s))
+    until_s = context.clock.monotonic_s() + pause_s
+    while (left_s := until_s - context.clock.monotonic_s()) > 0.0:
+        settled = await nodes.settle(context, survivors)
+        await context.stop.unless_stopped(asyncio.sleep(left_s if settled else min(left_s, _LOOK_S)))
 
 
 def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:

@@ -24,7 +24,7 @@ from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
-from sailor_cloud.run.state import fold
+from sailor_cloud.run.state import ResourceState, fold
 from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text
 
 logger = logging.getLogger(__name__)
@@ -223,8 +223,23 @@ async def release(context: RunContext, document: PlanDocument) -> None:
     kept = {node.id for node in plan_nodes(document)}
     for name in [name for name in context.links if name not in kept]:
         await context.links.pop(name).close()
-    live = {row.key for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE and row.live}
-    await context.fleet.retire(sorted(live - kept))
+    await context.fleet.retire(sorted({row.key for row in _live(context)} - kept))
+
+
+async def settle(context: RunContext, survivors: tuple[Node, ...]) -> bool:
+    """Close the books of nodes that are gone; return whether no other than the survivors is charged any more."""
+    kept = {node.id for node in survivors}
+
+    def charged() -> list[str]:
+        return sorted({row.key for row in _live(context) if row.created_at is not None} - kept)
+
+    if lost := charged():
+        await told(context, partial(context.fleet.retire, lost))
+    return not charged()
+
+
+def _live(context: RunContext) -> list[ResourceState]:
+    return [row for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE and row.live]
 
 
 async def connect(context: RunContext) -> None:

@@ -211,6 +211,14 @@ def test_a_controller_on_spot_never_misses_a_deadline_that_on_demand_can_keep(se
     assert result.usd < ON_DEMAND * PRICE[NAME] * (4.15 + 0.4 * result.preemptions)
 
 
+def test_nothing_is_paid_while_a_controller_without_nodes_waits_for_spot() -> None:
+    result = replayed([1] * 4 + [0] * 8 + [1] * 40, 16.0, *BOTH)
+    assert (result.ending, result.preemptions) == ("completed", 1)
+    assert result.seconds > 6 * HOUR
+    # Four hours of work and two starts; the two hours between them cost nothing.
+    assert result.usd < PRICE[NAME] * 4.6
+
+
 def test_without_spot_a_controller_ends_on_demand_in_time() -> None:
     result = replayed([1, 0], 5.5, *BOTH)
     assert result.ending == "completed"
