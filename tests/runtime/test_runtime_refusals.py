@@ -18,6 +18,7 @@ from sailor_runtime.training.checkpoint.description import check_description, de
 from sailor_runtime.training.optimizer import optimizer, precision
 from sailor_runtime.training.optimizer.loss_scale import GROWTH_INTERVAL, LossScale
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.preflight import neighbours
 from sailor_runtime.training.refusal import RefusedError
 
 ONE = [(12, 1, [(0, 6, 1)])]
@@ -115,6 +116,20 @@ def test_a_schedule_that_cannot_be_run_is_refused(tmp_path, schedule, message):
     spec = run_spec(ONE, directory=tmp_path, training={"compile": True}, pipeline_schedule=schedule)
     with pytest.raises(RefusedError, match=message):
         trainer.check(spec)
+
+
+@pytest.mark.parametrize(
+    ("stages", "schedule", "pairs"),
+    [
+        ([(0, 2, 1), (2, 4, 1), (4, 6, 1)], "1f1b", [(0, 1), (1, 2)]),
+        ([(0, 1, 1, (3, 4)), (1, 2, 1, (4, 5)), (2, 3, 1, (5, 6))], "interleaved", [(0, 1), (1, 2), (2, 0)]),
+    ],
+)
+def test_links_are_measured_where_tensors_go(tmp_path, stages, schedule, pairs):
+    spec = run_spec([(2, 6, stages)], directory=tmp_path, pipeline_schedule=schedule)
+    trainer.check(spec)
+    found = neighbours(spec.pipelines[0])
+    assert [(before.ranks[0], after.ranks[0]) for before, after in found] == pairs
 
 
 def test_a_rank_says_in_one_line_why_it_refuses(tmp_path):

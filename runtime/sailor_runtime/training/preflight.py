@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import PipelineSpec, RunSpec, StageSpec
 from sailor_runtime.training.devices import Device
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.refusal import RefusedError
@@ -31,7 +32,7 @@ def preflight(spec: RunSpec, world: World, device: Device) -> dict[str, Any]:
     _sum(world, device.torch_device)
     links = []
     for pipeline in spec.pipelines:
-        for before, after in zip(pipeline.stages, pipeline.stages[1:], strict=False):
+        for before, after in neighbours(pipeline):
             seconds = _transfer_s(world, device.torch_device, before.ranks[0], after.ranks[0])
             rate = None if seconds is None else _BYTES / seconds
             links.append({"src_node": before.node, "dst_node": after.node, "bytes_per_s": rate})
@@ -45,6 +46,12 @@ def preflight(spec: RunSpec, world: World, device: Device) -> dict[str, Any]:
         ],
         "seconds": time.perf_counter() - begun,
     }
+
+
+def neighbours(pipeline: PipelineSpec) -> list[tuple[StageSpec, StageSpec]]:
+    """Return the stages that send each other tensors, each pair once, as activations go."""
+    pairs = dict.fromkeys(pairwise(stage for stage, _ in pipeline.visits))
+    return [(pipeline.stages[before], pipeline.stages[after]) for before, after in pairs]
 
 
 def _device(device: torch.device) -> dict[str, Any]:
