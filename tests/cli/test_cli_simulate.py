@@ -183,7 +183,7 @@ def test_words_and_nodes_that_mean_nothing_are_told_together(folder: Path) -> No
     for place, message in enumerate(
         (
             "error: layout: 'tp=x' needs a whole number of at most six digits, as tp=2",
-            "layout: 'foo=1' is not a degree; known: tp, pp, dp, microbatch, zero, recompute",
+            "layout: 'foo=1' is not a degree; known: tp, pp, dp, microbatch, zero, chunks, recompute",
             "layout: tp is given twice",
             "layout: 'recompute=some' is not one of recompute=none, recompute=selective, recompute=full",
             "nodes[0]: '4 a2@us-central1-a' is not a group of nodes; write COUNT x TYPE@ZONE",
