@@ -118,6 +118,24 @@ def test_the_receipt_releases_the_reservation_and_history_remembers_the_run(
     assert (past.outcome, past.project) == ("completed", None)
 
 
+def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    (leg,) = teardown.legs(folder)
+    prediction = planned().prediction
+    assert prediction is not None
+    newest = replace(planned(), prediction=replace(prediction, iteration_s_replay=9.0))
+    monkeypatch.setattr(teardown, "legs", lambda folder: (leg, replace(leg, document=newest)))
+    remembered: list[history.PastRun] = []
+    monkeypatch.setattr(history, "remember", lambda folder, past: remembered.append(past))
+    rows = {row.what: row.estimate for row in closed(folder).comparisons}
+    assert (rows["iteration, as planned"], remembered[0].planned_iteration_s) == (9.0, 9.0)
+
+
+def test_a_run_without_a_generation_has_done_nothing(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teardown, "legs", lambda folder: ())
+    rows = {row.what: row.estimate for row in closed(folder).comparisons}
+    assert (rows["training time, for 0 % of the steps"], rows["whole run, for 0 % of the steps"]) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     "left",
     [
