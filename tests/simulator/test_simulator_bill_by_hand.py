@@ -280,14 +280,23 @@ def test_a_price_that_is_stale_may_have_risen_by_a_fifth() -> None:
     assert worst_instance_usd_per_hour(offer, scenario) == pytest.approx(12.0)
 
 
-def test_what_is_paid_for_whole_at_a_stale_price_may_cost_a_fifth_more() -> None:
+@pytest.mark.parametrize(("per_hour", "usd"), [(10.0, 100.0), (0.1, 1.0)])
+def test_what_is_paid_for_whole_at_a_stale_price_may_cost_a_fifth_more(per_hour: float, usd: float) -> None:
     scenario = scenario_of(make_job(model=TINY, resources=[GCP], steps=10))
     terms = Terms(name="flex", nodes=2, least_s=36000.0)
-    offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), terms=terms, as_of_from=date(2026, 1, 1))
+    stale = {"as_of_from": date(2026, 1, 1), "usd_per_hour": per_hour}
+    offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), terms=terms, **stale)
     scenario = dataclasses.replace(scenario, offers={offer.id: offer})
     plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
     (line,) = [line for line in bill(lay_out(plan, scenario), {}, 1.0).lines if line.unit == "reserved hour"]
-    assert (line.usd, line.worst_usd, line.stale) == (pytest.approx(100.0), pytest.approx(120.0), True)
+    assert (line.usd, line.worst_usd, line.stale) == (pytest.approx(usd), pytest.approx(1.2 * usd), True)
+
+
+def test_a_line_is_known_to_the_ledger_by_its_part_or_by_its_text() -> None:
+    cost = bill_of(second=CENTRAL)
+    (disks,) = lines_of(cost, "disk", "2 x disk-balanced of 100 GiB")
+    (writes,) = lines_of(cost, "checkpoint", "writing checkpoints")
+    assert (disks.part, writes.part) == ("disk-balanced of 100 GiB", "writing checkpoints")
 
 
 def test_a_spot_price_that_has_no_other_beside_it_is_the_worst() -> None:
