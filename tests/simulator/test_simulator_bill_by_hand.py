@@ -7,7 +7,7 @@ from datetime import date
 
 import pytest
 
-from factories.scenarios import GCP, TINY, chain, make_job, make_plan, make_scenario, offer_in
+from factories.scenarios import GCP, TINY, chain, make_job, make_plan, make_scenario, offer_in, two_stage_plan
 from sailor_cloud.catalog import Catalog, Interruptions, Service, ServicePrice
 from sailor_cloud.catalog.interruptions import InterruptionTable
 from sailor_cloud.catalog.offer_file import OfferBook
@@ -20,7 +20,7 @@ from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
 from sailor_cloud.simulator.bill import bill, hours
-from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.layout import Layout, lay_out
 from sailor_cloud.simulator.money import (
     egress_usd_per_byte,
     preemptions_per_hour,
@@ -372,3 +372,43 @@ def test_a_bucket_of_a_cloud_without_nodes_counts_as_in_the_first_zone_of_that_c
     # The network here has no zone of AWS, and names the one that it is asked for.
     with pytest.raises(DataError, match="no zone 'use1-az4'"):
         bill(lay_out(plan, dataclasses.replace(scenario, catalog=catalog)), {}, 1.0)
+
+
+def test_nodes_that_are_paid_whole_are_paid_for_longer_where_the_worst_case_is_longer() -> None:
+    """The least that is paid lies between the expected time and the worst: it is paid whole."""
+    base = scenario_of(make_job(model=TINY, resources=[GCP], steps=1000))
+    spot = offer_in(base, WEST, "A100-40", market=Market.SPOT)
+
+    def laid(least_s: float) -> Layout:
+        offer = dataclasses.replace(spot, terms=Terms(name="flex", nodes=1, least_s=least_s))
+        scenario = dataclasses.replace(base, offers={offer.id: offer})
+        plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
+        return lay_out(plan, scenario)
+
+    paid = hours(laid(1.0), 3.6)
+    assert paid.worst_total > paid.total
+    least = (paid.total + paid.worst_total) / 2.0
+    (line,) = [line for line in bill(laid(least * 3600.0), {}, 3.6).lines if line.unit == "reserved hour"]
+    assert (line.usd, line.worst_usd) == pytest.approx((4.0 * least, 10.0 * paid.worst_total), rel=1e-9)
+
+
+def test_an_hour_of_nodes_that_are_paid_whole_costs_an_hour() -> None:
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP], steps=None))
+    terms = Terms(name="flex", nodes=1, least_s=36000.0)
+    offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), terms=terms, usd_per_hour=0.1)
+    scenario = dataclasses.replace(scenario, offers={offer.id: offer})
+    plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
+    assert [line.usd for line in lines_of(bill(lay_out(plan, scenario), {}, 1.0), "compute", "")] == [0.1]
+
+
+def test_nodes_of_two_markets_in_one_region_fetch_packages_through_one_gateway() -> None:
+    # 3 GB for each of the two, at 0.05 USD, and again for the 0.0036 of them that are taken away.
+    cost = bill_of(Market.SPOT, NetworkAccess.PRIVATE, second=CENTRAL)
+    (packages,) = lines_of(cost, "address", "packages through NAT in us-central1")
+    assert packages.usd == pytest.approx(0.30, rel=0.01)
+
+
+def test_checkpoints_of_nodes_on_this_machine_cost_nothing() -> None:
+    scenario = make_scenario(make_job(steps=1000))
+    cost = bill(lay_out(two_stage_plan(scenario, 4), scenario), {}, 1.0)
+    assert not [line for line in cost.lines if "checkpoint" in line.what and "standing still" not in line.what]
