@@ -23,7 +23,13 @@ case "$1" in
 esac
 """,
     "ip": f"""
-if [ "$2" = show ]; then grep -q '^ip link add' {LOG} 2>/dev/null; else echo "ip $*" >> {LOG}; fi
+case "$1 $2" in
+  "link show") grep -q '^ip link add' {LOG} 2>/dev/null ;;
+  "route show") for to in $(sed -n 's/^ip route replace \\([^ /]*\\).*/\\1/p' {LOG} | sort -u); do
+      grep -q "route del $to " {LOG} || echo "$to scope link"
+    done ;;
+  *) echo "ip $*" >> {LOG} ;;
+esac
 """,
 }
 

@@ -74,6 +74,7 @@ class AgentLink:
     _sent: int = 0
     _torn: bytes = field(default=b"")
     _words: asyncio.Task[None] | None = None
+    closed: bool = field(default=False, init=False)
 
     @property
     def node(self) -> ReachableNode:
@@ -179,6 +180,7 @@ class AgentLink:
         await self.connection.fetch("logs/*", target)
 
     async def close(self) -> None:
+        self.closed = True
         words, self._words = self._words, None
         if words is not None:
             # Python 3.11 loses a cancellation that comes as a word has just been said; then the task ends by itself.

@@ -18,14 +18,21 @@ from sailor_cloud.provision.access.nodes import ReachableNode
 
 # As in the firewalls of terraform/modules.
 PORT = 51820
-_INSTALL_S, _HANDSHAKE_S = 300.0, 90.0
+_INSTALL_S, _HANDSHAKE_S = 1200.0, 90.0
 
+# A fresh machine's own updates hold dpkg's lock for minutes, and that of the package lists. Apt waits for the first
+# alone.
 _KEY = """
 set -eu
 umask 077
 if ! command -v wg >/dev/null; then
-  apt() { sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=240 "$@" >&2; }
-  apt install wireguard-tools || { apt update && apt install wireguard-tools; }
+  apt() { sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@" >&2; }
+  tries=0
+  until apt install wireguard-tools || { apt update && apt install wireguard-tools; }; do
+    tries=$((tries + 1))
+    [ $tries -lt 30 ] || exit 1
+    sleep 10
+  done
 fi
 mkdir -p overlay
 test -s overlay/key || wg genkey > overlay/key
@@ -33,23 +40,29 @@ wg pubkey < overlay/key
 """
 
 # Takes the node's own private address, then public key, public address and private address of each peer. A kernel
-# without the module may have wireguard-go. Packets are small enough for any way between clouds.
+# without the module may have wireguard-go. Packets are small enough for any way between clouds. The tunnel keeps no
+# route to nodes that are gone, because a later network may have their addresses.
 _PEERS = f"""
 set -eu
 own=$1; shift
 if ! ip link show dev sailor0 >/dev/null 2>&1; then
-  sudo ip link add dev sailor0 type wireguard 2>/dev/null || sudo wireguard-go sailor0 >&2
+  sudo ip link add dev sailor0 type wireguard || sudo wireguard-go sailor0 >&2
 fi
 sudo wg set sailor0 listen-port {PORT} private-key overlay/key
 sudo ip link set dev sailor0 mtu 1420 up
-known=
+known= routes=
 while [ $# -gt 0 ]; do
   sudo wg set sailor0 peer "$1" endpoint "$2:{PORT}" allowed-ips "$3/32" persistent-keepalive 25
   sudo ip route replace "$3/32" dev sailor0 src "$own"
-  known="$known $1"; shift 3
+  known="$known $1" routes="$routes $3"; shift 3
 done
-for key in $(sudo wg show sailor0 peers); do
+there=$(sudo wg show sailor0 peers)
+for key in $there; do
   case "$known " in *" $key "*) ;; *) sudo wg set sailor0 peer "$key" remove ;; esac
+done
+there=$(ip route show dev sailor0 | cut -d " " -f 1)
+for address in $there; do
+  case "$routes " in *" $address "*) ;; *) sudo ip route del "$address" dev sailor0 ;; esac
 done
 """
 
@@ -57,9 +70,11 @@ done
 _ANSWERS = """
 set -eu
 left=30
-while missing=$(sudo wg show sailor0 latest-handshakes | awk '$2 == 0 {print $1}'); [ -n "$missing" ]; do
+while :; do
+  told=$(sudo wg show sailor0 latest-handshakes)
+  missing=$(echo "$told" | awk 'NF && $2 == 0 {print $1}')
   left=$((left - 1))
-  [ "$left" -gt 0 ] || break
+  [ -n "$missing" ] && [ "$left" -gt 0 ] || break
   sleep 1
 done
 echo "$missing"
@@ -78,29 +93,47 @@ class Overlay:
 
         Raises LaunchError where nodes can't be joined, UnreachableError where a new one does not answer.
         """
-        for link in links:
-            self._links[link.node.id] = link
-            self._keys.pop(link.node.id, None)
+        # The address of a node that the run has given up may be a stranger's by now.
+        self._links = {name: link for name, link in self._links.items() if not link.closed}
+        self._links.update((link.node.id, link) for link in links)
+        new = {link.node.id for link in links}
+        self._keys = {name: key for name, key in self._keys.items() if name in self._links and name not in new}
         if len({link.node.provider for link in self._links.values()}) < 2:
             return
-        new = {link.node.id for link in links}
         await self._each([link for name, link in self._links.items() if name not in self._keys], self._make_key, new)
         await self._each(self._links.values(), self._tell_peers, new)
-        await self._each(self._links.values(), self._await_peers, new)
+        silent: dict[str, list[str]] = {}
+
+        async def await_peers(link: AgentLink) -> None:
+            silent[link.node.id] = await self._silent_peers(link)
+
+        await self._each(self._links.values(), await_peers, new)
+        for name, peers in sorted(silent.items()):
+            if there := [peer for peer in peers if peer in self._links]:
+                raise LaunchError(
+                    f"node {name} gets no answer through WireGuard from {', '.join(there)}; is UDP port {PORT} closed "
+                    "on the way?"
+                )
 
     async def _each(
         self, links: Iterable[AgentLink], do: Callable[[AgentLink], Awaitable[None]], new: Collection[str]
     ) -> None:
-        """Do something on all nodes at once; those of before that don't answer any more are forgotten."""
+        """Do something on all nodes at once; those of before that don't answer any more are forgotten.
+
+        Raises UnreachableError of a new node before what other nodes complain of, which may be that node's end.
+        """
         links = list(links)
         done = await asyncio.gather(*(do(link) for link in links), return_exceptions=True)
+        failures = []
         for link, failure in zip(links, done, strict=True):
             name = link.node.id
             if isinstance(failure, UnreachableError) and name not in new:
                 del self._links[name]
                 self._keys.pop(name, None)
             elif isinstance(failure, BaseException):
-                raise failure
+                failures.append(failure)
+        if failures:
+            raise min(failures, key=lambda failure: not isinstance(failure, UnreachableError))
 
     async def _make_key(self, link: AgentLink) -> None:
         said = await link.connection.run(["sh", "-c", _KEY], timeout_s=_INSTALL_S)
@@ -112,14 +145,9 @@ class Overlay:
             told += [self._keys[peer.id], peer.address, peer.private_address]
         await link.connection.run(["sh", "-c", _PEERS, "peers", *told])
 
-    async def _await_peers(self, link: AgentLink) -> None:
+    async def _silent_peers(self, link: AgentLink) -> list[str]:
         silent = (await link.connection.run(["sh", "-c", _ANSWERS], timeout_s=_HANDSHAKE_S)).split()
-        names = sorted(name for name, key in self._keys.items() if key in silent)
-        if names:
-            raise LaunchError(
-                f"node {link.node.id} gets no answer through WireGuard from {', '.join(names)}; is UDP port {PORT} "
-                "closed on the way?"
-            )
+        return sorted(name for name, key in self._keys.items() if key in silent)
 
     def _peers(self, node: ReachableNode) -> list[ReachableNode]:
         others = (self._links[name].node for name in sorted(self._links))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ class _Connection:
 class _Link:
     node: ReachableNode
     connection: _Connection
+    closed: bool = False
 
 
 def _link(name: str, provider: str, number: int) -> AgentLink:
@@ -103,6 +105,101 @@ def test_a_peer_that_never_answers_and_a_new_node_that_is_gone_are_errors() -> N
         asyncio.run(Overlay().join([a, b]))
 
 
+def _dies_at_the_handshake(link: AgentLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = cast(_Link, link).connection
+    answer = connection.run
+
+    async def run(argv: list[str], **_: Any) -> str:
+        connection.dead = argv[2] == overlay._ANSWERS
+        return await answer(argv)
+
+    monkeypatch.setattr(connection, "run", run)
+
+
+def test_a_new_node_that_ends_during_the_handshake_is_no_closed_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = _link("a", "gcp", 1), _link("b", "aws", 2)
+    cast(_Link, a).connection.silent = "key-of-b"
+    _dies_at_the_handshake(b, monkeypatch)
+    with pytest.raises(UnreachableError, match="node b: connection lost"):
+        asyncio.run(Overlay().join([a, b]))
+
+
+def test_a_node_of_before_that_ends_during_the_handshake_keeps_no_other_from_joining(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, a, gone, new = Overlay(), _link("a", "gcp", 1), _link("gone", "aws", 2), _link("new", "aws", 3)
+    asyncio.run(net.join([a, gone]))
+    cast(_Link, a).connection.silent = "key-of-gone"
+    _dies_at_the_handshake(gone, monkeypatch)
+    asyncio.run(net.join([new]))
+    asyncio.run(net.join([]))
+    assert _told(a)[1::3] == ["key-of-new"]
+
+
+def test_a_node_that_the_run_has_given_up_is_not_connected_to_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its address may be another machine's by now, whose host key would end the run."""
+    net, a, lost, new = Overlay(), _link("a", "gcp", 1), _link("lost", "aws", 2), _link("new", "aws", 3)
+    asyncio.run(net.join([a, lost]))
+    cast(_Link, lost).closed = True
+
+    async def stranger(argv: list[str], **_: Any) -> str:
+        raise LaunchError("node lost: the host key has changed")
+
+    monkeypatch.setattr(cast(_Link, lost).connection, "run", stranger)
+    asyncio.run(net.join([new]))
+    assert _told(a)[1::3] == ["key-of-new"]
+
+
+def _script(folder: Path, text: str, *arguments: str, **programs: str) -> subprocess.CompletedProcess[str]:
+    """Run a script where `sudo` runs what it is given and the programs are those named."""
+    folder.mkdir(exist_ok=True)
+    programs = {"sudo": 'exec env "$@"', "sleep": "true", **programs}
+    for name, body in programs.items():
+        (folder / name.replace("_", "-")).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name.replace("_", "-")).chmod(0o700)
+    path = {"PATH": f"{folder}:{os.defpath}"}
+    command = ["sh", "-c", text, "script", *arguments]
+    return subprocess.run(command, cwd=folder, env=path, capture_output=True, text=True, check=False)
+
+
+def test_a_wireguard_that_fails_is_no_handshake(tmp_path: Path) -> None:
+    done = _script(tmp_path, overlay._ANSWERS, wg='echo "Unable to access interface" >&2; exit 1')
+    assert (done.returncode, done.stderr.strip()) == (1, "Unable to access interface")
+
+
+def test_peers_without_a_handshake_are_told_and_others_are_not(tmp_path: Path) -> None:
+    assert _script(tmp_path, overlay._ANSWERS, wg='printf "a\\t0\\nb\\t17\\n"').stdout.split() == ["a"]
+    assert _script(tmp_path, overlay._ANSWERS, wg='printf "a\\t9\\nb\\t17\\n"').stdout.split() == []
+
+
+@pytest.mark.parametrize(("held", "code"), [(5, 0), (100, 1)], ids=["for a while", "for ever"])
+def test_a_lock_of_the_package_lists_is_waited_for(held: int, code: int, tmp_path: Path) -> None:
+    """What a fresh machine's own updates hold, apt fails at once for."""
+    wanted = overlay._KEY.replace("command -v wg", "command -v wg-of-this-test")
+    apt = f"""
+case "$*" in *install*) [ -e lists ] || exit 100 ;; *)
+  echo try >> tries
+  [ "$(wc -l < tries)" -gt {held} ] || {{ echo "E: Could not get lock" >&2; exit 100; }}
+  touch lists ;;
+esac"""
+    done = _script(tmp_path, wanted, apt_get=apt, wg="cat /dev/null; echo key")
+    assert done.returncode == code, done.stderr
+    assert done.stdout.split() == (["key"] if code == 0 else [])
+    assert len((tmp_path / "tries").read_text().split()) == (held + 1 if code == 0 else 30)
+
+
+def test_a_kernel_without_wireguard_says_so_before_the_other_way_is_tried(tmp_path: Path) -> None:
+    done = _script(
+        tmp_path,
+        overlay._PEERS,
+        "10.64.0.1",
+        ip='[ "$2" = add ] && echo "Operation not supported" >&2; exit 1',
+        wireguard_go='echo "no such program" >&2; exit 1',
+    )
+    assert done.returncode == 1
+    assert done.stderr.split("\n")[:2] == ["Operation not supported", "no such program"]
+
+
 _NODES = {"a": ("198.51.100.1", "10.64.0.2"), "b": ("198.51.100.2", "10.65.0.4")}
 # Sends what it reads to the port of the rendezvous, or prints how much came and from where.
 _SEND = "import socket, sys; s = socket.create_connection((sys.argv[1], 29500), 20); s.sendall(b'x' * 10**6); s.close()"
@@ -154,8 +251,12 @@ def test_ranks_reach_private_addresses_of_the_other_cloud_through_a_real_tunnel(
     for name, other in (("a", "b"), ("b", "a")):
         public, private = _NODES[other]
         told = (_NODES[name][1], keys[other], public, private)
+        gone = (base64.b64encode(name.encode() * 32).decode(), "198.51.100.9", "10.66.0.9")
+        _in(namespaces, name, "sh", "-c", overlay._PEERS, "peers", *told, *gone)
+        assert len(_routes(namespaces, name)) == 2
         _in(namespaces, name, "sh", "-c", overlay._PEERS, "peers", *told)
-        _in(namespaces, name, "sh", "-c", overlay._PEERS, "peers", *told)
+        assert _routes(namespaces, name) == [private], "nodes that are gone have no route and no peer"
+        assert _in(namespaces, name, "wg", "show", "sailor0", "peers").split() == [keys[other]]
     assert [_in(namespaces, name, "sh", "-c", overlay._ANSWERS).strip() for name in _NODES] == ["", ""]
     private = _NODES["b"][1]
     command = _command(namespaces, "b", sys.executable, "-c", _RECEIVE, private)
@@ -165,6 +266,10 @@ def test_ranks_reach_private_addresses_of_the_other_cloud_through_a_real_tunnel(
         _in(namespaces, "a", sys.executable, "-c", _SEND, private)
         assert receiver.stdout.read().split() == [str(10**6), _NODES["a"][1]]
     assert (namespaces / "a" / "overlay" / "key").stat().st_mode & 0o777 == 0o600
+
+
+def _routes(root: Path, name: str) -> list[str]:
+    return [line.split()[0] for line in _in(root, name, "ip", "route", "show", "dev", "sailor0").splitlines()]
 
 
 def _run(*command: str) -> str:
