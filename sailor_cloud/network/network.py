@@ -99,6 +99,11 @@ class Network:
     def zones(self) -> tuple[str, ...]:
         return tuple(sorted(self._zones))
 
+    def first_zone(self, provider: Provider) -> tuple[str, str]:
+        """Return region and name of the first zone of a cloud that has any, by name."""
+        zone = min((zone for zone in self._zones.values() if zone.provider is provider), key=lambda zone: zone.name)
+        return zone.region, zone.name
+
     def _same_node(self, place: Place, pairs: int) -> Link:
         curves = self._curves.get((CurveScope.SAME_NODE, "", "", place.accelerator, place.accelerator))
         if curves:

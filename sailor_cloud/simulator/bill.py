@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sailor_cloud.catalog import Service, ServicePrice, Services, providers
@@ -17,7 +17,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import EgressPrice
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.layout import Layout
-from sailor_cloud.simulator.sync import Traffic
+from sailor_cloud.simulator.sync import Traffic, islands
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
@@ -62,8 +62,9 @@ def cost_line(
 # that has all of it fetches nothing.
 SETUP_BYTES = 3.0e9
 
-# Provider and region.
+# Provider and region, of a bucket a zone of it too.
 Place = tuple[Provider, str]
+BucketPlace = tuple[Provider, str, str]
 
 
 def gateways(
@@ -137,8 +138,9 @@ def _has_gateway(place: Place, network: NetworkAccess) -> bool:
     return network is NetworkAccess.PRIVATE and providers.of(place[0]).bills_services
 
 
-# Weights and two moments in fp32.
+# Weights and two moments in fp32; once more, where islands met last and a momentum, both in fp32.
 CHECKPOINT_BYTES_PER_PARAMETER = 12
+_MEETING_BYTES_PER_PARAMETER = 8
 # Large objects are written in parts, each a request; obstore's default size, assumption.
 PART_BYTES = 5.0 * 2**20
 
@@ -146,10 +148,11 @@ PART_BYTES = 5.0 * 2**20
 def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple[float, float]) -> list[CostLine]:
     """Return the lines of a run's checkpoints; nothing where they are kept in a folder, whose disk is on the bill.
 
-    kept_hours: how long the newest ones are kept, expected and worst. They are written by the first pipeline to a
-    bucket in the region of the first node of the bucket's cloud, the user's own included, whose region isn't known
-    here; from nodes of one cloud to a bucket of another at the price between the first zones of both. Left out:
-    reading back (below 10 % of the writes' price), and traffic from local nodes, which no cloud bills.
+    kept_hours: how long the newest ones are kept, expected and worst. The first pipeline of every island writes them,
+    the first island also what all of them share. They go to a bucket in the region of the first node of the bucket's
+    cloud, the user's own included, whose region isn't known here; from nodes of one cloud to a bucket of another at the
+    price between the first zones of both. Left out: reading back (below 10 % of the writes' price), and traffic from
+    local nodes, which no cloud bills.
     """
     store = _store(layout)
     if store is None:
@@ -161,7 +164,8 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     saved, saves = sum(sizes.values()), max(1.0, training_hours * SECONDS_PER_HOUR / job.checkpoint.every)
     storage = services.price(provider, region, Service.OBJECT_STORAGE)
     kept = job.checkpoint.keep * saved / GIB
-    writes = saves * (saved / PART_BYTES + sum(stage.tp for stage in layout.plan.pipelines[0].stages)) / 1000.0
+    files = sum(stage.tp for number, _ in _writers(layout) for stage in layout.plan.pipelines[number].stages)
+    writes = saves * (saved / PART_BYTES + files) / 1000.0
     months, worst_months = (hours / HOURS_PER_MONTH for hours in kept_hours)
     kind, what = CostKind.CHECKPOINT, f"{job.checkpoint.keep} checkpoints kept in {provider} {region}"
     requests = services.price(provider, region, Service.OBJECT_WRITES)
@@ -183,31 +187,50 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     return lines + checkpoint_nat_lines(by_region, (provider, region), services, job.cloud.network)
 
 
-def _store(layout: Layout) -> tuple[Provider, str, str] | None:
-    """Return provider, region and a zone of it of the bucket, or None where there is none."""
+def _store(layout: Layout) -> BucketPlace | None:
     scenario = layout.scenario
     offers = [scenario.offer(node.offer) for node in layout.plan.nodes]
-    place = scenario.job.checkpoint.to
-    if place is None:
-        home: Offer = offers[0]
-        return (home.provider, home.region, home.zone) if providers.of(home.provider).bucket_scheme else None
-    scheme, separator, _ = place.partition("://")
-    provider = providers.of_buckets(scheme) if separator else None
-    if provider is None:
+    catalog = scenario.catalog
+
+    def first_of(provider: Provider) -> tuple[str, str]:
+        zone = min(zone for zone in catalog.zones() if catalog.zone(zone).provider is provider)
+        return catalog.region_of(zone), zone
+
+    return bucket_place(offers, scenario.job.checkpoint.to, first_of)
+
+
+def bucket_place(
+    offers: Sequence[Offer], to: str | None, first_of: Callable[[Provider], tuple[str, str]]
+) -> BucketPlace | None:
+    """Return where the bucket of checkpoints counts as being; None where they go to a folder.
+
+    It is in the region of the first node of its cloud, that of the run itself in the region of the first node of all.
+    `first_of` gives region and zone where the cloud of a bucket that a job names has no node.
+    """
+    scheme, separator, _ = (to or "").partition("://")
+    provider = offers[0].provider if to is None else providers.of_buckets(scheme) if separator else None
+    if provider is None or not providers.of(provider).bucket_scheme:
         return None
     near = next((offer for offer in offers if offer.provider is provider), None)
-    if near is not None:
-        return (provider, near.region, near.zone)
-    zones = sorted(zone for zone in scenario.catalog.zones() if scenario.catalog.zone(zone).provider is provider)
-    return (provider, scenario.catalog.region_of(zones[0]), zones[0])
+    return (provider, *first_of(provider)) if near is None else (provider, near.region, near.zone)
+
+
+def _writers(layout: Layout) -> list[tuple[int, int]]:
+    """Return the pipelines that write checkpoints, the first of each island, and their bytes for each parameter."""
+    first = sorted(min(island) for island in islands(layout))
+    shared = _MEETING_BYTES_PER_PARAMETER if len(first) > 1 else 0
+    return [
+        (number, CHECKPOINT_BYTES_PER_PARAMETER + (0 if position else shared)) for position, number in enumerate(first)
+    ]
 
 
 def _bytes_by_zone(layout: Layout) -> dict[str, float]:
-    sizes: dict[str, float] = {}
-    for seat in layout.pipelines[0]:
-        parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
-        sizes[seat.place.zone] = sizes.get(seat.place.zone, 0.0) + parameters * CHECKPOINT_BYTES_PER_PARAMETER
-    return sizes
+    sizes: dict[str, float] = defaultdict(float)
+    for number, per_parameter in _writers(layout):
+        for seat in layout.pipelines[number]:
+            parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer)) * seat.tp
+            sizes[seat.place.zone] += parameters * per_parameter
+    return dict(sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +295,12 @@ def _start(layout: Layout) -> money.Start:
 
 def checkpoint_s(layout: Layout) -> float:
     """Return how long training stalls for one checkpoint: the largest share of a device, at the measured copy rate."""
-    shares: dict[int, float] = defaultdict(float)
-    for seat in layout.pipelines[0]:
-        shares[seat.index] += float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer))
-    return max(shares.values()) * CHECKPOINT_BYTES_PER_PARAMETER / money.CHECKPOINT_BYTES_PER_S
+    shares: dict[tuple[int, int], float] = defaultdict(float)
+    for number, per_parameter in _writers(layout):
+        for seat in layout.pipelines[number]:
+            parameters = float(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer))
+            shares[seat.device] += parameters * per_parameter
+    return max(shares.values()) / money.CHECKPOINT_BYTES_PER_S
 
 
 def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: float = 0.0) -> Cost:

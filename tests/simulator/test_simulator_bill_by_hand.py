@@ -19,7 +19,7 @@ from sailor_cloud.model.offer import Confidence, Market, Provider, Terms
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
-from sailor_cloud.simulator.bill import bill, hours
+from sailor_cloud.simulator.bill import bill, checkpoint_s, hours
 from sailor_cloud.simulator.layout import Layout, lay_out
 from sailor_cloud.simulator.money import (
     egress_usd_per_byte,
@@ -220,6 +220,25 @@ def test_every_kind_of_line_has_an_amount_worked_out_by_hand() -> None:
     assert {kind for kind, _ in (*BY_HAND, *SPOT_BY_HAND)} == set(CostKind)
     # Instances of either region with all that comes with them, and the traffic.
     assert bill_of().total_usd == pytest.approx(2 * 11.50399153719 + 2 * 0.02875997884 + 0.05757268256)
+
+
+def test_every_island_writes_its_weights_and_the_first_what_all_share() -> None:
+    job = make_job(model=TINY, resources=[GCP], steps=1000, sync_every=100)
+    scenario = scenario_of(
+        job.model_copy(update={"checkpoint": job.checkpoint.model_copy(update={"every": 36.0, "keep": 3})})
+    )
+    west, central = (offer_in(scenario, zone, "A100-40") for zone in (WEST, CENTRAL))
+    chains = [chain(p, [offer], (0, 8), microbatch_size=2, microbatches=6) for p, offer in enumerate((central, west))]
+    layout = lay_out(make_plan(scenario, chains), scenario)
+    cost = bill(layout, {}, 3.6)
+    # 100 times the west's 1,239,040 parameters of 12 bytes are 1.486848 GB, at 0.02 USD.
+    (moved,) = lines_of(cost, "checkpoint", "checkpoints from us-west1-b to us-central1, paid by us-west1-b")
+    assert moved.usd == pytest.approx(0.02973696)
+    # With 20 bytes of each in the centre 100 times 7.5625 parts of 5 MiB and two files, at 0.005 USD for a thousand.
+    (writes,) = lines_of(cost, "checkpoint", "writing checkpoints")
+    assert writes.usd == pytest.approx(0.00478125)
+    # Those 20 bytes of the slower share at 537.8 MB/s.
+    assert checkpoint_s(layout) == pytest.approx(24780800 / 537.8e6, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from sailor_cloud.network import Network
 from sailor_cloud.planner.evaluate.migration import moving
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator import Scenario, engine_named
+from sailor_cloud.simulator.bill import bucket_place
 from sailor_cloud.simulator.engines import SAILOR
 from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.workload import ComputeProfiles
@@ -100,7 +102,7 @@ class CatalogSearch:
         ).document
 
     def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
-        """Return what `planner.moving` says, the checkpoints being where the first node of the running plan is."""
+        """Return what `planner.moving` says, the checkpoints being where those of the running plan count as being."""
         assert document.plan is not None
         assert self.decoder is not None, "a command moves its own state"
         links, profiles = self._data()
@@ -113,8 +115,11 @@ class CatalogSearch:
             profiles=profiles,
             as_of=self.clock.now(),
         )
+        offers = [placed.offer for placed in placed_nodes(current)]
+        bucket = bucket_place(offers, current.job.checkpoint.to, links.first_zone)
+        zone = current.home.zone if bucket is None else bucket[2]
         on_the_spot = on_this_machine(current.home.provider)
-        move = moving(document.plan, scenario, store_zone=None if on_the_spot else current.home.zone)
+        move = moving(document.plan, scenario, store_zone=None if on_the_spot else zone)
         return move.seconds, move.usd
 
     def _data(self) -> tuple[Network, ComputeProfiles]:

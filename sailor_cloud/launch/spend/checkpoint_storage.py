@@ -20,8 +20,9 @@ from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part
 from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run.ledger import LedgerLine
-from sailor_cloud.simulator.bill import PART_BYTES, checkpoint_nat_lines
+from sailor_cloud.simulator.bill import PART_BYTES, Place, bucket_place, checkpoint_nat_lines
 from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
@@ -71,26 +72,28 @@ def _measured(
             yield planned(line, quantity=kept, note=METERED)
         elif line.unit == "1000 requests":
             yield planned(line, quantity=requests, note=METERED)
-    # A user's bucket is taken to be there too; see simulator.checkpoints.
-    home = document.home
-    yield from _through_nat(document, sent, offers, home, prices)
+    bucket = bucket_place(
+        [placed.offer for placed in placed_nodes(document)], document.job.checkpoint.to, prices.first_zone
+    )
+    assert bucket is not None, "the plan reckons with one"
+    provider, region, near = bucket
+    yield from _through_nat(document, sent, offers, (provider, region), prices)
     for zone, nbytes in sorted(sent.items()):
         # Traffic to a bucket of the same region is free, and no cloud bills what local nodes send.
-        if offers[zone].region == home.region or on_this_machine(offers[zone].provider):
+        if offers[zone].region == region or on_this_machine(offers[zone].provider):
             continue
-        for price in prices.between(zone, home.zone):
-            part = checkpoint_traffic_part(zone, home.region, price.payer_zone)
+        for price in prices.between(zone, near):
+            part = checkpoint_traffic_part(zone, region, price.payer_zone)
             yield carried(CostKind.CHECKPOINT, part, price, nbytes=nbytes)
 
 
 def _through_nat(
-    document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], home: Offer, prices: UsePrices
+    document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], bucket: Place, prices: UsePrices
 ) -> Iterator[LedgerLine]:
     sizes: Counter[tuple[Provider, str]] = Counter()
     for zone, nbytes in sent.items():
         sizes[offers[zone].provider, offers[zone].region] += int(nbytes)
-    place = home.provider, home.region
-    for line in checkpoint_nat_lines(sizes, place, prices.services, document.job.cloud.network):
+    for line in checkpoint_nat_lines(sizes, bucket, prices.services, document.job.cloud.network):
         yield planned(line, quantity=line.quantity, note=METERED)
 
 

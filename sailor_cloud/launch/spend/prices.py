@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from sailor_cloud import catalog, network
 from sailor_cloud.catalog import Services
 from sailor_cloud.launch.job_paths import folders_of
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.network import EgressPrice, Network
 from sailor_cloud.run.folder import RunFolder
 
@@ -27,6 +28,10 @@ class UsePrices:
     def between(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
         """Return what each side pays for traffic from one zone to another. Raises MissingPriceError."""
         return self._network.egress(src_zone, dst_zone)
+
+    def first_zone(self, provider: Provider) -> tuple[str, str]:
+        """Return region and name of the first zone of a cloud; see `bucket_place`."""
+        return self._network.first_zone(provider)
 
     @cached_property
     def services(self) -> Services:

@@ -281,6 +281,36 @@ def test_shares_of_zones_after_that_of_the_bucket_are_paid_for_too() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("to", "part", "usd"),
+    [
+        # 2 GB from Google's Iowa at 0.12 USD for a GiB.
+        ("s3://ours/run", "checkpoints from us-central1-a to us-east-1, paid by us-central1-a", 0.2235174179),
+        # 3 GB from AWS's Virginia at 0.09 USD.
+        ("gs://ours/run", "checkpoints from use1-az4 to us-central1, paid by use1-az4", 0.27),
+        (None, "checkpoints from use1-az4 to us-central1, paid by use1-az4", 0.27),
+    ],
+)
+def test_checkpoints_are_paid_for_up_to_the_bucket_whatever_cloud_it_is_of(
+    to: str | None, part: str, usd: float
+) -> None:
+    base = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[0]), image=None)
+    kept = cost_line(CostKind.CHECKPOINT, "kept", quantity=1.0, usd_per_unit=0.02, unit="GiB-month")
+    found = leg(saved(4, 1.0, (1, 2 * GB), (1, 3 * GB)), of=costing(with_job(base, to=to), kept))
+    charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
+    assert [(one.part, one.usd) for one in charges if one.unit == "GB"] == [(part, pytest.approx(usd))]
+
+
+def test_a_bucket_of_a_cloud_without_nodes_costs_the_way_there() -> None:
+    kept = cost_line(CostKind.CHECKPOINT, "kept", quantity=1.0, usd_per_unit=0.02, unit="GiB-month")
+    base = cloud_document(("n0", GCP_OFFERS[0]), ("n1", GCP_OFFERS[0]), image=None)
+    found = leg(saved(4, 1.0, (1, GB), (1, GB)), of=costing(with_job(base, to="s3://ours/run"), kept))
+    charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
+    assert [one.part for one in charges if one.unit == "GB"] == [
+        "checkpoints from us-central1-a to af-south-1, paid by us-central1-a"
+    ]
+
+
 def test_ranks_of_one_zone_write_their_shares_from_there() -> None:
     base = stored()
     assert base.plan is not None
