@@ -396,16 +396,40 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
         )
         if job is None:
             return None
-        document = search(allowing(job, situation.stated), situation.choose if limits else None)
-        if document.plan is not None and two_clouds_problem(document) is None:
-            document = as_stated(document, situation.stated, search)
-            assert document.plan is not None
-            offers = {**situation.offers, **document.inputs.offers_by_id()}
-            plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
-            return replace(document, plan=plan)
+        document = _to_buy(allowing(job, situation.stated), situation, search, situation.choose if limits else None)
+        if document is not None:
+            return as_stated(
+                document,
+                situation.stated,
+                search,
+                lambda found: _option("", found, situation, search).fits(situation.left),
+            )
         if situation.left.usd is None and situation.left.seconds is None:
             return None
     return None
+
+
+def _to_buy(job: Job, situation: Situation, search: Search, choose: Pick | None) -> PlanDocument | None:
+    """Return the plan of a job, or its best plan on one cloud where that on several can't be bought; None without."""
+    document = search(job, choose)
+    if document.plan is None or two_clouds_problem(document) is None:
+        return _with_names(document, situation)
+    apart = []
+    for provider in sorted({entry.provider for entry in job.resources}):
+        entries = tuple(entry for entry in job.resources if entry.provider == provider)
+        found = _with_names(search(job.model_copy(update={"resources": entries}), choose), situation)
+        if found is not None:
+            apart.append(_option("", found, situation, search))
+    best = min(apart, key=lambda option: _rank(option, choose or goal_pick(job.goal)), default=None)
+    return None if best is None else best.document
+
+
+def _with_names(document: PlanDocument, situation: Situation) -> PlanDocument | None:
+    """Return a document with the survivors' names on its plan's nodes as far as they stay; None without a plan."""
+    if document.plan is None:
+        return None
+    offers = {**situation.offers, **document.inputs.offers_by_id()}
+    return replace(document, plan=fresh_names(document.plan, situation.survivors, situation.taken, offers))
 
 
 def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
@@ -423,11 +447,7 @@ def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
         }
     )
     document = search.purchase(job, lambda offer: Choice.of(offer) in situation.blocked)
-    if document.plan is None:
-        return None
-    offers = {**situation.offers, **document.inputs.offers_by_id()}
-    plan = fresh_names(document.plan, situation.survivors, situation.taken, offers)
-    return replace(document, plan=plan, constraints=situation.job.constraints)
+    return _with_names(replace(document, constraints=situation.job.constraints), situation)
 
 
 def _option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,10 +33,12 @@ def allowing(job: Job, stated: Plan | None) -> Job:
     return job.model_copy(update={"training": training.model_copy(update=changes)})
 
 
-def as_stated(document: PlanDocument, stated: Plan | None, judge: Judge) -> PlanDocument:
+def as_stated(
+    document: PlanDocument, stated: Plan | None, judge: Judge, in_limits: Callable[[PlanDocument], bool]
+) -> PlanDocument:
     """Return the document with the stated schedule and ZeRO stage, or with one of both, else as it is.
 
-    What its pipelines can't have, or what would not fit in memory, it does not get.
+    What its pipelines can't have, what would not fit in memory and what is not `in_limits` it does not get.
     """
     plan = document.plan
     if stated is None or plan is None:
@@ -54,7 +57,7 @@ def as_stated(document: PlanDocument, stated: Plan | None, judge: Judge) -> Plan
         except RequestError:
             continue
         assert found.prediction is not None, "a plan for a model is predicted"
-        if all(stage.total_bytes <= stage.limit_bytes for stage in found.prediction.memory):
+        if all(stage.total_bytes <= stage.limit_bytes for stage in found.prediction.memory) and in_limits(found):
             return found
     return document
 
@@ -64,12 +67,16 @@ def given_up(document: PlanDocument, stated: Plan | None) -> str | None:
     plan = document.plan
     if stated is None or plan is None or _settings(plan) == _settings(stated):
         return None
-    changes = []
+    changes, wanted = [], []
     if plan.zero_stage != stated.zero_stage:
         changes.append(f"ZeRO-{plan.zero_stage} in place of ZeRO-{stated.zero_stage}")
+        wanted.append(f"ZeRO-{stated.zero_stage}")
     if plan.pipeline_schedule is not stated.pipeline_schedule:
         changes.append(f"the {plan.pipeline_schedule} schedule in place of {stated.pipeline_schedule}")
-    return f"the new plan has {' and '.join(changes)}, which does not fit there"
+        wanted.append(str(stated.pipeline_schedule))
+    has, lacks = " and ".join(changes), " with ".join(wanted)
+    reasons = "its pipelines, its memory, or what is left of time and money do not allow"
+    return f"the new plan has {has}: {reasons} {lacks}"
 
 
 def _settings(plan: Plan) -> tuple[int, PipelineSchedule]:

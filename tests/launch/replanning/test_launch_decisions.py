@@ -15,7 +15,7 @@ from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth, same_shape
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Goal, Job
-from sailor_cloud.model.offer import Terms
+from sailor_cloud.model.offer import Provider, Terms
 from sailor_cloud.model.plan import PipelineSchedule
 
 A, B = "us-central1-a", "us-central1-b"
@@ -169,6 +169,45 @@ class Reserved(QuickSearch):
         found = QuickSearch.__call__(self, wanted, choose)
         offers = (replace(o, terms=self.terms) if o.zone == B else o for o in found.inputs.offers)
         return replace(found, inputs=replace(found.inputs, offers=tuple(offers)))
+
+
+class TwoClouds(QuickSearch):
+    """A search whose V100s are another cloud's."""
+
+    def __call__(self, wanted: Job, choose: Pick | None = None) -> PlanDocument:
+        found = QuickSearch.__call__(self, wanted, choose)
+        offers = (replace(o, provider=Provider("aws")) if o.zone == B else o for o in found.inputs.offers)
+        return replace(found, inputs=replace(found.inputs, offers=tuple(offers)))
+
+
+def test_where_a_plan_over_two_clouds_cannot_be_bought_the_best_one_on_one_cloud_is_an_option() -> None:
+    """One A100 and five V100s would be best, and exchange gradients at every step; then six V100s are."""
+    found, quick = Figures(wait_s=600.0, elsewhere=6).situation()
+    own, other = found.job.resources
+    entries = (own, other.model_copy(update={"provider": Provider("aws")}))
+    situation = replace(found, job=found.job.model_copy(update={"resources": entries}))
+    option = decide(situation, TwoClouds(quick.prices)).option
+    assert option is not None
+    assert option.label == ELSEWHERE
+    assert [node.offer for node in option.document.plan.nodes] == ["gcp/us-central1-b/V100-16"] * 6
+
+
+class Slow(QuickSearch):
+    """A search for which every other setting of a plan makes it ten times as slow."""
+
+    def judged(self, known: PlanDocument) -> PlanDocument:
+        assert known.prediction is not None
+        seconds = 10.0 * known.prediction.iteration_s_replay
+        return replace(known, prediction=replace(known.prediction, iteration_s_replay=seconds))
+
+
+def test_what_a_user_stated_is_given_up_where_a_run_could_not_end_in_time_with_it() -> None:
+    found, quick = Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, seconds=7000.0).situation()
+    assert found.document.plan is not None
+    situation = replace(found, stated=replace(found.document.plan, zero_stage=1))
+    option = decide(situation, Slow(quick.prices)).option
+    assert option is not None
+    assert (option.label, option.document.plan.zero_stage) == (ELSEWHERE, 0)
 
 
 def test_where_no_way_keeps_the_limits_the_nearest_one_says_what_it_lacks() -> None:
