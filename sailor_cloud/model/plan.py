@@ -104,13 +104,9 @@ class Pipeline:
     @property
     def visits(self) -> tuple[tuple[int, range], ...]:
         """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
-        turns = max((len(stage.ranges) for stage in self.stages), default=0)
-        return tuple(
-            (s, stage.ranges[turn])
-            for turn in range(turns)
-            for s, stage in enumerate(self.stages)
-            if turn < len(stage.ranges)
-        )
+        held = [stage.ranges for stage in self.stages]
+        turns = max(map(len, held), default=0)
+        return tuple((s, ranges[turn]) for turn in range(turns) for s, ranges in enumerate(held) if turn < len(ranges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +208,7 @@ class Plan:
         for p, pipeline in enumerate(self.pipelines):
             stages, where = len(pipeline.stages), f"plan.pipelines[{p}]"
             several = schedule is PipelineSchedule.INTERLEAVED and stages > 1
-            counts = sorted({len(stage.ranges) for stage in pipeline.stages})
+            counts = sorted({1 + len(stage.later_ranges) for stage in pipeline.stages})
             if counts and (len(counts) > 1 or (counts[0] > 1) != several):
                 message = f"has stages with {' and '.join(map(str, counts))} ranges of layers"
                 hint = f"{schedule} has " + ("as many in every stage, two or more" if several else "one in every stage")

@@ -72,11 +72,15 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The seats of every pipeline in the order of visits, and the links between their places."""
+    """The seats of every pipeline in the order of visits, and the links between their places.
+
+    `devices`: the seats that share devices, by pipeline and stage.
+    """
 
     plan: Plan
     scenario: Scenario
     pipelines: tuple[tuple[Seat, ...], ...]
+    devices: dict[tuple[int, int], tuple[Seat, ...]]
     links: Links
 
     @property
@@ -94,16 +98,6 @@ class Layout:
     def seats(self) -> tuple[Seat, ...]:
         return tuple(seat for seats in self.pipelines for seat in seats)
 
-    @property
-    def devices(self) -> dict[tuple[int, int], tuple[Seat, ...]]:
-        """The seats that share devices, by pipeline and stage."""
-        found: dict[tuple[int, int], list[Seat]] = {
-            (p, s): [] for p, pipeline in enumerate(self.plan.pipelines) for s in range(len(pipeline.stages))
-        }
-        for seat in self.seats:
-            found[seat.device].append(seat)
-        return {device: tuple(seats) for device, seats in found.items()}
-
 
 def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """Return a plan's layout.
@@ -115,20 +109,23 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     nodes = {node.id: node for node in plan.nodes}
     pipelines = tuple(
         tuple(
-            _seat(
-                plan,
-                scenario,
-                nodes,
-                p,
-                visit,
-                s,
-                replace(pipeline.stages[s], first_layer=held.start, end_layer=held.stop, later_ranges=()),
-            )
+            _seat(plan, scenario, nodes, p, visit, s, _of_range(pipeline.stages[s], held))
             for visit, (s, held) in enumerate(pipeline.visits)
         )
         for p, pipeline in enumerate(plan.pipelines)
     )
-    return Layout(plan=plan, scenario=scenario, pipelines=pipelines, links=Links(scenario))
+    devices = {
+        (p, s): tuple(pipelines[p][s :: len(pipeline.stages)])
+        for p, pipeline in enumerate(plan.pipelines)
+        for s in range(len(pipeline.stages))
+    }
+    return Layout(plan=plan, scenario=scenario, pipelines=pipelines, devices=devices, links=Links(scenario))
+
+
+def _of_range(stage: Stage, held: range) -> Stage:
+    if not stage.later_ranges:
+        return stage
+    return replace(stage, first_layer=held.start, end_layer=held.stop, later_ranges=())
 
 
 def _seat(

@@ -166,7 +166,7 @@ def between_zones(members: Mapping[str, int], to_owners: float = 0.5) -> dict[tu
 
 
 def _holder(seats: tuple[Seat, ...], layer: int) -> Seat:
-    return next(seat for seat in seats if layer in seat.stage.layers)
+    return next(seat for seat in seats if seat.stage.first_layer <= layer < seat.stage.end_layer)
 
 
 def _merged(groups: list[SyncGroup]) -> list[SyncGroup]:

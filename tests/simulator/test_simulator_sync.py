@@ -45,6 +45,16 @@ def test_layers_are_summed_by_exactly_the_stages_that_hold_them() -> None:
     assert sum(group.nbytes for group in groups) == pytest.approx(whole)
 
 
+def test_a_layout_takes_the_stages_of_1f1b_as_they_are_and_finds_its_devices_once() -> None:
+    # Both are asked for many times in every simulation.
+    scenario = gcp_scenario(batch=32)
+    a100 = offer_in(scenario, "us-central1-a", "A100-40", devices=2)
+    plan = plan_on(scenario, ([a100, a100], (0, 10, 26)))
+    layout = lay_out(plan, scenario)
+    assert all(seat.stage is stage for seat, stage in zip(layout.seats, plan.pipelines[0].stages, strict=True))
+    assert layout.devices is layout.devices
+
+
 def test_one_pipeline_has_nothing_to_sum_unless_its_head_is_tied() -> None:
     untied = gcp_scenario(batch=32)
     a100 = offer_in(untied, "us-central1-a", "A100-40", devices=2)
