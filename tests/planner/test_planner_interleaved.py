@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import pytest
 
 from factories.planning import example, make_space, plan
@@ -57,3 +60,29 @@ def test_slow_links_between_stages_keep_1f1b() -> None:
     apart = plan(deep("n1-standard-8", interleaved=True))
     assert apart.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
     assert apart.bound is None
+
+
+@pytest.mark.parametrize(
+    ("goal", "constraints", "better"),
+    [
+        ("minimize-cost", {"deadline": "30m"}, operator.le),
+        ("maximize-throughput", {"budget_usd": 17}, operator.ge),
+    ],
+)
+def test_a_job_that_allows_more_schedules_gets_no_worse_plan(
+    goal: str, constraints: dict[str, object], better: Callable[[float, float], bool]
+) -> None:
+    # One node in each of two zones: interleaving is faster and sends more, which costs more than the time saves.
+    def between_zones(**training: object) -> Job:
+        job = deep(steps=1000, **training)
+        [resource] = job.resources
+        each = [
+            resource.model_copy(update={"zones": (zone,), "accelerators": {"V100-16": 4}})
+            for zone in ("us-central1-a", "us-central1-c")
+        ]
+        raw = job.model_dump(mode="json", exclude_unset=True)
+        raw |= {"goal": goal, "constraints": constraints, "resources": [one.model_dump(mode="json") for one in each]}
+        return Job.model_validate(raw)
+
+    usual, free = plan(between_zones()), plan(between_zones(interleaved=True))
+    assert better(free.objective.value, usual.objective.value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sailor_cloud.model.plan import Node, Pipeline, PipelineSchedule, Plan, Recompute, Stage
-from sailor_cloud.planner.space.goals import Figure
+from sailor_cloud.planner.space.goals import Figure, figures_of, target_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import evaluate
@@ -108,7 +108,8 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
 def to_plan(space: Space, draft: Draft) -> Plan:
     """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order.
 
-    Where the job allows other schedules than 1F1B, the plan has the fastest that fits.
+    Where the job allows other schedules than 1F1B, the plan has the one that serves its goal best and keeps its limits;
+    interleaving is faster and sends more, which costs between zones.
     """
     names: dict[tuple[int, int], str] = {}
     numbers: Counter[str] = Counter()
@@ -156,20 +157,20 @@ def to_plan(space: Space, draft: Draft) -> Plan:
 
 def _scheduled(space: Space, plan: Plan) -> Plan:
     known, training = space.scenario.engine.schedules, space.scenario.job.training
-    staged = any(len(pipeline.stages) > 1 for pipeline in plan.pipelines)
+    if plan.zero_stage >= 2 or all(len(pipeline.stages) == 1 for pipeline in plan.pipelines):
+        return plan
     others: list[Plan | None] = []
     if training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in known:
         others.append(replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE))
     if training.interleaved and PipelineSchedule.INTERLEAVED in known:
         others += [plan.in_turns(turns) for turns in _TURNS]
-    best, least = plan, None
-    for other in others if staged and plan.zero_stage < 2 else ():
-        if other is None:
-            continue
-        found = evaluate(other, space.scenario)
-        usual_s = found.prediction.iteration_s_1f1b
-        assert usual_s is not None, "the plan has another schedule"
-        seconds = found.prediction.iteration_s_replay
-        if found.fits and seconds < (usual_s if least is None else least):
-            best, least = other, seconds
-    return best
+    each = [plan, *(other for other in others if other is not None)]
+    return plan if len(each) == 1 else min(each, key=lambda one: _rank(space, one))
+
+
+def _rank(space: Space, plan: Plan) -> tuple[bool, float, float, float]:
+    """Return what a plan is compared by with others on the same nodes: memory, limits, goal, and time at last."""
+    found, target = evaluate(plan, space.scenario), target_of(space.scenario.job)
+    figures = figures_of(found, len(plan.nodes))
+    value, seconds = float(figures[target.goal]), float(figures[Figure.ITERATION_S])
+    return not found.fits, float(target.excess(figures)), significant(value), seconds

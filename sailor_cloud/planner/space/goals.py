@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.model.job import Constraints, Goal, Job
+from sailor_cloud.simulator import Evaluation
 
 Floats = NDArray[np.float64]
 
@@ -72,6 +74,20 @@ class Target:
     def without(self, name: str) -> Target:
         """Return the same goal with one constraint given up."""
         return Target(goal=self.goal, limits=tuple(limit for limit in self.limits if limit.name != name))
+
+
+def figures_of(evaluation: Evaluation, nodes: float) -> dict[Figure, Floats]:
+    """Return the figures of a plan of so many nodes by the replay and the whole bill."""
+    prediction, cost = evaluation.prediction, evaluation.cost
+    figures = {
+        Figure.ITERATION_S: prediction.iteration_s_replay,
+        Figure.DURATION_S: math.inf if prediction.duration_s is None else prediction.duration_s,
+        Figure.TOTAL_USD: math.inf if cost.total_usd is None else cost.total_usd,
+        Figure.USD_PER_ITERATION: cost.usd_per_iteration,
+        Figure.USD_PER_HOUR: cost.usd_per_hour,
+        Figure.NODES: nodes,
+    }
+    return {figure: np.array(value) for figure, value in figures.items()}
 
 
 def target_of(job: Job) -> Target:
