@@ -15,21 +15,24 @@ Node = TypeVar("Node", bound=Hashable)
 Stage = TypeVar("Stage", bound=Hashable)
 
 
-def cut_flows(pipelines: Sequence[Sequence[Node]]) -> tuple[tuple[int, ...], ...]:
+def cut_flows(pipelines: Sequence[Sequence[Node]], *, around: bool = False) -> tuple[tuple[int, ...], ...]:
     """Return, per pipeline and cut, how many tensors go over the busier of its two cards in one direction.
 
     pipelines: the node of every stage. Gradients take the way of the activations backwards, so the number holds for
-    both. Where both stages are on one node it is 1.
+    both. Where both stages are on one node it is 1. `around`: the last node of a pipeline is its first one again, so
+    that gradients of one cut go from node to node beside the activations of another, all through an iteration.
     """
     leaving: Counter[Node] = Counter()
     arriving: Counter[Node] = Counter()
+    beside: Counter[tuple[Node, Node]] = Counter()
     for nodes in pipelines:
         for src, dst in pairwise(nodes):
             if src != dst:
                 leaving[src] += 1
                 arriving[dst] += 1
+                beside[dst, src] += around
     return tuple(
-        tuple(1 if src == dst else max(leaving[src], arriving[dst]) for src, dst in pairwise(nodes))
+        tuple(1 if src == dst else max(leaving[src], arriving[dst]) + beside[src, dst] for src, dst in pairwise(nodes))
         for nodes in pipelines
     )
 

@@ -157,7 +157,8 @@ def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
     rounds = [
         seats[: len(plan.stages) + 1] for seats, plan in zip(layout.pipelines, layout.plan.pipelines, strict=True)
     ]
-    flows = cut_flows([[seat.place.node for seat in seats] for seats in rounds])
+    around = layout.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
+    flows = cut_flows([[seat.place.node for seat in seats] for seats in rounds], around=around)
     passes = _passes(layout, groups)
     times = [
         _pipeline_times(layout, seats, shared, p, passes)

@@ -26,6 +26,27 @@ def test_cuts_that_leave_a_node_in_one_direction_share_its_card() -> None:
     assert cut_flows([["a"], ["a"]]) == ((), ())
 
 
+def test_gradients_beside_activations_share_the_cards_of_pipelines_that_lead_back_to_their_first_node() -> None:
+    assert cut_flows([["a", "b", "a"]], around=True) == ((2, 2),)
+    assert cut_flows([["a", "b", "a"]] * 2, around=True) == ((4, 4), (4, 4))
+    assert cut_flows([["a", "a", "b", "b", "a"]], around=True) == ((1, 2, 1, 2),)
+    # Of three nodes each neighbour gets activations from one side and gradients from the other.
+    assert cut_flows([["a", "b", "c", "a"]], around=True) == ((1, 1, 1),)
+
+
+def test_an_interleaved_pipeline_on_two_nodes_waits_for_what_their_cards_carry() -> None:
+    scenario = gcp_scenario(batch=16)
+    usual = plan_on_nodes(scenario, [["a", "b"]])
+    plan = usual.in_turns(2)
+    assert plan is not None
+    timeline = run_iteration(lay_out(plan, scenario), timeline=True).timeline
+    tensor = float(lay_out(plan, scenario).seats[0].table.boundary_bytes[7])
+    shared = link_between_nodes(scenario, flows=2).transfer_s(tensor)
+    sends = [span.end_s - span.start_s for span in timeline if span.what.startswith("send")]
+    assert sends == pytest.approx([shared] * len(sends))
+    assert len(sends) == 2 * 8 * 3
+
+
 def test_sums_of_different_stages_of_a_node_share_its_card() -> None:
     apart = [[("p0s0", "a"), ("p1s0", "b")], [("p0s1", "a"), ("p1s1", "c")]]
     assert ring_flows(apart) == [{"a": 2, "b": 1}, {"a": 2, "c": 1}]
