@@ -12,6 +12,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import (
+    Alternative,
     Decision,
     FrontierPoint,
     GapPart,
@@ -275,6 +276,7 @@ class _Run:
     beside: Beside | None = None
     decision: Decision | None = None
     points: tuple[FrontierPoint, ...] = ()
+    joined: tuple[Alternative, ...] = ()
 
     def __post_init__(self) -> None:
         problem, asked, restrictions = self.problem, self.asked, frozenset(self.asked.restrictions)
@@ -332,6 +334,9 @@ class _Run:
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
         if asked.top:
             beside.kinds(drafts, most=asked.top)
+        if asked.beside:
+            drafts = [*self.deciding.drafts, *beside.drafts, *self.answer.drafts, *self.answer.others]
+            self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
     def _best(self) -> tuple[Answer, Chosen | None]:
         """Return the answer of a search, without a bound where more is allowed than 1F1B and ZeRO-0 and 1."""
@@ -439,12 +444,9 @@ class _Run:
             return infeasible_document(space.scenario, self.infeasible, problem.rejected, self.answer, seconds)
         found = beside.found if self.asked.beside else ()
         plans = [to_plan(space, chosen.draft), *(other.plan for other in found)] if self.asked.beside else []
-        if self.asked.beside:
-            known = [*self.deciding.drafts, *beside.drafts, *self.answer.drafts, *self.answer.others]
-            plans += over_clouds(space, target, chosen.draft, known)
         around = Surroundings(
             rejected=(*problem.rejected, *beside.rejected),
-            alternatives=(*beside.found, *apart(space.scenario, plans)),
+            alternatives=(*beside.found, *(apart(space.scenario, plans) or self.joined)),
             frontier=self.points,
             gap_parts=_gap_parts(space, target, self.answer, chosen, self.asked),
             cut_short=self.asked.time_limit_s is not None,

@@ -7,11 +7,16 @@ from dataclasses import replace
 from itertools import pairwise, product
 from operator import itemgetter
 
+from sailor_cloud.catalog import providers
 from sailor_cloud.model.document import Alternative
+from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.model.plan import Plan, Recompute
+from sailor_cloud.model.provider import CLUSTERS
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.improvement.choice import holds
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space, build
@@ -28,11 +33,13 @@ _OF_A_CLOUD = 3
 
 
 def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
-    """Return the first of some plans that is clearly cheaper with zones that meet every so many steps."""
+    """Return the first of some plans on one cloud that is clearly cheaper with zones that meet every so many steps."""
     seldom = _seldom(scenario)
     if seldom is None:
         return ()
     for plan in plans:
+        if len({scenario.offer(node.offer).provider for node in plan.nodes}) > 1:
+            continue
         # ZeRO-2 and 3 sum gradients in every step.
         if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
             continue
@@ -48,47 +55,76 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         if saved is not None and round(saved, 2) <= 0.0:
             continue
         told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {before - after:,.4f} USD/iteration"
-        clouds = sorted({scenario.offers[node.offer].provider for node in there.nodes})
-        where = f" over {' and '.join(clouds)}" if len(clouds) > 1 else ""
-        return (
-            Alternative(
-                label=f"sync_every: {_EVERY}{where} ({told}; converges differently)",
-                plan=there,
-                iteration_s=then.prediction.iteration_s_replay,
-                throughput_iterations_per_s=then.prediction.throughput_iterations_per_s,
-                usd_per_hour=then.cost.usd_per_hour,
-                total_usd=then.cost.total_usd,
-            ),
-        )
+        return (_alternative(there, then, told),)
     return ()
 
 
-def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Draft]) -> tuple[Plan, ...]:
-    """Return plans on several clouds that are better than one plan once zones meet rarely, best first.
+def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Draft]) -> tuple[Alternative, ...]:
+    """Return the best plan on several clouds that is better than one plan once zones meet rarely, and can be bought.
 
-    Each joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. Where zones meet at every
-    step, traffic between clouds costs more than it gains.
+    It joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. Where zones meet at every
+    step, traffic between clouds costs more than it gains. Raises OutOfTimeError.
     """
-    seldom, goal = _seldom(space.scenario), target.goal
+    seldom, goal, job = _seldom(space.scenario), target.goal, space.scenario.job
     clouds = {space.clouds_of([number]) for number in range(len(space.pools))}
-    if seldom is None or len(clouds) < 2:
+    clouds = {each for each in clouds if all(_is_a_cloud(name) for name in each)}
+    if seldom is None or len(clouds) < 2 or job.cloud.network is not NetworkAccess.PUBLIC_SSH:
         return ()
     there, _ = build(seldom, space.candidates)
     assessors = {stage: Assessor(there.at(stage), target) for stage in (0, 1)}
-    alone = [_on_one_cloud(there, cloud, drafts, assessors) for cloud in sorted(clouds, key=sorted)]
-    now = replayed(chosen, evaluate(to_plan(space, chosen), space.scenario))[goal]
+    alone = []
+    for cloud in sorted(clouds, key=sorted):
+        space.known.deadline.check()
+        alone.append(_on_one_cloud(there, cloud, drafts, assessors))
+    now = evaluate(to_plan(space, chosen), space.scenario)
     found = []
     for together in product(*alone):
+        space.known.deadline.check()
         stage = max(draft.zero_stage for draft in together)
         joined = assessors[stage].draft([shape for draft in together for shape in shapes_of(draft)])
         if joined is None:
             continue
         plan = to_plan(there.at(stage), joined)
         evaluation = evaluate(plan, seldom)
-        value = replayed(joined, evaluation)[goal]
-        if evaluation.fits and value < now:
-            found.append((float(value), joined.order(), plan))
-    return tuple(plan for _, _, plan in sorted(found, key=itemgetter(0, 1)))
+        figures = {figure: float(value) for figure, value in replayed(joined, evaluation).items()}
+        if evaluation.fits and holds(target, figures) and figures[goal] < float(replayed(chosen, now)[goal]):
+            found.append((figures[goal], joined.order(), plan, evaluation))
+    if not found:
+        return ()
+    _, _, plan, best = min(found, key=itemgetter(0, 1))
+    told = _against(best, now)
+    if "://" not in (job.checkpoint.to or ""):
+        told += "; needs a bucket in checkpoint.to"
+    where = " and ".join(sorted({space.scenario.offers[node.offer].provider for node in plan.nodes}))
+    return (_alternative(plan, best, told, where),)
+
+
+def _against(found: Evaluation, now: Evaluation) -> str:
+    """Return how much less time and money one plan takes than another."""
+    share = found.prediction.iteration_s_replay / now.prediction.iteration_s_replay - 1.0
+    time = f"{abs(share):.0%} {'more' if share > 0.0 else 'less'} time".replace("%", " %")
+    then, before = found.cost.total_usd, now.cost.total_usd
+    if then is not None and before is not None:
+        return f"{time}, {then - before:+,.2f} USD"
+    then, before = found.cost.usd_per_iteration, now.cost.usd_per_iteration
+    assert then is not None, "a plan for a model has iterations"
+    assert before is not None
+    return f"{time}, {then - before:+,.4f} USD/iteration"
+
+
+def _alternative(plan: Plan, found: Evaluation, told: str, where: str = "") -> Alternative:
+    return Alternative(
+        label=f"sync_every: {_EVERY}{where and f' over {where}'} ({told}; converges differently)",
+        plan=plan,
+        iteration_s=found.prediction.iteration_s_replay,
+        throughput_iterations_per_s=found.prediction.throughput_iterations_per_s,
+        usd_per_hour=found.cost.usd_per_hour,
+        total_usd=found.cost.total_usd,
+    )
+
+
+def _is_a_cloud(provider: str) -> bool:
+    return provider not in CLUSTERS and not providers.of(Provider(provider)).on_this_machine
 
 
 def _on_one_cloud(
@@ -114,9 +150,9 @@ def _on_one_cloud(
 
 
 def _seldom(scenario: Scenario) -> Scenario | None:
-    """Return the scenario with zones that meet rarely; None where they do already, or the engine knows no zones."""
+    """Return the scenario with zones that meet rarely; None where they do already, or what is run knows no zones."""
     job = scenario.job
-    if job.training.sync_every is not None or not scenario.engine.zone_by_zone:
+    if job.run is not None or job.training.sync_every is not None or not scenario.engine.zone_by_zone:
         return None
     training = job.training.model_copy(update={"sync_every": _EVERY})
     return replace(scenario, job=job.model_copy(update={"training": training}))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from factories.planning import AS_OF, data, example
-from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import Alternative, PlanDocument, Rejected
 from sailor_cloud.model.plan import Plan, Recompute
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.explain.rare_sync import apart
+from sailor_cloud.planner.space.candidates import Candidates
+from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Scenario, evaluate
+
+SHOWN = Wishes(beside=True, decide=True)
 
 
 def plan_in(scenario: Scenario, *zones: str, microbatch_size: int = 2, microbatches: int = 16) -> Plan:
@@ -65,35 +70,91 @@ def test_nothing_is_shown_where_nothing_is_saved(monkeypatch: pytest.MonkeyPatch
     assert apart(scenario, [plan_in(scenario, "us-central1-a", "us-west1-b")]) == ()
 
 
-def _over_two_clouds(**training: object) -> PlanDocument:
+def _over_two_clouds(wishes: Wishes = SHOWN, *, clock: FixedClock | None = None, **changes: object) -> PlanDocument:
     resources = [
         {"provider": "gcp", "zones": ["us-central1-b"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
         {"provider": "aws", "zones": ["use1-az2"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
     ]
-    job = example(
-        "gcp-a100-v100.yaml",
-        resources=resources,
-        training={"global_batch_size": 256, "sequence_length": 1024, "precision": "fp16", "steps": 500, **training},
-        constraints={},
-    )
+    usual = {"global_batch_size": 256, "sequence_length": 1024, "precision": "fp16", "steps": 500}
+    changes = {"constraints": {}, "training": usual, **changes}
+    job = example("gcp-a100-v100.yaml", resources=resources, **changes)
     prices, links, times = data()
-    wishes = Wishes(beside=True, decide=True)
-    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=wishes)
+    return search(job, catalog=prices, network=links, profiles=times, clock=clock or FixedClock(AS_OF), wishes=wishes)
 
 
-def test_a_job_over_two_clouds_shows_what_it_saves_there_to_exchange_weights_rarely() -> None:
+def _joined(found: PlanDocument) -> list[Alternative]:
+    return [each for each in found.alternatives if each.label.startswith("sync_every")]
+
+
+def test_a_job_over_two_clouds_shows_time_and_cost_against_the_choice() -> None:
     found = _over_two_clouds()
-    (over,) = [each for each in found.alternatives if each.label.startswith("sync_every")]
-    assert over.label.startswith("sync_every: 100 over aws and gcp (saves ")
+    (over,) = _joined(found)
+    assert over.total_usd is not None
+    less = 1.0 - over.iteration_s / found.prediction.iteration_s_replay
+    dearer = over.total_usd - found.cost.total_usd
+    assert less > 0.0
+    assert over.label == (
+        f"sync_every: 100 over aws and gcp ({100 * less:.0f} % less time, {dearer:+,.2f} USD; "
+        "needs a bucket in checkpoint.to; converges differently)"
+    )
     cloud_of = {node.id: node.offer.partition("/")[0] for node in over.plan.nodes}
     assert set(cloud_of.values()) == {"gcp", "aws"}
     assert all(len({cloud_of[stage.node] for stage in part.stages}) == 1 for part in over.plan.pipelines)
-    assert over.iteration_s < found.prediction.iteration_s_replay
+
+
+@pytest.mark.parametrize("limit", ["budget_usd", "max_usd_per_hour"])
+def test_a_plan_over_two_clouds_keeps_the_limits_of_the_job(limit: str) -> None:
+    found = _over_two_clouds()
+    (over,) = _joined(found)
+    name = "total_usd" if limit == "budget_usd" else "usd_per_hour"
+    most = (getattr(found.cost, name) + getattr(over, name)) / 2.0
+    assert all(getattr(other, name) <= most for other in _joined(_over_two_clouds(constraints={limit: most})))
+
+
+def test_a_bucket_that_the_job_names_need_not_be_asked_for() -> None:
+    (over,) = _joined(_over_two_clouds(checkpoint={"every": "10m", "to": "gs://mine/run"}))
+    assert "checkpoint.to" not in over.label
+
+
+def test_clouds_whose_nodes_could_not_reach_each_other_are_not_joined() -> None:
+    assert _joined(_over_two_clouds(cloud={"network": "private"})) == []
+
+
+def test_time_that_is_over_ends_the_search_over_clouds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FixedClock(AS_OF)
+
+    def slow(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Rejected, ...]]:
+        clock.elapsed_s += 3600.0
+        return build(scenario, candidates)
+
+    monkeypatch.setattr("sailor_cloud.planner.explain.rare_sync.build", slow)
+    wishes = replace(SHOWN, time_limit_s=600.0)
+    found = _over_two_clouds(wishes, clock=clock)
+    assert found.plan is not None
+    assert clock.elapsed_s == 3600.0
+    assert _joined(found) == []
+
+
+def test_a_plan_on_several_clouds_is_never_one_that_only_lacks_rare_exchanges() -> None:
+    clouds = [
+        {"provider": "gcp", "zones": ["us-central1-a"], "accelerators": {"A100-40": 4}},
+        {"provider": "aws", "zones": ["use1-az4"], "accelerators": {"A100-40": 8}},
+    ]
+    scenario = make_scenario(make_job(resources=clouds, batch=64))
+    offers = [
+        offer_in(scenario, "us-central1-a", "A100-40", devices=2),
+        offer_in(scenario, "use1-az4", "A100-40", devices=8),
+    ]
+    plan = make_plan(
+        scenario, [chain(p, [offer], (0, 8), microbatch_size=2, microbatches=16) for p, offer in enumerate(offers)]
+    )
+    assert apart(scenario, [plan]) == ()
 
 
 def test_zones_that_meet_rarely_never_share_a_pipeline_between_clouds() -> None:
-    found = _over_two_clouds(sync_every=100)
+    training = {"global_batch_size": 256, "sequence_length": 1024, "precision": "fp16", "steps": 500, "sync_every": 100}
+    found = _over_two_clouds(training=training)
     cloud_of = {node.id: node.offer.partition("/")[0] for node in found.plan.nodes}
     assert set(cloud_of.values()) == {"gcp", "aws"}
     assert all(len({cloud_of[stage.node] for stage in part.stages}) == 1 for part in found.plan.pipelines)
-    assert not [each for each in found.alternatives if each.label.startswith("sync_every")]
+    assert _joined(found) == []
