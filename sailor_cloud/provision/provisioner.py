@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from ipaddress import ip_address, ip_network
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import Problem, ProvisionError, RequestError
+from sailor_cloud.errors import Problem, ProvisionError, QuotaError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import HostKeys
 from sailor_cloud.model.offer import Provider
@@ -161,6 +162,17 @@ def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
         raise RequestError(problems)
 
 
+def _ask_again(document: PlanDocument, added: Sequence[PlacedNode]) -> None:
+    """Raise QuotaError where providers say that clouds can't be joined once the run has these nodes, too."""
+    used = sorted({placed.offer.provider for placed in placed_nodes(document)})
+    if len(used) < 2 or not added:
+        return
+    for name in used:
+        if problems := providers.of(name).refusals(document, ()):
+            apart = [placed for placed in added if placed.offer.provider != name] or added
+            raise QuotaError(str(RequestError(problems)), sorted({placed.offer.id for placed in apart}))
+
+
 def _entries(root: WantedRoot) -> frozenset[str]:
     """Return the names of the entries whose capacity a root holds."""
     return frozenset(t.name for placed in root.nodes if (t := placed.offer.terms) is not None)
@@ -203,6 +215,10 @@ class _Apply:
         self._bought_before = len(before) > 0
         if not before:
             _ask_first(document, self._nodes)
+        else:
+            rows = fold(work.journal.entries()).resources
+            known = {row.key for row in rows if row.resource == NODE and row.created_at is not None}
+            _ask_again(document, [placed for placed in self._nodes if placed.node.id not in known])
         self._key = ensure_ssh_key(work.folder)
         self._roots = wanted_roots(
             work.folder,
@@ -239,7 +255,9 @@ class _Apply:
             if refused:
                 return self._refused(refused, running)
         self._remove_unwanted()
-        self._let_clouds_meet()
+        refused = self._let_clouds_meet()
+        if refused:
+            return self._refused(refused, self._running())
         nodes = self._counted()
         work.journal.append(Event.PROVISIONED, nodes=len(nodes))
         return Applied(nodes=nodes, expires_at=self._expires_at, seconds=self._seconds())
@@ -347,12 +365,25 @@ class _Apply:
         refusals = side_by_side([partial(one, root) for root in wanted], self._work.interrupt)
         return [(root, refusal) for root, refusal in zip(wanted, refusals, strict=True) if refusal is not None]
 
-    def _let_clouds_meet(self) -> None:
-        """Open the port of WireGuard on each cloud to the nodes of the others, whose addresses are known by now."""
+    def _let_clouds_meet(self) -> list[tuple[WantedRoot, Refusal]]:
+        """Open the port of WireGuard on each cloud to the nodes of the others, whose addresses are known by now.
+
+        Returns nodes that were lost meanwhile and refused when Terraform made them again. Raises ProvisionError where
+        a node is missing or has no public address.
+        """
         clusters = [root for root in self._roots if root.part is Part.CLUSTER]
         if not any("peers" in root.variables for root in clusters):
-            return
+            return []
         found = [i for i in instances(self._scopes, self._work.folder.run_id) if i.running and i.node in self._names]
+        # Terraform would make a lost node again, under a name that stood for another one.
+        self._refuse_missing(i.node for i in found)
+        ranges = [ip_network(root.variables["cidr"]) for root in clusters]
+        hidden = [i.node for i in found if not i.address or any(ip_address(i.address) in own for own in ranges)]
+        if hidden:
+            raise ProvisionError(
+                f"the clouds can't be joined: {', '.join(hidden)} have no public address, to which the other cloud "
+                "could open its port"
+            )
         opened = {
             root.place: replace(root, variables={**root.variables, "peers": peers})
             for root in clusters
@@ -361,9 +392,10 @@ class _Apply:
         }
         self._roots = tuple(opened.get(root.place, root) for root in self._roots)
         refused = self._applied(list(opened.values()), frozenset(i.node for i in found))
-        if refused:
-            _, refusal = refused[0]
-            raise ProvisionError(f"the clouds can't be joined: {refusal.worst.text}")
+        for _, refusal in refused:
+            if not refusal.reasons:
+                raise ProvisionError(f"the clouds can't be joined: {refusal.worst.text}")
+        return refused
 
     def _seconds(self) -> float:
         return time.monotonic() - self._begun
@@ -446,13 +478,16 @@ class _Apply:
                 key = first_contact(work.folder, instance, private=is_private(self._document))
                 work.journal.append(Event.FIRST_CONTACT, resource=NODE, key=instance.node, host_key=key)
         running = reachable_nodes(work.folder, self._document)
-        missing = sorted(self._names - {node.id for node in running})
+        self._refuse_missing(node.id for node in running)
+        return running
+
+    def _refuse_missing(self, there: Iterable[str]) -> None:
+        missing = sorted(self._names.difference(there))
         if missing:
             raise ProvisionError(
                 f"Terraform ended without an error, but {len(missing)} of {len(self._nodes)} nodes do not run: "
-                f"{', '.join(missing)}; see {work.folder.logs_dir}"
+                f"{', '.join(missing)}; see {self._work.folder.logs_dir}"
             )
-        return running
 
     def _write_down_adopted(self) -> None:
         """Charge for nodes that an earlier attempt created before anybody could write that down."""

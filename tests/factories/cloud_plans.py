@@ -9,6 +9,7 @@ from factories.plans import node
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, GcpAccount
 from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.model.plan import Pipeline, Stage
 
 
 def cloud_offer(
@@ -74,6 +75,27 @@ def efa_document() -> PlanDocument:
 def two_regions_document() -> PlanDocument:
     """Nodes in two regions of AWS."""
     return cloud_document(("n0", AWS_OFFERS[1]), ("n1", WEST_OFFER), image=None)
+
+
+def apart_document(*bought: tuple[str, Offer], image: str | None = "ami-0123456789abcdef0") -> PlanDocument:
+    """A plan with a pipeline on each node; nodes may be on two clouds, which exchange weights every 50 steps."""
+    planned = with_job(cloud_document(*bought, image=image), to="gs://mine/run")
+    assert planned.plan is not None
+    training = planned.job.training.model_copy(update={"sync_every": 50})
+    pipelines = tuple(
+        Pipeline(
+            id=number,
+            microbatch_size=1,
+            microbatches=1,
+            stages=(Stage(first_layer=0, end_layer=26, node=name, devices=(0,)),),
+        )
+        for number, (name, _) in enumerate(bought)
+    )
+    return replace(
+        planned,
+        job=planned.job.model_copy(update={"training": training}),
+        plan=replace(planned.plan, pipelines=pipelines),
+    )
 
 
 def with_job(planned: PlanDocument, *, to: str | None = None, **cloud: object) -> PlanDocument:

@@ -110,7 +110,10 @@ class CloudRun:
 
     def labels(self, name: str) -> dict[str, str]:
         """Return the labels, or tags, of the instance that the cloud calls `name`."""
-        state = self.cloud.resources[INSTANCE[self.provider], name]
+        return self.labels_of(INSTANCE[self.provider], name)
+
+    def labels_of(self, kind: str, name: str) -> dict[str, str]:
+        state = self.cloud.resources[kind, name]
         return state.get("labels") or state.get("tags") or {}
 
     def assert_gone(self, destroyed: Destroyed) -> None:

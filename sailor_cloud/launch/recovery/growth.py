@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from sailor_cloud.errors import QuotaError, SailorError, StockoutError
+from sailor_cloud.errors import ProvisionError, QuotaError, SailorError, StockoutError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import fallback, nodes
@@ -38,6 +38,8 @@ class Growth:
     document: PlanDocument | None = None
     _interrupt: Interrupt = field(default_factory=Interrupt)
     _buying: bool = False
+    # Nodes may run that no plan has.
+    _idle: bool = False
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
@@ -85,23 +87,35 @@ class Growth:
                 logger.warning("growing the run failed: %s", error)
 
     async def _attempt(self) -> None:
-        """Buy a better plan's nodes and switch to it; where not all come, see whether those that came are of use."""
+        """Buy a better plan's nodes and switch to it; what was bought in vain is given back."""
         context = self.context
-        option = await self._better()
-        if option is None:
-            return
         try:
-            await self._buy(option.document)
-        except (StockoutError, QuotaError) as error:
-            fallback.leave_alone(context, option.document, error)
-            option = await self._better()
-            if option is None:
-                await self._give_back()
-                return
-            await self._buy(option.document)
+            option = await self._obtained()
+        except ProvisionInterrupted:
+            raise
+        except ProvisionError:
+            await self._give_back()
+            raise
+        if option is None:
+            await self._give_back()
+            return
         # What is left for now may be gone back to, such as spot capacity.
         context.settled = True
         self.document = hand_over(context, self.generation, option)
+
+    async def _obtained(self) -> Option | None:
+        """Buy a better plan's nodes; where not all come, see whether those that came are of use."""
+        option = await self._better()
+        if option is None:
+            return None
+        try:
+            await self._buy(option.document)
+        except (StockoutError, QuotaError) as error:
+            fallback.leave_alone(self.context, option.document, error)
+            option = await self._better()
+            if option is not None:
+                await self._buy(option.document)
+        return option
 
     async def _better(self) -> Option | None:
         """Return a plan that pays for the switch, over all nodes that run now."""
@@ -134,7 +148,11 @@ class Growth:
         await self._create(_with_offers(both, self.context.document))
 
     async def _give_back(self) -> None:
+        """Let go of nodes that were bought beside those of the plan; repeated at the next look where that fails."""
+        if not self._idle:
+            return
         await self._create(self.context.document)
+        self._idle = False
         await nodes.release(self.context, self.context.document)
 
     async def _create(self, document: PlanDocument) -> None:
@@ -142,6 +160,7 @@ class Growth:
         self._buying = True
         try:
             with nodes.paying_for(context, document):
+                self._idle = True
                 await context.fleet.create(
                     within(document, context.left()),
                     expires_at=context.expires_at,

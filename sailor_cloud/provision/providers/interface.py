@@ -62,6 +62,8 @@ class MachineProvider(Protocol):
     def refusals(self, document: PlanDocument, nodes: Sequence[PlacedNode]) -> Sequence[Problem]:
         """Ask the provider, before anything is bought, what of its limits and policies forbids some nodes.
 
+        `nodes` are the provider's own that were never asked about; a run over several providers asks again without
+        any when it grows, for what the whole plan must not exceed.
         What can't be asked is no refusal: the purchase itself will tell.
         """
         return ()

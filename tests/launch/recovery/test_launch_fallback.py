@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,16 @@ from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, Stocko
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.options import Ending, LaunchOptions, Outcome
-from sailor_cloud.launch.replanning.replan import Policy
-from sailor_cloud.launch.simulation.fleet import SimulatedLink
+from sailor_cloud.launch.recovery.growth import Growth
+from sailor_cloud.launch.replanning.replan import Option, Policy
+from sailor_cloud.launch.simulation.fleet import SimulatedFleet, SimulatedLink
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
-from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.workload import decoder
@@ -181,6 +184,45 @@ def test_a_cloud_that_does_not_say_what_exists_is_asked_again(tmp_path: Path) ->
     run = Simulated(tmp_path, trace(), trouble=trouble)
     assert run.run().ending is Ending.COMPLETED
     assert len(run.told("asking again in")) == 2
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["at once", "at the next look"])
+def test_what_was_bought_to_grow_and_can_not_be_used_is_given_back(
+    silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {Place(A, "A100-40"): 1, Place(B, "A100-40"): 1}
+    devices = {place: (most, small.get(place, 0), most) for place, most in ALL.items()}
+    run = Simulated(tmp_path, Trace(times_s=(0.0, 1800.0, 3600.0), devices=devices))
+    create, better = SimulatedFleet.create, Growth._better
+    asked: list[float] = []
+    idle_s: list[float] = []
+
+    async def unjoined(fleet: SimulatedFleet, document: PlanDocument, **how: Any) -> Applied:
+        """Buy, and fail afterwards once the run has lost nodes and grows."""
+        world = fleet.world
+        before = len(world.running())
+        growing = world.now_s > 3600.0 and document.plan is not None and len(document.plan.nodes) > before > 0
+        if growing and not asked:
+            asked.append(world.now_s)
+            await create(fleet, document, **how)
+            raise ProvisionError("the clouds can't be joined: no")
+        if asked and silent and len(asked) == 1:
+            asked.append(world.now_s)
+            raise TerraformError("googleapi: Error 503")
+        applied = await create(fleet, document, **how)
+        if asked and not idle_s:
+            idle_s.append(world.now_s - asked[0])
+            assert len(world.running()) < before, "what is idle goes before anything else is bought"
+        return applied
+
+    async def nothing_later(growth: Growth) -> Option | None:
+        return None if asked else await better(growth)
+
+    monkeypatch.setattr(SimulatedFleet, "create", unjoined)
+    monkeypatch.setattr(Growth, "_better", nothing_later)
+    outcome = run.run(job(budget_usd=200.0, deadline=36000.0))
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert idle_s[0] < (1300.0 if silent else 200.0)
 
 
 def test_refusals_without_end_are_bounded(tmp_path: Path) -> None:

@@ -145,8 +145,9 @@ class Aws(MachineProvider):
 
         Each node on another cloud takes a rule of the security group, which may have so many.
         """
-        others = sum(placed.offer.provider != AWS for placed in placed_nodes(document))
-        for region in sorted({placed.offer.region for placed in nodes}) if others else ():
+        everything = placed_nodes(document)
+        others = sum(placed.offer.provider != AWS for placed in everything)
+        for region in sorted({p.offer.region for p in everything if p.offer.provider == AWS}) if others else ():
             most = rules_per_group(region) - _OWN_RULES
             if others > most:
                 message = f"include {others} on another cloud; a security group in {region} may let {most:g} of them in"
