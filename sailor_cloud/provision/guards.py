@@ -95,12 +95,14 @@ def two_clouds_problem(document: PlanDocument) -> str | None:
     where = f"the plan has nodes on {' and '.join(name for name in names() if name in used)}, which can't be bought"
     if not all(on_a_cloud(name) for name in used):
         return f"{where}: no network joins them"
-    if job.model is None or job.training.sync_every is None:
+    if job.run is not None:
+        return f"{where}: a command under 'run' gets nodes of one cloud, because gradients cross clouds too slowly"
+    if job.training.sync_every is None:
         return f"{where} without 'training: {{sync_every: N}}', with which clouds exchange weights every N steps"
     if job.cloud.network is not NetworkAccess.PUBLIC_SSH:
         return f"{where}: they reach each other at public addresses, and the job has 'network: {job.cloud.network}'"
-    if job.checkpoint.to is None:
-        return f"{where}: the job names no place that nodes on both can write checkpoints to (checkpoint.to)"
+    if job.checkpoint.to is None or "://" not in job.checkpoint.to:
+        return f"{where}: the job names no bucket that nodes on both can write checkpoints to (checkpoint.to)"
     assert document.plan is not None, "it has nodes"
     cloud_of = {each.node.id: each.offer.provider for each in placed}
     for pipeline in document.plan.pipelines:

@@ -26,6 +26,7 @@ from sailor_cloud.testing.network_programs import LOG
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clouds"), pytest.mark.timeout(900)]
 STEPS, EVERY = 60, 10
 PATIENCE_S = 400.0
+_BUCKET = "kept-by-its-owner"
 # Four blocks of width 64, embeddings of 256 tokens and 64 positions, and norms, in single precision.
 _WEIGHTS_BYTES = 4 * (4 * (12 * 64 * 64 + 13 * 64) + 256 * 64 + 64 * 64 + 2 * 64)
 JOB = """
@@ -158,9 +159,9 @@ def _address(cloud: MockCloud) -> str:
 def test_a_run_over_two_clouds_trains_to_its_end(lost: bool, clouds: tuple[MockCloud, ...], tmp_path: Path) -> None:
     google, amazon = clouds
     text = JOB.format(
-        steps=STEPS, every=EVERY, project=google.project, image=amazon.image, checkpoints=tmp_path / "checkpoints"
+        steps=STEPS, every=EVERY, project=google.project, image=amazon.image, checkpoints=f"gs://{_BUCKET}/run"
     )
-    (tmp_path / "checkpoints").mkdir()
+    google.cloud.create("google_storage_bucket", {"name": _BUCKET, "location": "US"}, {"project": google.project})
     (tmp_path / "job.yaml").write_text(text)
     (tmp_path / "plan.json").write_text(_plan(text).to_json())
     run = _Run(tmp_path / "home")
@@ -193,6 +194,7 @@ def test_a_run_over_two_clouds_trains_to_its_end(lost: bool, clouds: tuple[MockC
     assert all(cloud.billed() == {} and cloud.left_of(run.folder.name) == () for cloud in clouds)
     receipt = json.loads((run.folder / "receipt.json").read_text())
     assert receipt["outcome"] == "completed"
+    assert any(f"step-{STEPS}/" in key for key in google.store.of(_BUCKET)), "both clouds' nodes wrote into one bucket"
     assert all(row["gone_at"] for row in receipt["resources"])
     assert {row["provider"] for row in receipt["resources"] if row["type"] == "node"} == {"gcp", "aws"}
     assert {row["provider"] for row in receipt["asked"]} >= {"gcp", "aws"}

@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, OUTLIER_OFFER, aws_document, cloud_document, gcp_document
+from factories.cloud_plans import (
+    AWS_OFFERS,
+    GCP_OFFERS,
+    OUTLIER_OFFER,
+    apart_document,
+    aws_document,
+    cloud_document,
+    gcp_document,
+)
 from factories.commands import sailor
 from factories.documents import document
 from factories.honest import honest
@@ -23,7 +31,7 @@ from sailor_cloud.errors import DoubtfulPriceError, RequestError, StalePriceErro
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Offer, ZoneConfidence
-from sailor_cloud.model.plan import Pipeline, Stage
+from sailor_cloud.model.plan import Pipeline
 from sailor_cloud.provision.dry_run import checked_source
 from sailor_cloud.provision.guards import (
     refuse_doubtful_prices,
@@ -153,22 +161,18 @@ def test_traffic_between_clouds_is_what_both_payers_ask() -> None:
 
 def apart(*, cut: bool = False, **changes: Any) -> PlanDocument:
     """Return a plan with a pipeline on each of two clouds, which exchange weights rarely; `cut`: with one on both."""
-    document = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[1]))
-    job = document.job
+    document = apart_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[1]))
+    job, plan = document.job, document.plan
+    assert plan is not None
     training = job.training.model_copy(update={"sync_every": changes.get("sync_every", 50)})
     cloud = job.cloud.model_copy(update={"network": changes.get("network", NetworkAccess.PUBLIC_SSH)})
     checkpoint = job.checkpoint.model_copy(update={"to": changes.get("to", "gs://mine/run")})
-    job = job.model_copy(update={"training": training, "cloud": cloud, "checkpoint": checkpoint})
-    stages = [Stage(first_layer=0, end_layer=26, node=name, devices=(0,)) for name in ("n0", "n1")]
+    update = {"training": training, "cloud": cloud, "checkpoint": checkpoint, "run": changes.get("run")}
     if cut:
-        halves = (replace(stages[0], end_layer=13), replace(stages[1], first_layer=13))
-        pipelines = (Pipeline(id=0, microbatch_size=1, microbatches=2, stages=halves),)
-    else:
-        pipelines = tuple(
-            Pipeline(id=number, microbatch_size=1, microbatches=1, stages=(stage,))
-            for number, stage in enumerate(stages)
-        )
-    return replace(document, job=job, plan=replace(document.plan, pipelines=pipelines))
+        (first,), (second,) = (pipeline.stages for pipeline in plan.pipelines)
+        halves = (replace(first, end_layer=13), replace(second, first_layer=13))
+        plan = replace(plan, pipelines=(Pipeline(id=0, microbatch_size=1, microbatches=2, stages=halves),))
+    return replace(document, job=job.model_copy(update=update), plan=plan)
 
 
 def test_two_clouds_that_exchange_weights_rarely_can_be_bought() -> None:
@@ -181,7 +185,9 @@ def test_two_clouds_that_exchange_weights_rarely_can_be_bought() -> None:
     [
         ({"sync_every": None}, "without 'training: {sync_every: N}', with which clouds exchange weights every N steps"),
         ({"network": NetworkAccess.PRIVATE}, "public addresses, and the job has 'network: private'"),
-        ({"to": None}, "no place that nodes on both can write checkpoints to (checkpoint.to)"),
+        ({"to": None}, "no bucket that nodes on both can write checkpoints to (checkpoint.to)"),
+        ({"to": "/shared"}, "no bucket that nodes on both can write checkpoints to (checkpoint.to)"),
+        ({"run": "torchrun train.py"}, "a command under 'run' gets nodes of one cloud"),
         ({"cut": True}, "pipeline 0 is cut between them"),
     ],
 )
