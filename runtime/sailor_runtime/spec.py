@@ -111,13 +111,14 @@ class CheckpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """A node, the address at which its ranks listen, its accelerator (the same for all its devices) and its zone."""
+    """A node, the address at which its ranks listen, its accelerator (the same for all its devices), zone and cloud."""
 
     id: str
     address: str
     accelerator: str
     devices: int
     zone: str = ""
+    cloud: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,7 @@ def build_spec(
                 accelerator=node.accelerator,
                 devices=node.devices,
                 zone=node.zone,
+                cloud=node.provider,
             )
             for node in sorted(nodes.values(), key=lambda node: node.id)
         ),

@@ -29,18 +29,21 @@ _SEGMENTS = struct.Struct("=136xI")
 _BYTES = struct.Struct("=200xQ")
 # IPv4 and TCP with time stamps; clouds bill packets, not their content.
 HEADER_BYTES = 52
+# IPv4, UDP, and WireGuard's own header and authenticator, around each packet to another cloud.
+TUNNEL_BYTES = 60
 
 _FIRST_LOOK_S = 1.0
 _LONGEST_S = 60.0
 
 
 class Connection(NamedTuple):
-    """A TCP connection of this process; `inode` distinguishes it from one that replaces it."""
+    """A TCP connection of this process and what it has sent; `inode` distinguishes it from one that replaces it."""
 
     inode: str
     local: Endpoint
     peer: Endpoint
     sent_bytes: int
+    segments: int
 
 
 class TrafficMeter:
@@ -49,6 +52,8 @@ class TrafficMeter:
     def __init__(self, spec: RunSpec, rank: int) -> None:
         self._spec = spec
         self._own = node_of(spec, rank).id
+        cloud = node_of(spec, rank).cloud
+        self._in_tunnel = {node.id for node in spec.nodes if node.cloud != cloud}
         self._nodes = {node.address: node.id for node in spec.nodes}
         self._ends: dict[Endpoint, str] = {}
         self._seen: dict[str, tuple[str, int]] = {}
@@ -75,7 +80,8 @@ class TrafficMeter:
         for one in connections():
             node = self._ends.get(one.peer) or self._nodes.get(one.peer[0])
             if node is not None and node != self._own:
-                self._seen[one.inode] = (node, one.sent_bytes)
+                around = TUNNEL_BYTES * one.segments if node in self._in_tunnel else 0
+                self._seen[one.inode] = (node, one.sent_bytes + around)
         sent: dict[str, int] = {}
         for node, nbytes in self._seen.values():
             sent[node] = sent.get(node, 0) + nbytes
@@ -108,7 +114,9 @@ def _connection(inode: str, descriptor: int) -> Connection | None:
         if len(info) < _BYTES.size:
             return None
         (segments,), (nbytes,) = _SEGMENTS.unpack_from(info), _BYTES.unpack_from(info)
-    return Connection(inode=inode, local=local, peer=peer, sent_bytes=nbytes + HEADER_BYTES * segments)
+    return Connection(
+        inode=inode, local=local, peer=peer, sent_bytes=nbytes + HEADER_BYTES * segments, segments=segments
+    )
 
 
 def _endpoint(name: tuple[Any, ...]) -> Endpoint:
