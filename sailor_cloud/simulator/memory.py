@@ -135,13 +135,19 @@ class MemoryTable:
         parts = self._tensors(first, end, in_flight, replicas)
         return self._with_overheads(parts, np.where(self._is_whole(first, end), self.gathered_bytes, 0.0))
 
-    def peak_parts_of_ranges(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int) -> dict[str, Any]:
+    def peak_parts_of_ranges(
+        self, first: Ints, end: Ints, *, in_flight: Ints, outputs: NDArray[np.bool_], replicas: int
+    ) -> dict[str, Any]:
         """Return the peak bytes of one device that holds several ranges of layers; inputs have one shape [ranges].
 
-        Counted for each range, though one works at a time: what one layer needs while it computes, and buckets.
+        outputs: whether a range's output stays until its backward pass, as it does unless its last layer is computed
+        again. One range works at a time, but buckets are counted for each.
         """
-        parts = self._tensors(first, end, in_flight, replicas)
-        return self._with_overheads({name: each.sum() for name, each in parts.items()}, np.zeros(()))
+        parts = {name: each.sum() for name, each in self._tensors(first, end, in_flight, replicas).items()}
+        working = self._working(first, end)
+        kept = (in_flight * (self._kept_bytes(first, end) + outputs * self.boundary_bytes[end])).sum()
+        parts["activations"] = np.rint(self.factor * (kept + working.max())).astype(np.int64)
+        return self._with_overheads(parts, np.zeros(()))
 
     def _with_overheads(self, parts: dict[str, Any], ahead: Any) -> dict[str, Any]:
         """Add what is held beside the tensors; `ahead`: bytes of inputs that are gathered ahead."""

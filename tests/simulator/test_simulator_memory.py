@@ -12,7 +12,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import StageMemory
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator import Engine, engine_named, evaluate, in_flight, stage_table
-from sailor_cloud.simulator.memory import PARTS
+from sailor_cloud.simulator.memory import PARTS, MemoryTable
 from sailor_cloud.workload import Attention
 from sailor_cloud.workload.features import LayerKind
 from sailor_cloud.workload.measured import MeasuredLayer
@@ -266,6 +266,23 @@ def test_memory_of_many_ranges_at_once_is_that_of_each() -> None:
     assert together.dtype == np.int64
     for i in range(5):
         assert together[i] == table.memory_bytes(int(first[i]), int(end[i]), in_flight=3, replicas=2)
+
+
+def test_ranges_of_a_device_keep_their_outputs_and_compute_one_layer_again_at_a_time() -> None:
+    memory = stage_table(gcp_scenario(), "A100-40", tp=1, microbatch_size=2, recompute=Recompute.FULL).memory
+    assert isinstance(memory, MemoryTable)
+    first, end = np.array([1, 13]), np.array([5, 17])
+
+    def activations(in_flight: tuple[int, int], *, outputs: bool) -> int:
+        kept = np.array([outputs] * 2)
+        parts = memory.peak_parts_of_ranges(first, end, in_flight=np.array(in_flight), outputs=kept, replicas=1)
+        return int(parts["activations"])
+
+    working = int(memory.peak_parts(1, 5, in_flight=0)["activations"])
+    assert activations((0, 0), outputs=False) == working > 0
+    tensor = 2 * 2048 * 1024 * memory.weight_bytes * memory.factor
+    more = activations((3, 2), outputs=True) - activations((3, 2), outputs=False)
+    assert more == pytest.approx(5 * tensor, abs=2)
 
 
 def test_tp_that_cuts_no_head_in_whole_is_refused_with_the_numbers() -> None:

@@ -96,6 +96,8 @@ class Executor:
         if turn != self._last:
             with self._spans.during(Doing.SEND, number):
                 self._transfers[turn].send(_given(activation.result), 1)
+            # The send holds it until it has left; where the last layer is computed again nothing else does.
+            activation.result = None
         return activation
 
     def _backward(self, number: int, turn: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
