@@ -1,6 +1,7 @@
-"""Stand-ins for `wg` and `ip` on a fake cloud's machine, which must not touch the network of this one.
+"""Stand-ins for `wg`, `ip` and `nft` on a fake cloud's machine, which must not touch the network of this one.
 
-They write their arguments to `overlay/log`, a line each. Every peer has answered. `sudo` runs them as they are.
+They write their arguments to `overlay/log`, a line each, and rules to `overlay/rules`. Every peer has answered. `sudo`
+runs them as they are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from pathlib import Path
 
 LOG = "overlay/log"
 _PROGRAMS = {
+    "nft": """
+case "$1" in -f) cat > overlay/rules ;; esac
+""",
     "wg": f"""
 case "$1" in
   genkey) head -c 32 /dev/urandom | base64 ;;

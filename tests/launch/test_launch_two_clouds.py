@@ -176,6 +176,7 @@ def test_a_run_over_two_clouds_trains_to_its_end(lost: bool, clouds: tuple[MockC
             (node,) = cloud.billed()
             told = (cloud.folder_of(node) / LOG).read_text()
             assert told.count("wg set sailor0 peer") == 1
+            assert "29500-29599, 32768-60999" in (cloud.folder_of(node) / "overlay/rules").read_text()
             assert (cloud.folder_of(node) / "overlay/key").stat().st_mode & 0o777 == 0o600
         if lost:
             amazon.preempt("amazon")

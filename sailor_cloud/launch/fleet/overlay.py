@@ -2,7 +2,8 @@
 
 Regions of a run never share private addresses, so each node sends what is for a private address of another cloud into
 the tunnel, and ranks need not know. A node's private key is made there and never leaves it; the controller carries
-public keys over SSH, whose host keys are pinned. The firewalls let the known peers alone reach the port.
+public keys over SSH, whose host keys are pinned. The firewalls let the known peers alone reach the port, and rules of
+the node let what comes through the tunnel reach the ports of training alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sailor_cloud.errors import LaunchError
-from sailor_cloud.launch.fleet.agents import AgentLink
+from sailor_cloud.launch.fleet.agents import FIRST_PORT, LAST_PORT, AgentLink
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.provision.access.nodes import ReachableNode
 
 # As in the firewalls of terraform/modules.
 PORT = 51820
+_COLLECTIVES = "32768-60999"
 _INSTALL_S, _HANDSHAKE_S = 1200.0, 90.0
 
 # A fresh machine's own updates hold dpkg's lock for minutes, and that of the package lists. Apt waits for the first
@@ -25,10 +27,10 @@ _INSTALL_S, _HANDSHAKE_S = 1200.0, 90.0
 _KEY = """
 set -eu
 umask 077
-if ! command -v wg >/dev/null; then
+if ! command -v wg >/dev/null || ! sudo nft --version >/dev/null 2>&1; then
   apt() { sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@" >&2; }
   tries=0
-  until apt install wireguard-tools || { apt update && apt install wireguard-tools; }; do
+  until apt install wireguard-tools nftables || { apt update && apt install wireguard-tools nftables; }; do
     tries=$((tries + 1))
     [ $tries -lt 30 ] || exit 1
     sleep 10
@@ -41,10 +43,28 @@ wg pubkey < overlay/key
 
 # Takes the node's own private address, then public key, public address and private address of each peer. A kernel
 # without the module may have wireguard-go. Packets are small enough for any way between clouds. The tunnel keeps no
-# route to nodes that are gone, because a later network may have their addresses.
+# route to nodes that are gone, because a later network may have their addresses. A cloud's firewall sees no port inside
+# the tunnel, so the node has the rules that the firewall has for its own cloud's nodes.
 _PEERS = f"""
 set -eu
 own=$1; shift
+sudo nft -f - <<'RULES'
+table inet sailor0
+delete table inet sailor0
+table inet sailor0 {{
+  chain input {{
+    type filter hook input priority 0;
+    iifname "sailor0" ct state established,related accept
+    iifname "sailor0" tcp dport {{ {FIRST_PORT}-{LAST_PORT}, {_COLLECTIVES} }} accept
+    iifname "sailor0" icmp type echo-request accept
+    iifname "sailor0" reject
+  }}
+  chain forward {{
+    type filter hook forward priority 0;
+    iifname "sailor0" reject
+  }}
+}}
+RULES
 if ! ip link show dev sailor0 >/dev/null 2>&1; then
   sudo ip link add dev sailor0 type wireguard || sudo wireguard-go sailor0 >&2
 fi

@@ -193,6 +193,7 @@ def test_a_kernel_without_wireguard_says_so_before_the_other_way_is_tried(tmp_pa
         tmp_path,
         overlay._PEERS,
         "10.64.0.1",
+        nft="cat >/dev/null",
         ip='[ "$2" = add ] && echo "Operation not supported" >&2; exit 1',
         wireguard_go='echo "no such program" >&2; exit 1',
     )
@@ -210,10 +211,21 @@ c, (address, _) = s.accept(); n = 0
 while part := c.recv(65536): n += len(part)
 print(n, address)
 """
+_ANSWER = """
+import socket, sys
+s = socket.create_server((sys.argv[1], int(sys.argv[2]))); print("ready", flush=True)
+s.accept()[0].sendall(b"answer")
+"""
+_TRY = """
+import socket, sys
+try: print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 20).recv(100).decode())
+except ConnectionRefusedError: print("refused")
+"""
 
 
 def _can_make_namespaces() -> bool:
-    if os.geteuid() or not (shutil.which("wg") and shutil.which("ip") and Path("/dev/net/tun").exists()):
+    programs = all(shutil.which(name) for name in ("wg", "ip", "nft"))
+    if os.geteuid() or not (programs and Path("/dev/net/tun").exists()):
         return False
     done = subprocess.run(["ip", "netns", "add", "sailor-try"], capture_output=True, check=False)
     subprocess.run(["ip", "netns", "del", "sailor-try"], capture_output=True, check=False)
@@ -265,6 +277,14 @@ def test_ranks_reach_private_addresses_of_the_other_cloud_through_a_real_tunnel(
         assert receiver.stdout.readline() == "ready\n"
         _in(namespaces, "a", sys.executable, "-c", _SEND, private)
         assert receiver.stdout.read().split() == [str(10**6), _NODES["a"][1]]
+    for port, closed in ((22, True), (8080, True), (29599, False), (29600, True), (60999, False), (61000, True)):
+        command = _command(namespaces, "b", sys.executable, "-c", _ANSWER, private, str(port))
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            said = _in(namespaces, "a", sys.executable, "-c", _TRY, private, str(port)).strip()
+            server.kill()
+        assert said == ("refused" if closed else "answer"), port
     assert (namespaces / "a" / "overlay" / "key").stat().st_mode & 0o777 == 0o600
 
 
