@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clouds"), pytest.mark.t
 STEPS, EVERY = 60, 10
 PATIENCE_S = 400.0
 _BUCKET = "kept-by-its-owner"
+_NO_AMAZON = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"}
 # Four blocks of width 64, embeddings of 256 tokens and 64 positions, and norms, in single precision.
 _WEIGHTS_BYTES = 4 * (4 * (12 * 64 * 64 + 13 * 64) + 256 * 64 + 64 * 64 + 2 * 64)
 JOB = """
@@ -96,11 +97,11 @@ class _Run:
         self.home = home
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, *arguments: str) -> None:
+    def start(self, *arguments: str, **variables: str) -> None:
         self.processes.append(
             subprocess.Popen(
                 [str(COMMAND), *arguments],
-                env={**os.environ, "SAILOR_CLOUD_HOME": str(self.home)},
+                env={**os.environ, "SAILOR_CLOUD_HOME": str(self.home), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -184,6 +185,11 @@ def test_a_run_over_two_clouds_trains_to_its_end(lost: bool, clouds: tuple[MockC
             assert _peers(google) == set(), "the port is closed again"
         run.processes[-1].kill()
         run.processes[-1].communicate()
+        if not lost:
+            run.start("resume", run.folder.name, **_NO_AMAZON)
+            code, said = run.end()
+            assert (code, said.partition(";")[0]) == (1, "error: no AWS credentials")
+            assert (set(google.billed()), set(amazon.billed())) == ({"google"}, {"amazon"}), "both go on"
         run.start("resume", run.folder.name)
         code, said = run.end()
         assert code == 0, said

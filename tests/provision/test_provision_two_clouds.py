@@ -111,6 +111,18 @@ def test_a_node_that_is_lost_while_clouds_meet_and_can_not_be_had_again_is_a_sto
     assert _nodes(run) == ["n0"]
 
 
+def test_a_rule_that_a_cloud_refuses_is_told_and_nobody_s_node_is_blamed(run: CloudRun) -> None:
+    said = (
+        "api error RulesPerSecurityGroupLimitExceeded: The maximum number of rules per security group has been reached."
+    )
+    rule = "aws_vpc_security_group_ingress_rule"
+    run.cloud.failures.append(Failure(type=rule, message=said, where={"ip_protocol": "udp"}))
+    with pytest.raises(ProvisionError, match=r"the clouds can't be joined: .*RulesPerSecurityGroupLimitExceeded"):
+        run.apply()
+    assert _nodes(run) == ["n0", "n1"]
+    run.assert_gone(run.destroy())
+
+
 def test_a_node_without_a_public_address_is_not_let_in(run: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a provider knows no public address it tells the private one, which is another machine's on the internet."""
     instances = provisioner.instances
