@@ -148,8 +148,11 @@ class Growth:
         await self._create(_with_offers(both, self.context.document))
 
     async def _give_back(self) -> None:
-        """Let go of nodes that were bought beside those of the plan; repeated at the next look where that fails."""
-        if not self._idle:
+        """Let go of nodes that were bought beside those of the plan; repeated at the next look where that fails.
+
+        Where the plan has lost a node, this would make it again; recovery lets go of the others.
+        """
+        if not self._idle or await nodes.lost_before(self.context, self.context.document):
             return
         await self._create(self.context.document)
         self._idle = False

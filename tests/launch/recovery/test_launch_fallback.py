@@ -225,6 +225,30 @@ def test_what_was_bought_to_grow_and_can_not_be_used_is_given_back(
     assert idle_s[0] < (1300.0 if silent else 200.0)
 
 
+def test_growth_that_fails_makes_no_lost_node_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {Place(A, "A100-40"): 1, Place(B, "A100-40"): 1}
+    devices = {place: (most, small.get(place, 0), most) for place, most in ALL.items()}
+    run = Simulated(tmp_path, Trace(times_s=(0.0, 1800.0, 3600.0), devices=devices))
+    create, lost = SimulatedFleet.create, []
+
+    async def losing(fleet: SimulatedFleet, document: PlanDocument, **how: Any) -> Applied:
+        there = sorted(fleet.world.running())
+        growing = document.plan is not None and len(document.plan.nodes) > len(there) > 0
+        applied = await create(fleet, document, **how)
+        if fleet.world.now_s > 3600.0 and growing and not lost:
+            lost.append(there[0])
+            fleet.world.remove(there[0])
+            raise ProvisionError(f"1 of {len(applied.nodes)} nodes do not run: {there[0]}")
+        return applied
+
+    monkeypatch.setattr(SimulatedFleet, "create", losing)
+    outcome = run.run(job(budget_usd=200.0, deadline=36000.0))
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    created = [entry.key for entry in read(run.folder.journal_file) if entry.event is Event.CREATED]
+    assert lost
+    assert sorted(set(created)) == sorted(created), "a name never stands for two nodes"
+
+
 def test_refusals_without_end_are_bounded(tmp_path: Path) -> None:
     def refuse(call: str) -> None:
         if call == "create":
