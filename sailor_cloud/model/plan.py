@@ -46,6 +46,15 @@ class PipelineSchedule(StrEnum):
     INTERLEAVED = "interleaved"
 
 
+def microbatches_per_round(microbatches: int, stages: int) -> int | None:
+    """Return how many microbatches an interleaved schedule sends through each range of layers at a time.
+
+    The least divisor from as many as there are stages, which have work then, to twice as many, since a stage holds the
+    activations of more of them; None where there is none. Source: torch's ScheduleInterleaved1F1B, which takes others.
+    """
+    return next((count for count in range(stages, 2 * stages) if microbatches % count == 0), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One instance of an offer, with devices 0..devices-1; a device in no stage is idle and paid for."""
@@ -102,6 +111,10 @@ class Pipeline:
         return self.microbatch_size * self.microbatches
 
     @property
+    def per_round(self) -> int | None:
+        return microbatches_per_round(self.microbatches, len(self.stages))
+
+    @property
     def visits(self) -> tuple[tuple[int, range], ...]:
         """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
         held = [stage.ranges for stage in self.stages]
@@ -136,13 +149,13 @@ class Plan:
         """Return the plan with so many ranges of layers in each stage, interleaved, or with one in 1F1B.
 
         Each stage keeps its number of layers, and a pipeline of one stage its range. None where a stage has too few
-        layers, microbatches are no multiple of the stages, or nothing has several stages.
+        layers, microbatches can't go in rounds, or nothing has several stages.
         """
         pipelines = []
         for pipeline in self.pipelines:
             stages = pipeline.stages
             each = turns if len(stages) > 1 else 1
-            if each > 1 and (pipeline.microbatches % len(stages) or any(len(s.layers) < each for s in stages)):
+            if each > 1 and (pipeline.per_round is None or any(len(stage.layers) < each for stage in stages)):
                 return None
             ranges: list[list[tuple[int, int]]] = [[] for _ in stages]
             end = 0
@@ -213,9 +226,10 @@ class Plan:
                 message = f"has stages with {' and '.join(map(str, counts))} ranges of layers"
                 hint = f"{schedule} has " + ("as many in every stage, two or more" if several else "one in every stage")
                 problems.append(Problem(path=where, message=message, hint=hint))
-            if several and pipeline.microbatches % stages:
-                message = f"has {pipeline.microbatches} microbatches, no multiple of its {stages} stages"
-                problems.append(Problem(path=where, message=message, hint=f"{schedule} needs one"))
+            if several and pipeline.per_round is None:
+                message = f"has {pipeline.microbatches} microbatches, no multiple of {stages} to {2 * stages - 1}"
+                hint = f"{schedule} needs one for {stages} stages"
+                problems.append(Problem(path=where, message=message, hint=hint))
         return problems
 
     def _device_problems(self) -> list[Problem]:

@@ -192,7 +192,8 @@ def _held(layout: Layout, seats: Sequence[Seat]) -> tuple[int, ...]:
         return (stages - seat.index,)
     if len(seats) > 1:
         kept = [float(each.table.memory.activation_bytes(*_span(each))) for each in seats]
-        moments = interleaved_held(stages, seat.index, pipeline.microbatches, len(seats))
+        assert pipeline.per_round is not None, "a plan is checked before it is laid out"
+        moments = interleaved_held(stages, seat.index, pipeline.microbatches, len(seats), pipeline.per_round)
         return max(moments, key=lambda held: (sum(map(operator.mul, held, kept)), held))
     if stages == 1 or layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
         return (int(in_flight(stages, seat.index, pipeline.microbatches)),)

@@ -131,7 +131,7 @@ def _as_shorter(layout: Layout, passes: int) -> Iteration:
     for pipeline in layout.plan.pipelines:
         fewer = -(-pipeline.microbatches * _MOST_SHARED // passes)
         if len(pipeline.visits) > len(pipeline.stages):
-            fewer += -fewer % len(pipeline.stages)
+            fewer += -fewer % (pipeline.per_round or 1)
         pipelines.append(replace(pipeline, microbatches=fewer))
     shorter = replace(layout, plan=replace(layout.plan, pipelines=tuple(pipelines)))
     alone, shared = (_run(shorter, timeline=False, on_machine=shares) for shares in (False, True))
@@ -309,15 +309,16 @@ def _pipeline_times(
         back = layout.links.between_stages(dst.place, src.place, pairs=pairs, flows=shared)
         activation.append(float(there.transfer_s(nbytes)) + engine.message_s)
         gradient.append(float(back.transfer_s(nbytes)) + engine.message_s)
-    each = [passes[seat.key] for seat in seats]
+    each, plan = [passes[seat.key] for seat in seats], layout.plan.pipelines[pipeline]
     return PipelineTimes(
         forward_s=tuple(both.forward_s for both in each),
         backward_s=tuple(both.backward_s for both in each),
         activation_s=tuple(activation),
         gradient_s=tuple(gradient),
-        microbatches=layout.plan.pipelines[pipeline].microbatches,
+        microbatches=plan.microbatches,
         weights_s=_weights_s(layout, seats),
-        turns=len(seats) // len(layout.plan.pipelines[pipeline].stages),
+        turns=len(seats) // len(plan.stages),
+        per_round=plan.per_round if len(seats) > len(plan.stages) else None,
     )
 
 

@@ -35,7 +35,8 @@ class PipelineTimes:
     """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way.
 
     `weights_s`: the part of each backward pass that a zero-bubble schedule puts off; empty under 1F1B. Where stages
-    have several ranges of layers, `turns`, passes and cuts are those of each visit, in the microbatch's order.
+    have several ranges of layers, `turns`, passes and cuts are those of each visit, in the microbatch's order, and
+    `per_round` microbatches go through each range at a time; left out: as many as there are stages.
     """
 
     forward_s: tuple[float, ...]
@@ -45,6 +46,7 @@ class PipelineTimes:
     microbatches: int
     weights_s: tuple[float, ...] = ()
     turns: int = 1
+    per_round: int | None = None
 
     @property
     def stages(self) -> int:
@@ -167,20 +169,20 @@ def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step,
 
 
 @lru_cache(maxsize=4096)
-def interleaved_steps(stages: int, stage: int, microbatches: int, turns: int) -> tuple[Turn, ...]:
+def interleaved_steps(stages: int, stage: int, microbatches: int, turns: int, per_round: int) -> tuple[Turn, ...]:
     """Return the operations of one stage of several with so many ranges of layers, whose tensors are sent at once.
 
-    Microbatches, a multiple of the stages, go through each range in lots of as many as there are stages. A stage begins
-    with the forward passes of a lot through all ranges but the last, and two more for each stage behind it, then
-    alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
+    `per_round` microbatches, a divisor of all and no fewer than the stages, go through each range at a time. A stage
+    begins with the forward passes of a round through all ranges but the last, and two more for each stage behind it,
+    then alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
     """
-    lot, count, last = stages * turns, microbatches * turns, stages * turns - 1
-    ahead = min((turns - 1) * stages + 2 * (stages - 1 - stage), count)
+    lot, count, last = per_round * turns, microbatches * turns, stages * turns - 1
+    ahead = min((turns - 1) * per_round + 2 * (stages - 1 - stage), count)
     steps: list[Turn] = []
     for number in range(count + ahead):
         if number < count:
-            turn, place = divmod(number % lot, stages)
-            microbatch, visit = number // lot * stages + place, turn * stages + stage
+            turn, place = divmod(number % lot, per_round)
+            microbatch, visit = number // lot * per_round + place, turn * stages + stage
             if visit > 0:
                 steps.append((Operation.RECEIVE_ACTIVATION, microbatch, turn))
             steps.append((Operation.FORWARD, microbatch, turn))
@@ -189,9 +191,9 @@ def interleaved_steps(stages: int, stage: int, microbatches: int, turns: int) ->
         back = number - ahead
         if back < 0:
             continue
-        turn, place = divmod(back % lot, stages)
+        turn, place = divmod(back % lot, per_round)
         turn = turns - 1 - turn
-        microbatch, visit = back // lot * stages + place, turn * stages + stage
+        microbatch, visit = back // lot * per_round + place, turn * stages + stage
         if visit < last:
             steps.append((Operation.RECEIVE_GRADIENT, microbatch, turn))
         steps.append((Operation.BACKWARD, microbatch, turn))
@@ -201,10 +203,12 @@ def interleaved_steps(stages: int, stage: int, microbatches: int, turns: int) ->
 
 
 @lru_cache(maxsize=4096)
-def interleaved_held(stages: int, stage: int, microbatches: int, turns: int) -> tuple[tuple[int, ...], ...]:
+def interleaved_held(
+    stages: int, stage: int, microbatches: int, turns: int, per_round: int
+) -> tuple[tuple[int, ...], ...]:
     """Return how many microbatches a stage may hold of each of its ranges of layers, by all moments that differ."""
     held, met = [0] * turns, set()
-    for what, _, turn in interleaved_steps(stages, stage, microbatches, turns):
+    for what, _, turn in interleaved_steps(stages, stage, microbatches, turns, per_round):
         if what is Operation.FORWARD:
             held[turn] += 1
             met.add(tuple(held))
@@ -243,11 +247,11 @@ _OTHER_END = {
 
 @lru_cache(maxsize=4096)
 def _program(
-    stages: int, stage: int, microbatches: int, eager: bool, halved: bool, turns: int
+    stages: int, stage: int, microbatches: int, eager: bool, halved: bool, turns: int, per_round: int
 ) -> tuple[tuple[int, int, int], ...]:
     """Return the operations of a stage, each with its microbatch and the visit that it belongs to."""
     if turns > 1:
-        steps = interleaved_steps(stages, stage, microbatches, turns)
+        steps = interleaved_steps(stages, stage, microbatches, turns, per_round)
         return tuple((int(what), m, turn * stages + stage) for what, m, turn in steps)
     if halved:
         plain = zero_bubble_steps(stages, stage, microbatches)
@@ -269,7 +273,15 @@ class _Runner:
         plain = times.turns == 1 and not times.halved
         assert eager or plain, "no engine whose transfers keep stages waiting has another schedule than 1F1B"
         self.programs = [
-            _program(self.stages, stage, times.microbatches, eager, times.halved, times.turns)
+            _program(
+                self.stages,
+                stage,
+                times.microbatches,
+                eager,
+                times.halved,
+                times.turns,
+                times.per_round or self.stages,
+            )
             for stage in range(self.stages)
         ]
         self.seconds = [_operation_seconds(times, visit) for visit in range(visits)]

@@ -45,8 +45,8 @@ def schedule_ends(times: PipelineTimes, transfers: Transfers) -> ScheduleEnds:
     """Return when the stages of a pipeline are through, in seconds of the iteration."""
     if transfers is Transfers.OVERLAPPED and not times.halved and times.turns == 1:
         return _overlapped(times)
-    # Stages with several ranges of layers go through multiples of their number.
-    stride = _STRIDE if times.turns == 1 else math.lcm(_STRIDE, times.stages)
+    # Through several ranges of layers microbatches go in rounds.
+    stride = _STRIDE if times.turns == 1 else math.lcm(_STRIDE, times.per_round or times.stages)
     if times.microbatches <= 2 * stride:
         return _ends(times, transfers)
     more, rest = divmod(times.microbatches - 2 * stride, stride)

@@ -157,6 +157,18 @@ EQUAL_CASES: dict[str, dict[str, Any]] = {
         "pipeline_schedule": "interleaved",
         "recompute": 2,
     },
+    "interleaved, rounds of three in two stages, compiled layers": {
+        "pipelines": [(4, 3, TURNS)],
+        "pipeline_schedule": "interleaved",
+        "training": {"compile": True},
+        "limits": {"compiler": "aot_eager"},
+    },
+    "interleaved islands that meet every second step": {
+        "pipelines": [(2, 4, TURNS), (1, 4, [(0, 1, 1, (2, 4)), (1, 2, 1, (4, 6))])],
+        "pipeline_schedule": "interleaved",
+        **APART,
+        "training": {"sync_every": 2},
+    },
     "one device": {"pipelines": [(3, 4, [(0, 6, 1)])]},
     "sums over two zones": {"pipelines": UNEQUAL_CUT, **TWO_ZONES},
     "zero-1 over two zones, clipping": {
@@ -253,6 +265,11 @@ CASES_OF_MODULES: dict[str, dict[str, Any]] = {
         "pipelines": [(3, 2, [(0, 1, 1), (1, 6, 2)]), (6, 1, [(0, 6, 1)])],
         "model": {"module": "factories.layered_module:build_with_adapters"},
         "training": {"gradient_clipping": 0.5},
+    },
+    "adapters beside frozen weights, interleaved, rounds of three in two stages": {
+        "pipelines": [(2, 3, TURNS), (6, 1, [(0, 6, 1)])],
+        "pipeline_schedule": "interleaved",
+        "model": {"module": "factories.layered_module:build_with_adapters"},
     },
     "adapters beside frozen weights, zero-1, zero bubble": {
         "pipelines": CUT_TWICE,

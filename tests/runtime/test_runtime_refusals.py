@@ -92,7 +92,7 @@ def test_zero_2_and_3_are_refused_beside_other_schedules_than_1f1b(tmp_path, sta
         ("1f1b", (3, 4, [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]), "hold 2 ranges of layers; one each is what 1f1b has"),
         ("interleaved", (3, 4, [(0, 3, 1), (3, 6, 1)]), "hold 1 ranges of layers; as many, two or more, each"),
         ("interleaved", (3, 4, [(0, 2, 1, (4, 6)), (2, 4, 1)]), "hold 1 and 2 ranges of layers"),
-        ("interleaved", (4, 3, [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]), "3 microbatches, no multiple of its 2 stages"),
+        ("interleaved", (12, 1, [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]), "1 microbatches, no multiple of 2 to 3, as"),
         (
             "interleaved",
             (3, 4, [(0, 2, 1, (3, 5)), (2, 3, 1, (4, 6))]),

@@ -221,7 +221,7 @@ def test_a_plan_goes_from_one_range_per_stage_to_several_and_back() -> None:
     assert turned.pipelines[0].stages[0].ranges == (range(4), range(13, 16))
     assert turned.in_turns(1) == usual
     assert usual.in_turns(7) is None
-    odd = dataclasses.replace(usual.pipelines[0], microbatches=15)
+    odd = dataclasses.replace(usual.pipelines[0], microbatches=13)
     assert dataclasses.replace(usual, pipelines=(odd,)).in_turns(2) is None
     alone, _ = simulated(Degrees(dp=16), scenario_of(), {("A100-40", 8): 2})
     assert alone.in_turns(2) is None
@@ -261,7 +261,9 @@ def test_forged_ranges_of_layers_are_refused_with_every_fault() -> None:
     told = faults(stages=(without, *first.stages[1:]))
     assert "has stages with 1 and 2 ranges of layers (interleaved has as many in every stage, two or more)" in told
     odd = faults(microbatches=8, microbatch_size=2, stages=first.stages[:3])
-    assert "has 8 microbatches, no multiple of its 3 stages (interleaved needs one)" in odd
+    assert "has 8 microbatches, no multiple of 3 to 5" not in odd
+    odd = faults(microbatches=7, microbatch_size=2, stages=first.stages[:3])
+    assert "has 7 microbatches, no multiple of 3 to 5 (interleaved needs one for 3 stages)" in odd
     with pytest.raises(RequestError, match=r"has stages with 2 ranges of layers \(1f1b has one in every stage\)"):
         evaluate(dataclasses.replace(plan, pipeline_schedule=PipelineSchedule.ONE_F_ONE_B), scenario_of())
     with pytest.raises(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sailor_cloud.model.plan import microbatches_per_round
 from sailor_cloud.simulator import Engine, Transfers, busy_s, fill_s, pipeline_s
 from sailor_cloud.simulator import schedule_ends as counted
 from sailor_cloud.simulator.closed_form import filled_s, interleaved_s
@@ -85,11 +86,26 @@ def test_stages_of_a_zero_bubble_schedule_compute_in_the_order_in_which_the_runt
 
 def test_stages_of_an_interleaved_schedule_compute_in_the_order_in_which_the_runtime_does() -> None:
     kinds = {Operation.FORWARD: Kind.FORWARD, Operation.BACKWARD: Kind.BACKWARD}
-    for stages, turns, lots in itertools.product(range(2, 6), range(2, 5), range(1, 4)):
-        for stage in range(stages):
-            steps = interleaved_steps(stages, stage, lots * stages, turns)
+    for stages, turns, microbatches in itertools.product(range(2, 6), range(2, 5), range(2, 16)):
+        per_round = microbatches_per_round(microbatches, stages)
+        for stage in range(stages if per_round else 0):
+            steps = interleaved_steps(stages, stage, microbatches, turns, per_round)
             ours = [(kinds[what], number, turn) for what, number, turn in steps if what in kinds]
-            assert ours == list(passes("interleaved", lots * stages, stages, stage, turns))
+            assert ours == list(passes("interleaved", microbatches, stages, stage, turns))
+
+
+@pytest.mark.parametrize(("stages", "microbatches", "per_round"), [(3, 64, 4), (3, 5, 5), (5, 49, 7), (4, 64, 4)])
+def test_interleaving_needs_no_multiple_of_the_stages(stages: int, microbatches: int, per_round: int) -> None:
+    assert microbatches_per_round(microbatches, stages) == per_round
+    usual = times([1.0] * 2 * stages, [2.0] * 2 * stages, [0.0] * (2 * stages - 1), microbatches)
+    done = replay(dataclasses.replace(usual, turns=2, per_round=per_round), Transfers.OVERLAPPED)
+    # The bubble is that of rounds of as many as there are stages.
+    assert max(done.end_s) == pytest.approx(6.0 * microbatches + 3.0 * (stages - 1))
+
+
+def test_microbatches_that_no_round_divides_are_not_interleaved() -> None:
+    assert microbatches_per_round(13, 4) is None
+    assert microbatches_per_round(3, 4) is None
 
 
 @pytest.mark.parametrize(("stages", "turns"), [(2, 2), (4, 2), (4, 3), (3, 5)])
@@ -127,9 +143,9 @@ def test_long_interleaved_schedules_are_counted_from_shorter_ones() -> None:
 
 def test_what_a_stage_holds_of_its_ranges_is_what_its_passes_have_left() -> None:
     # Stage 0 of two: a lot of both microbatches through both ranges, and one forward pass ahead of the backward ones.
-    assert max(interleaved_held(2, 0, 8, 2), key=sum) == (3, 2)
-    assert max(sum(held) for held in interleaved_held(4, 0, 16, 2)) == 4 + 2 * 3 + 1
-    assert max(sum(held) for held in interleaved_held(4, 3, 16, 2)) == 4 + 1
+    assert max(interleaved_held(2, 0, 8, 2, 2), key=sum) == (3, 2)
+    assert max(sum(held) for held in interleaved_held(4, 0, 16, 2, 4)) == 4 + 2 * 3 + 1
+    assert max(sum(held) for held in interleaved_held(4, 3, 16, 2, 4)) == 4 + 1
 
 
 @pytest.mark.parametrize("stages", [2, 4, 6])

@@ -11,6 +11,7 @@ from itertools import pairwise
 from sailor_runtime.spec import INTERLEAVED, ONE_F_ONE_B, ModelSpec, PipelineSpec, RunSpec, StageSpec
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
+from sailor_runtime.training.pipeline.schedule import microbatches_per_round
 from sailor_runtime.training.refusal import RefusedError
 
 
@@ -104,10 +105,10 @@ def _check_ranges(schedule: str, index: int, pipeline: PipelineSpec) -> None:
             f"stages of pipeline {index} hold {' and '.join(map(str, counts))} ranges of layers; {wanted} each is what "
             f"{schedule} has"
         )
-    if several and pipeline.microbatches % stages:
+    if several and microbatches_per_round(pipeline.microbatches, stages) is None:
         raise RefusedError(
-            f"pipeline {index} has {pipeline.microbatches} microbatches, no multiple of its {stages} stages, as "
-            f"{schedule} needs"
+            f"pipeline {index} has {pipeline.microbatches} microbatches, no multiple of {stages} to {2 * stages - 1}, "
+            f"as {schedule} needs for {stages} stages"
         )
 
 

@@ -41,6 +41,11 @@ def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: in
     return _zero_bubble(microbatches, stages, stage)
 
 
+def microbatches_per_round(microbatches: int, stages: int) -> int | None:
+    """Return how many microbatches go through each range of layers at a time; None where they can't be divided so."""
+    return next((count for count in range(stages, 2 * stages) if microbatches % count == 0), None)
+
+
 def _one_forward_one_backward(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
     schedule = load()
     kinds = {schedule.ForwardPass: Kind.FORWARD, schedule.BackwardPass: Kind.BACKWARD}
@@ -54,12 +59,14 @@ def _one_forward_one_backward(microbatches: int, stages: int, stage: int) -> tup
 
 
 def _interleaved(microbatches: int, stages: int, stage: int, ranges: int) -> tuple[Pass, ...]:
-    """Return the interleaved 1F1B schedule of Narayanan et al. (SC'21), for a multiple of `stages` microbatches."""
+    """Return the interleaved 1F1B schedule of Narayanan et al. (SC'21)."""
     from torch.distributed.pipelining import schedules
 
+    per_round = microbatches_per_round(microbatches, stages)
+    assert per_round is not None, "pipelines are checked before they run"
     # torch's class wants stages and process groups of its own; the order needs these numbers alone.
     numbers = SimpleNamespace(
-        n_local_stages=ranges, pp_group_size=stages, microbatches_per_round=stages, _n_microbatches=microbatches
+        n_local_stages=ranges, pp_group_size=stages, microbatches_per_round=per_round, _n_microbatches=microbatches
     )
     order = schedules.ScheduleInterleaved1F1B._calculate_single_rank_operations
     actions = order(numbers, stage)  # type: ignore[arg-type, no-untyped-call]
