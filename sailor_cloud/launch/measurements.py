@@ -14,6 +14,7 @@ from sailor_cloud.interchange.sailor_names import MODELS, their_accelerator
 from sailor_cloud.launch.start import base_of
 from sailor_cloud.launch.telemetry.generation_log import Leg, legs
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.network import Network
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.history import past_runs
@@ -103,7 +104,7 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         iteration_time_s=seconds,
         reduce_grads_s="",
         max_mem_bytes="" if monitor.most_memory_bytes is None else str(monitor.most_memory_bytes),
-        layers_per_stage=" ".join(str(len(stage.layers)) for stage in first.stages) if alike else "",
+        layers_per_stage=layers_per_stage(plan) if alike else "",
         accelerator=unsure.accelerator,
         precision=training.precision.value,
         decoder=decoder.name,
@@ -120,6 +121,13 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         memory_error=errors.memory,
         memory_chance_error=errors.memory_repeat,
     )
+
+
+def layers_per_stage(plan: Plan) -> str:
+    """Return the layers of each stage of the first pipeline; a plan in 1F1B, and no other, can be rebuilt from them."""
+    if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
+        return ""
+    return " ".join(str(len(stage.layers)) for stage in plan.pipelines[0].stages)
 
 
 def _model_name(document: PlanDocument) -> str | None:

@@ -218,6 +218,9 @@ class Plan:
     def _turn_problems(self) -> list[Problem]:
         """Return where stages have other numbers of ranges of layers than the schedule wants."""
         problems, schedule = [], self.pipeline_schedule
+        if schedule is PipelineSchedule.INTERLEAVED and all(len(pipeline.stages) < 2 for pipeline in self.pipelines):
+            message = f"is {schedule}, and no pipeline has several stages"
+            problems.append(Problem(path="plan.pipeline_schedule", message=message, hint="1f1b"))
         for p, pipeline in enumerate(self.pipelines):
             stages, where = len(pipeline.stages), f"plan.pipelines[{p}]"
             several = schedule is PipelineSchedule.INTERLEAVED and stages > 1

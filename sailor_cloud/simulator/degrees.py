@@ -138,11 +138,12 @@ def _faults_of_counts(degrees: Degrees) -> Iterator[Problem]:
     ):
         if value is not None and value < 1:
             yield Problem(path=LAYOUT, message=f"{name} must be 1 or more, got {value}")
-    interleaved = degrees.schedule is PipelineSchedule.INTERLEAVED
-    if interleaved != (degrees.turns > 1) or (interleaved and degrees.pp == 1):
-        message = f"schedule {degrees.schedule} with pp {degrees.pp} and chunks {degrees.turns} is none"
-        hint = "interleaved has pp 2 or more and chunks 2 or more, other schedules chunks 1"
-        yield Problem(path=LAYOUT, message=message, hint=hint)
+    if degrees.schedule is not PipelineSchedule.INTERLEAVED and degrees.turns > 1:
+        message = f"schedule {degrees.schedule} has chunks 1, got chunks {degrees.turns}"
+        yield Problem(path=LAYOUT, message=message, hint="or schedule interleaved")
+    elif degrees.schedule is PipelineSchedule.INTERLEAVED and min(degrees.turns, degrees.pp) < 2:
+        message = f"schedule interleaved needs pp >= 2 and chunks >= 2, got pp {degrees.pp} and chunks {degrees.turns}"
+        yield Problem(path=LAYOUT, message=message)
 
 
 def _faults_of_groups(groups: Sequence[NodeGroup]) -> Iterator[Problem]:

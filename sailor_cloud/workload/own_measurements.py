@@ -33,10 +33,11 @@ _LEFT_AT_MOST = 0.99
 class MeasuredRun:
     """One plan that ran: a row of the table of measured iterations, whose first columns are those of Sailor's.
 
-    `nodes_per_stage_by_gpu` and `layers_per_stage` are empty where pipelines differ. `predicted_s` and
-    `predicted_bytes`, of all tensors of the fullest device, are without the owner's measurements; `…_error`: what half
-    of the errors are below, of layers, network and chance, as logarithms of the iteration, and of its memory.
-    `memory_accelerator` is empty where `max_mem_bytes` counts more than tensors. `version` of the program predicted it.
+    `nodes_per_stage_by_gpu` and `layers_per_stage` are empty where pipelines differ, the latter also under other
+    schedules than 1F1B. `predicted_s` and `predicted_bytes`, of all tensors of the fullest device, are without the
+    owner's measurements; `…_error`: what half of the errors are below, of layers, network and chance, as logarithms of
+    the iteration, and of its memory. `memory_accelerator` is empty where `max_mem_bytes` counts more than tensors.
+    `version` of the program predicted it.
     """
 
     commit: str

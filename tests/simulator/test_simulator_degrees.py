@@ -9,6 +9,7 @@ import pytest
 
 from factories.scenarios import gcp_scenario, offer_in
 from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.measurements import layers_per_stage
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, Scenario, evaluate, plan_of_degrees
 
@@ -229,12 +230,11 @@ def test_a_plan_goes_from_one_range_per_stage_to_several_and_back() -> None:
 
 def test_layouts_that_can_not_be_interleaved_are_refused() -> None:
     counts, scenario = {("A100-40", 8): 2}, scenario_of()
-    for wrong in ({"pp": 1, "dp": 16}, {"chunks": 1}):
+    for wrong, got in (({"pp": 1, "dp": 16}, "pp 1 and chunks 2"), ({"chunks": 1}, "pp 4 and chunks 1")):
         [reason] = reasons(dataclasses.replace(INTERLEAVED, **wrong), scenario, counts)
-        assert "is none (interleaved has pp 2 or more and chunks 2 or more, other schedules chunks 1)" in reason
+        assert f"schedule interleaved needs pp >= 2 and chunks >= 2, got {got}" in reason
     assert reasons(Degrees(pp=4, dp=4, chunks=2), scenario, counts) == [
-        "layout: schedule 1f1b with pp 4 and chunks 2 is none (interleaved has pp 2 or more and chunks 2 or more, "
-        "other schedules chunks 1)"
+        "layout: schedule 1f1b has chunks 1, got chunks 2 (or schedule interleaved)"
     ]
     assert reasons(dataclasses.replace(INTERLEAVED, chunks=7), scenario, counts) == [
         "layout: pp 4 x chunks 7 is more than the 24 blocks of sailor-opt-350 (every stage holds one block at least)"
@@ -270,3 +270,20 @@ def test_forged_ranges_of_layers_are_refused_with_every_fault() -> None:
         RequestError, match="is interleaved; ZeRO-2 scatters gradients after the backward passes of 1f1b"
     ):
         evaluate(dataclasses.replace(plan, zero_stage=2), scenario_of())
+
+
+def test_a_plan_of_single_stages_is_not_interleaved() -> None:
+    plan, _ = simulated(Degrees(dp=16), scenario_of(), {("A100-40", 8): 2})
+    with pytest.raises(
+        RequestError, match=r"plan.pipeline_schedule: is interleaved, and no pipeline has several stages \(1f1b\)"
+    ):
+        evaluate(dataclasses.replace(plan, pipeline_schedule=PipelineSchedule.INTERLEAVED), scenario_of())
+
+
+def test_layers_of_stages_are_noted_of_plans_in_1f1b_alone() -> None:
+    usual, _ = simulated(Degrees(pp=4, dp=4), scenario_of(), {("A100-40", 8): 2})
+    turned = usual.in_turns(2)
+    assert turned is not None
+    assert layers_per_stage(usual) == "7 6 6 7"
+    assert layers_per_stage(turned) == ""
+    assert layers_per_stage(dataclasses.replace(usual, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)) == ""

@@ -12,7 +12,7 @@ from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.launch.fleet.run_spec import plan_hash
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_runtime import spec as rt
 
@@ -134,6 +134,8 @@ def _told(
         "global_batch_size": plan.global_batch_size,
         "batch_share": samples / plan.global_batch_size,
     }
+    if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
+        told["pipeline_schedule"] = plan.pipeline_schedule
     return told if job.model is None else {**told, "stages": stages}
 
 

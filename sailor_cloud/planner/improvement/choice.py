@@ -17,8 +17,8 @@ from sailor_cloud.simulator import Evaluation, evaluate
 
 # Drafts that are simulated at most, and those that are evaluated first where nobody has: the best by the closed form.
 MOST_SIMULATED, MOST_EVALUATED = 32, 64
-# The evaluator's times are exact where ranks share no cores, and off by up to about this where they do; its money is
-# never more than the bill's.
+# The evaluator's times, of plans in 1F1B, are exact where ranks share no cores, and off by up to about this where they
+# do; its money is never more than the bill's of such a plan.
 _CROWDED = 0.9
 
 
@@ -42,7 +42,7 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Ch
     """Return the best of some drafts, best first by the closed form, whose plan keeps the constraints.
 
     The evaluator's figures are no more than the simulator's, so that drafts are simulated in their order until the next
-    one can't be better.
+    one can't be better in 1F1B. For jobs that allow other schedules `rescheduled` goes on from there.
     """
     least_share = _CROWDED if math.isfinite(space.cores(1)) else 1.0
     best, least, count = None, math.inf, 0
