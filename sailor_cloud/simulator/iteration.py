@@ -67,7 +67,7 @@ _COMPUTING = frozenset({"forward", "backward", "weight_gradients", "update"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineSpan:
-    """One thing that a stage did; seconds count from the start of the iteration."""
+    """One thing that a stage did; seconds count from the start of the iteration. `turn` as in `Span`."""
 
     pipeline: int
     stage: int
@@ -75,6 +75,7 @@ class TimelineSpan:
     microbatch: int | None
     start_s: float
     end_s: float
+    turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -547,6 +548,7 @@ def _of_replay(pipeline: int, span: Span) -> TimelineSpan:
         microbatch=span.microbatch,
         start_s=span.start_s,
         end_s=span.end_s,
+        turn=span.turn,
     )
 
 

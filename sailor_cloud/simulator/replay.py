@@ -70,11 +70,15 @@ class PipelineTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One operation of one stage, for a timeline; seconds count from the start of the iteration."""
+    """One operation of one stage, for a timeline; seconds count from the start of the iteration.
+
+    `turn`: through which of the stage's ranges of layers; None where each has one.
+    """
 
     stage: int
     what: str
     microbatch: int
+    turn: int | None
     start_s: float
     end_s: float
 
@@ -337,7 +341,7 @@ class _Runner:
                     clock += seconds[what]
                     self.transfer[stage] += seconds[what]
             if record and clock > start:
-                self._note(stage, what, microbatch, start, clock)
+                self._note(visit, what, microbatch, start, clock)
             place += 1
         self.at[stage], self.clock[stage] = place, clock
         return place > started
@@ -347,7 +351,7 @@ class _Runner:
         start = max(now, self.free.get((what, stage), 0.0))
         there = self.free[what, stage] = start + self.seconds[visit][what]
         if self.record:
-            self._note(stage, what, microbatch, start, there)
+            self._note(visit, what, microbatch, start, there)
         return there
 
     def _advance_blocking(self, stage: int) -> bool:
@@ -383,9 +387,18 @@ class _Runner:
             at[stage] += 1
         return at[stage] > started
 
-    def _note(self, stage: int, what: int, microbatch: int, start_s: float, end_s: float) -> None:
-        name = Operation(what).name.lower()
-        self.spans.append(Span(stage=stage, what=name, microbatch=microbatch, start_s=start_s, end_s=end_s))
+    def _note(self, visit: int, what: int, microbatch: int, start_s: float, end_s: float) -> None:
+        turn, stage = divmod(visit, self.stages)
+        self.spans.append(
+            Span(
+                stage=stage,
+                what=Operation(what).name.lower(),
+                microbatch=microbatch,
+                turn=turn if self.times.turns > 1 else None,
+                start_s=start_s,
+                end_s=end_s,
+            )
+        )
 
 
 def _operation_seconds(times: PipelineTimes, visit: int) -> tuple[float, ...]:

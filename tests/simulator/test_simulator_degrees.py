@@ -12,6 +12,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.measurements import layers_per_stage
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, Scenario, evaluate, plan_of_degrees
+from sailor_cloud.simulator.timeline import trace_events
 
 ZONE = "us-central1-a"
 
@@ -287,3 +288,10 @@ def test_layers_of_stages_are_noted_of_plans_in_1f1b_alone() -> None:
     assert layers_per_stage(usual) == "7 6 6 7"
     assert layers_per_stage(turned) == ""
     assert layers_per_stage(dataclasses.replace(usual, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)) == ""
+
+
+def test_a_pass_is_drawn_with_the_range_of_layers_that_it_goes_through() -> None:
+    plan, _ = simulated(INTERLEAVED, scenario_of(), {("A100-40", 8): 2})
+    events = trace_events(plan, evaluate(plan, scenario_of(), timeline=True).timeline)["traceEvents"]
+    drawn = {tuple(e["args"].values()) for e in events if e["name"] == "forward" and (e["pid"], e["tid"]) == (0, 0)}
+    assert drawn == {(microbatch, number) for microbatch in range(16) for number in (1, 2)}

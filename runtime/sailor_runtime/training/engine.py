@@ -177,9 +177,10 @@ class Engine:
         ]
         wire_s = connected(transfers, len(visits) - 1, self._shape, self.module.dtype)
         self._wire_s = {
-            doing: wire_s[direction]
+            (doing, turn): seconds[direction]
+            for turn, seconds in enumerate(wire_s)
             for doing, direction in ((Doing.RECEIVE_ACTIVATION, 1), (Doing.RECEIVE_GRADIENT, -1))
-            if direction in wire_s
+            if direction in seconds
         }
         self._executor = Executor(
             self._pipeline, place.stage, spec.pipeline_schedule, self.module, transfers, self._spans

@@ -82,7 +82,10 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
 
 def _what(span: TimelineSpan) -> str:
     name = "all-reduce" if span.what == "sync" else span.what.replace("_", " ")
-    return name if span.microbatch is None else f"{name} of microbatch {span.microbatch}"
+    if span.microbatch is None:
+        return name
+    turn = "" if span.turn is None else f", range {span.turn + 1}"
+    return f"{name} of microbatch {span.microbatch}{turn}"
 
 
 def _rounded(at_s: float) -> float:

@@ -72,6 +72,15 @@ def test_an_interleaved_schedule_stays_after_a_node_is_lost() -> None:
     assert given_up(after, before.plan) is None
 
 
+def test_interleaving_stays_where_the_stages_left_do_not_divide_the_microbatches() -> None:
+    job = _job("opt-1.3b", {"V100-16": 4}, ["n1-standard-8"], 16)
+    before, after = _after_a_loss(job, "pp=4 schedule=interleaved", f"4 x n1-standard-8:1xV100-16@{_ZONE}")
+    [pipeline] = after.plan.pipelines
+    assert pipeline.microbatches % len(pipeline.stages)
+    assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
+    assert given_up(after, before.plan) is None
+
+
 def test_a_zero_stage_stays_after_a_node_is_lost() -> None:
     job = _job("sailor-opt-350", {"A100-40": 4}, ["a2-highgpu-1g"], 24)
     before, after = _after_a_loss(job, "dp=4 zero=3", f"4 x a2-highgpu-1g@{_ZONE}")

@@ -35,7 +35,7 @@ def test_the_four_parts_add_up_to_the_iteration():
         (Doing.UPDATE, 0.125),
         (Doing.GATHER, 0.0625),
     )
-    found = spent(given, 4.0, {Doing.RECEIVE_ACTIVATION: 0.1}, 7.0)
+    found = spent(given, 4.0, {(Doing.RECEIVE_ACTIVATION, 0): 0.1}, 7.0)
     assert found.compute_s == pytest.approx(3.125 - 0.0625), "weights are waited for inside the first pass"
     assert found.sync_s == pytest.approx(0.25 + 0.0625)
     assert found.compute_s + found.transfer_s + found.bubble_s + found.sync_s == pytest.approx(4.0)
@@ -43,9 +43,15 @@ def test_the_four_parts_add_up_to_the_iteration():
 
 def test_waiting_longer_than_the_wire_takes_is_bubble():
     given = spans((Doing.RECEIVE_ACTIVATION, 0.5), (Doing.RECEIVE_ACTIVATION, 0.0625), (Doing.FORWARD, 1.0))
-    found = spent(given, 1.5625, {Doing.RECEIVE_ACTIVATION: 0.125}, 0.0)
+    found = spent(given, 1.5625, {(Doing.RECEIVE_ACTIVATION, 0): 0.125}, 0.0)
     assert found.transfer_s == pytest.approx(0.125 + 0.0625)
     assert found.bubble_s == pytest.approx(0.375)
+
+
+def test_a_receive_counts_by_the_wire_of_its_own_range_of_layers():
+    given = [Span(Doing.RECEIVE_ACTIVATION, 0, 0.0, 1.0, turn) for turn in (0, 1)]
+    wires = {(Doing.RECEIVE_ACTIVATION, 0): 0.125, (Doing.RECEIVE_ACTIVATION, 1): 0.5}
+    assert spent(given, 2.0, wires, 0.0).transfer_s == pytest.approx(0.625)
 
 
 def test_waiting_in_a_sum_for_partners_is_bubble_and_strangers_do_not_matter():

@@ -101,6 +101,14 @@ def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp
     assert (drawn[2]["pid"], drawn[2]["tid"]) == (0, 2)
 
 
+def test_a_pass_is_drawn_with_the_range_of_layers_that_it_goes_through(tmp_path):
+    stages = [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]
+    spec = run_spec([(3, 4, stages)], directory=tmp_path, pipeline_schedule="interleaved")
+    everyone = [[Span(Doing.FORWARD, 0, 0.001 * turn, 0.001 * (turn + 1), turn) for turn in (0, 1)], []]
+    events = trace_events(spec, layout.places(spec), everyone)["traceEvents"]
+    assert [e["args"] for e in events if e["ph"] == "X"] == [{"microbatch": 0, "range": turn} for turn in (1, 2)]
+
+
 def test_deepspeeds_schedule_is_read_without_the_package_around_it():
     code = (
         "import sys; from sailor_runtime.training.pipeline.schedule import passes; "

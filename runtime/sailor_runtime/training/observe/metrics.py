@@ -46,13 +46,16 @@ class Spent:
 ROW_LENGTH = len(fields(Spent))
 
 
-def spent(spans: list[Span], iteration_s: float, wire_s: Mapping[Doing, float], memory_peak_bytes: float) -> Spent:
+def spent(
+    spans: list[Span], iteration_s: float, wire_s: Mapping[tuple[Doing, int], float], memory_peak_bytes: float
+) -> Spent:
     """Return one rank's iteration by parts, as it alone can tell.
 
-    wire_s: seconds that one tensor takes on an idle link, by kind of receive. No receive counts for longer than that:
-    what it waited beyond is that the sender had not computed the tensor yet.
+    wire_s: seconds that one tensor takes on an idle link, by kind of receive and range of layers. No receive counts for
+    longer than that: what it waited beyond is that the sender had not computed the tensor yet.
     """
-    transfer = sum(min(span.seconds, wire_s.get(span.doing, 0.0)) for span in spans if span.doing in WAITING)
+    waits = [span for span in spans if span.doing in WAITING]
+    transfer = sum(min(span.seconds, wire_s.get((span.doing, span.turn), 0.0)) for span in waits)
     gathers = total_s(spans, Doing.GATHER)
     return Spent(
         iteration_s=iteration_s,

@@ -87,14 +87,14 @@ class Executor:
     ) -> Activation:
         value = None
         if turn != self._first:
-            with self._spans.during(Doing.RECEIVE_ACTIVATION, number):
+            with self._spans.during(Doing.RECEIVE_ACTIVATION, number, turn):
                 value = self._transfers[turn].receive(1)
-        with self._spans.during(Doing.FORWARD, number):
+        with self._spans.during(Doing.FORWARD, number, turn):
             cut = self._halved or number == self._microbatches - 1
             given = microbatch(number, turn in (self._first, self._last))
             activation = self._module.forward(value, given, ready, cut=cut, turn=turn)
         if turn != self._last:
-            with self._spans.during(Doing.SEND, number):
+            with self._spans.during(Doing.SEND, number, turn):
                 self._transfers[turn].send(_given(activation.result), 1)
             # The send holds it until it has left; where the last layer is computed again nothing else does.
             activation.result = None
@@ -102,25 +102,25 @@ class Executor:
 
     def _backward(self, number: int, turn: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
         gradient = self._gradient_of_output(number, turn)
-        with self._spans.during(Doing.BACKWARD, number):
+        with self._spans.during(Doing.BACKWARD, number, turn):
             gradient = self._module.backward(activation, gradient, ready)
         self._hand_back(number, turn, gradient)
 
     def _backward_input(self, number: int, turn: int, activation: Activation) -> None:
         gradient = self._gradient_of_output(number, turn)
-        with self._spans.during(Doing.BACKWARD, number):
+        with self._spans.during(Doing.BACKWARD, number, turn):
             gradient = self._module.backward_input(activation, gradient)
         self._hand_back(number, turn, gradient)
 
     def _gradient_of_output(self, number: int, turn: int) -> Tensor | None:
         if turn == self._last:
             return None
-        with self._spans.during(Doing.RECEIVE_GRADIENT, number):
+        with self._spans.during(Doing.RECEIVE_GRADIENT, number, turn):
             return self._transfers[turn].receive(-1)
 
     def _hand_back(self, number: int, turn: int, gradient: Tensor | None) -> None:
         if turn != self._first:
-            with self._spans.during(Doing.SEND, number):
+            with self._spans.during(Doing.SEND, number, turn):
                 self._transfers[turn].send(_given(gradient), -1)
 
 

@@ -162,15 +162,16 @@ class Transfers:
         self._posted[direction] = (work, flat)
 
 
-def connected(every: Sequence[Transfers], cuts: int, shape: tuple[int, ...], dtype: torch.dtype) -> dict[int, float]:
-    """Try all cuts of a pipeline, one after the other; return the longest seconds of one way by direction.
+def connected(
+    every: Sequence[Transfers], cuts: int, shape: tuple[int, ...], dtype: torch.dtype
+) -> list[dict[int, float]]:
+    """Try all cuts of a pipeline, one after the other; return the seconds of one way by range and direction.
 
     Of the tensors that this rank receives, while nobody computes. This also makes NCCL's communicators, which both ends
     must do at the same time: left to the first step, neighbours could wait in a circle.
     """
-    found: dict[int, float] = {}
+    found: list[dict[int, float]] = [{} for _ in every]
     for cut in range(cuts):
-        for transfers in every:
-            for direction, seconds in transfers.connect(cut, shape, dtype).items():
-                found[direction] = max(seconds, found.get(direction, 0.0))
+        for transfers, seconds in zip(every, found, strict=True):
+            seconds.update(transfers.connect(cut, shape, dtype))
     return found
