@@ -55,10 +55,13 @@ def test_the_plan_is_whole_and_has_its_own_figures(found: tuple[PlanDocument, Pl
     assert schedule.startswith("interleaved 1F1B: 9.3 % less time per iteration than the same plan in 1F1B (")
 
 
-def test_slow_links_between_stages_keep_1f1b() -> None:
+def test_stages_whose_number_does_not_divide_the_microbatches_are_interleaved() -> None:
     # One device per node: every tensor of the many cuts goes over the network.
-    apart = plan(deep("n1-standard-8", interleaved=True))
-    assert apart.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
+    usual, apart = plan(deep("n1-standard-8")), plan(deep("n1-standard-8", interleaved=True))
+    assert apart.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
+    [pipeline] = apart.plan.pipelines
+    assert (len(pipeline.stages), pipeline.microbatches, pipeline.per_round) == (7, 32, 8)
+    assert apart.prediction.iteration_s_replay < 0.95 * usual.prediction.iteration_s_replay
     assert apart.bound is None
 
 
@@ -86,3 +89,4 @@ def test_a_job_that_allows_more_schedules_gets_no_worse_plan(
 
     usual, free = plan(between_zones()), plan(between_zones(interleaved=True))
     assert better(free.objective.value, usual.objective.value)
+    assert free.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
