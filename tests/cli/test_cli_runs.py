@@ -58,7 +58,8 @@ def test_the_ledger_is_shown_although_the_cloud_tells_no_bill(home: Path, monkey
     monkeypatch.setattr(account_check, "billed", refuse)
     done = CliRunner().invoke(cli, ["cost", "chaos", "--actual"], standalone_mode=False)
     assert isinstance(done.exception, ProvisionError)
-    assert "vm-a100-40 in us-central1-a, spot" in done.output
+    assert "n0: vm-a100-40 in" in done.output
+    assert "at the end of the training" in done.output
 
 
 def test_history_sets_the_plan_beside_what_came_of_it(home: Path) -> None:
