@@ -344,6 +344,10 @@ class Checkpoint(_Part):
     keep: int = Field(default=3, gt=0)
     to: Place | None = None
 
+    @property
+    def to_bucket(self) -> bool:
+        return self.to is not None and "://" in self.to
+
 
 class WandbProject(_Part):
     """A project of Weights & Biases. The key comes from WANDB_API_KEY, WANDB_API_KEY_FILE or `wandb login`."""
@@ -460,6 +464,17 @@ class Job(_Part):
         if ours:
             raise ValueError(f"{', '.join(ours)}: set for each node by the run itself")
         return env
+
+    @property
+    def why_one_cloud(self) -> str | None:
+        """Why nodes on several clouds can't train this job together; None where they can, given a bucket."""
+        if self.run is not None:
+            return "a command under 'run' gets nodes of one cloud, because gradients cross clouds too slowly"
+        if self.training.sync_every is None:
+            return "only with 'training: {sync_every: N}' clouds exchange weights, every N steps"
+        if self.cloud.network is not NetworkAccess.PUBLIC_SSH:
+            return f"they reach each other at public addresses, and the job has 'network: {self.cloud.network}'"
+        return None
 
     @property
     def shipped_folder(self) -> str | None:

@@ -10,7 +10,6 @@ from itertools import permutations
 from sailor_cloud.catalog.doubts import age_days, explained, is_stale
 from sailor_cloud.errors import DataError, DoubtfulPriceError, Problem, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.provider import names
@@ -95,13 +94,9 @@ def two_clouds_problem(document: PlanDocument) -> str | None:
     where = f"the plan has nodes on {' and '.join(name for name in names() if name in used)}, which can't be bought"
     if not all(on_a_cloud(name) for name in used):
         return f"{where}: no network joins them"
-    if job.run is not None:
-        return f"{where}: a command under 'run' gets nodes of one cloud, because gradients cross clouds too slowly"
-    if job.training.sync_every is None:
-        return f"{where} without 'training: {{sync_every: N}}', with which clouds exchange weights every N steps"
-    if job.cloud.network is not NetworkAccess.PUBLIC_SSH:
-        return f"{where}: they reach each other at public addresses, and the job has 'network: {job.cloud.network}'"
-    if job.checkpoint.to is None or "://" not in job.checkpoint.to:
+    if job.why_one_cloud is not None:
+        return f"{where}: {job.why_one_cloud}"
+    if not job.checkpoint.to_bucket:
         return f"{where}: the job names no bucket that nodes on both can write checkpoints to (checkpoint.to)"
     assert document.plan is not None, "it has nodes"
     cloud_of = {each.node.id: each.offer.provider for each in placed}

@@ -15,7 +15,7 @@ from sailor_cloud.model.job import SumFormat
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Selective
-from sailor_cloud.simulator.memory import StageMemoryTable, memory_table
+from sailor_cloud.simulator.memory import MemoryTable, StageMemoryTable, memory_table
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding
 from sailor_cloud.units import GIB
@@ -156,51 +156,12 @@ def stage_table(
         precision=training.precision,
         program=scenario.engine.program(tp=tp, spread=spread),
     )
-    stack = scenario.profiles.stack(accelerator)
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
-    limit = int(part.memory_gib * GIB * stack.usable_fraction)
-    owned = scenario.profiles.own.memory(accelerator, training.precision.value, decoder.name)
-    memory = memory_table(
-        decoder,
-        scenario.engine,
-        sequence_length=training.sequence_length,
-        precision=training.precision,
-        optimizer=training.optimizer,
-        tp=tp,
-        microbatch_size=microbatch_size,
-        recompute=recompute,
-        zero_stage=zero_stage,
-        overheads=stack.overheads,
-        outer=training.sync_every is not None and scenario.engine.zone_by_zone,
-        nvlink_gb_per_s=part.nvlink_gb_per_s,
-        limit_bytes=limit,
-        measured=scenario.profiles.activation_bytes(
-            accelerator,
-            decoder,
-            sequence_length=training.sequence_length,
-            microbatch_size=microbatch_size,
-            tp=tp,
-            precision=training.precision,
-        ),
-        factor=math.exp(scenario.profiles.errors.memory * owned.mean) if owned.tells else None,
-    )
-    every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
-    again = _recomputed_s(times.forward_s, costs, recompute, scenario.engine.selective)
-    if scenario.engine.recompute_stops_early and recompute is Recompute.FULL:
-        # Nobody reads the result of a block's last product.
-        last = 2.0 * training.sequence_length * decoder.ffn_size * decoder.hidden_size / tp
-        again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]
+    memory = _memory(scenario, part, tp=tp, microbatch_size=microbatch_size, recompute=recompute, zero_stage=zero_stage)
+    again = _recomputed_s(scenario, times.forward_s, costs, recompute, tp)
     backward_s = times.backward_s if times.measured else times.backward_s * _trained_share(costs)
-    # Gradients never travel in fewer bytes than weights have.
-    reduced = max(scenario.engine.reduce_bytes, memory.weight_bytes)
-    if training.sums is SumFormat.BF16 and scenario.engine.zone_by_zone:
-        reduced = 2
-    moved, tied = (
-        sharding(
-            stage, weight_bytes=memory.weight_bytes, gradient_bytes=reduced, scatter_sums=scenario.engine.scatter_sums
-        )
-        for stage in (zero_stage, min(zero_stage, 1) if scenario.engine.memory.by_layer else zero_stage)
-    )
+    moved, tied = _moved(scenario, memory.weight_bytes, zero_stage)
+    every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
     return StageTable(
         accelerator=part,
         tp=tp,
@@ -218,12 +179,58 @@ def stage_table(
         sharding=moved,
         tied_sharding=tied,
         sync_every=every,
-        limit_bytes=limit,
+        limit_bytes=memory.limit_bytes,
         error=times.error,
         measured=times.measured,
         exchange_share=times.exchange_share,
         profile=times.profile,
     )
+
+
+def _memory(
+    scenario: Scenario, part: Accelerator, *, tp: int, microbatch_size: int, recompute: Recompute, zero_stage: int
+) -> MemoryTable:
+    """Count the memory of such a stage by the software stack of its accelerator, and by the owner's own runs."""
+    decoder, training, profiles = scenario.decoder, scenario.job.training, scenario.profiles
+    stack, owned = profiles.stack(part.name), profiles.own.memory(part.name, training.precision.value, decoder.name)
+    return memory_table(
+        decoder,
+        scenario.engine,
+        sequence_length=training.sequence_length,
+        precision=training.precision,
+        optimizer=training.optimizer,
+        tp=tp,
+        microbatch_size=microbatch_size,
+        recompute=recompute,
+        zero_stage=zero_stage,
+        overheads=stack.overheads,
+        outer=training.sync_every is not None and scenario.engine.zone_by_zone,
+        nvlink_gb_per_s=part.nvlink_gb_per_s,
+        limit_bytes=int(part.memory_gib * GIB * stack.usable_fraction),
+        measured=profiles.activation_bytes(
+            part.name,
+            decoder,
+            sequence_length=training.sequence_length,
+            microbatch_size=microbatch_size,
+            tp=tp,
+            precision=training.precision,
+        ),
+        factor=math.exp(profiles.errors.memory * owned.mean) if owned.tells else None,
+    )
+
+
+def _moved(scenario: Scenario, weight_bytes: int, zero_stage: int) -> tuple[Sharding, Sharding]:
+    """Return what a ZeRO stage moves of layers, and of a tied weight."""
+    engine = scenario.engine
+    # Gradients never travel in fewer bytes than weights have.
+    reduced = max(engine.reduce_bytes, weight_bytes)
+    if scenario.job.training.sums is SumFormat.BF16 and engine.zone_by_zone:
+        reduced = 2
+    layers, tied = (
+        sharding(stage, weight_bytes=weight_bytes, gradient_bytes=reduced, scatter_sums=engine.scatter_sums)
+        for stage in (zero_stage, min(zero_stage, 1) if engine.memory.by_layer else zero_stage)
+    )
+    return layers, tied
 
 
 def _prefix(values: Floats) -> Floats:
@@ -254,16 +261,21 @@ def _put_off_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> F
     return np.asarray(found)
 
 
-def _recomputed_s(forward_s: Floats, costs: LayerCosts, recompute: Recompute, selective: Selective) -> Floats:
+def _recomputed_s(scenario: Scenario, forward_s: Floats, costs: LayerCosts, recompute: Recompute, tp: int) -> Floats:
     """Blocks run their forward pass, or its attention, again; embedding and head keep what they need.
 
     Attention takes its share of the FLOPs, which is too little where scores are kept and moved; error not measured.
     """
     again: Floats = np.zeros_like(forward_s)
-    if recompute is Recompute.SELECTIVE and selective is not Selective.BLOCKS:
+    if recompute is Recompute.SELECTIVE and scenario.engine.selective is not Selective.BLOCKS:
         share = 1.0 - costs.matmul_flops / np.maximum(costs.forward_flops, 1.0)
         again[1:-1] = (forward_s * share)[1:-1]
         return again
     blocks = recompute.blocks(len(again))
     again[blocks] = forward_s[blocks]
+    if scenario.engine.recompute_stops_early and recompute is Recompute.FULL:
+        # Nobody reads the result of a block's last product.
+        decoder, length = scenario.decoder, scenario.job.training.sequence_length
+        last = 2.0 * length * decoder.ffn_size * decoder.hidden_size / tp
+        again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]
     return again

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from factories.nodes import local_node
 from sailor_cloud import api, catalog, network, workload
+from sailor_cloud.catalog import Catalog
 from sailor_cloud.launch.fleet.run_spec import build_spec
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
@@ -61,15 +63,16 @@ def crossing(job: Job, provider: Provider) -> PlanDocument:
     prices = catalog.load()
     first, second = ZONES[provider]
     large, small = TYPES[provider]
-    offers = [_offer(prices, first, large, "A100-40"), _offer(prices, second, small, "V100-16")]
-    names = ("a100", "v100")
+    offers = {"a100": spot_offer(prices, first, large, "A100-40"), "v100": spot_offer(prices, second, small, "V100-16")}
+    return one_pipeline_each(job, prices, offers)
+
+
+def one_pipeline_each(job: Job, prices: Catalog, offers: Mapping[str, Offer]) -> PlanDocument:
+    """A plan with a pipeline on one device of each node, by the nodes' names: two microbatches of four samples."""
     plan = Plan(
         zero_stage=0,
         precision=job.training.precision,
-        nodes=tuple(
-            Node(id=name, offer=offer.id, devices=offer.accelerator_count)
-            for name, offer in zip(names, offers, strict=True)
-        ),
+        nodes=tuple(Node(id=name, offer=offer.id, devices=offer.accelerator_count) for name, offer in offers.items()),
         pipelines=tuple(
             Pipeline(
                 id=index,
@@ -77,12 +80,12 @@ def crossing(job: Job, provider: Provider) -> PlanDocument:
                 microbatches=2,
                 stages=(Stage(first_layer=0, end_layer=6, node=name, devices=(0,)),),
             )
-            for index, name in enumerate(names)
+            for index, name in enumerate(offers)
         ),
     )
     found = api.plan(job)
     return simulate_document(
-        replace(found, plan=plan, inputs=replace(found.inputs, offers=tuple(offers))),
+        replace(found, plan=plan, inputs=replace(found.inputs, offers=tuple(offers.values()))),
         catalog=prices,
         network=network.load(),
         profiles=workload.profiles.load(),
@@ -123,7 +126,7 @@ def undisturbed_losses(folder: Path, document: PlanDocument) -> dict[int, float]
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
 
-def _offer(prices: catalog.Catalog, zone: str, instance_type: str, accelerator: str) -> Offer:
+def spot_offer(prices: Catalog, zone: str, instance_type: str, accelerator: str) -> Offer:
     found = prices.offers(
         zones=(zone,), instance_types=(instance_type,), accelerators=(accelerator,), markets=("spot",)
     )  # type: ignore[arg-type]

@@ -33,6 +33,20 @@ def data() -> tuple[Catalog, Network, ComputeProfiles]:
     return catalog.load(), network.load(), profiles.load()
 
 
+def eight_v100s(instance_type: str, **training: object) -> Job:
+    """A job of OPT 1.3B on eight V100s of one zone, for deep pipelines."""
+    return example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-1.3b"},
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators={"V100-16": 8},
+        resources__0__instance_types=[instance_type],
+        training={"global_batch_size": 32, "sequence_length": 1024, "precision": "fp16", "steps": 10, **training},
+        constraints={},
+    )
+
+
 def example(name: str, **changes: Any) -> Job:
     """A job of the examples folder; a change names a field by its path, as in `constraints__budget_usd=1`."""
     raw = yaml.safe_load((EXAMPLES / name).read_text())

@@ -53,6 +53,7 @@ class Verdict(StrEnum):
 
     GONE = "all gone, and said so"
     UNSURE = "not confirmed, and said so; gone after the user named the place"
+    NAMELESS = "nothing left; not confirmed, since nothing in the folder names its run"
     REFUSED = "refused with one error; 'down' removed all"
     WENT_ON = "went on to the end, and all gone"
     LIVE = "left alone, since somebody else's"
@@ -65,7 +66,14 @@ class Verdict(StrEnum):
 
     @property
     def good(self) -> bool:
-        return self in (Verdict.GONE, Verdict.UNSURE, Verdict.REFUSED, Verdict.WENT_ON, Verdict.LIVE)
+        return self in (
+            Verdict.GONE,
+            Verdict.UNSURE,
+            Verdict.NAMELESS,
+            Verdict.REFUSED,
+            Verdict.WENT_ON,
+            Verdict.LIVE,
+        )
 
 
 def harm(path: Path, damage: Damage) -> None:
@@ -253,7 +261,10 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
         return case(Verdict.LEAK if again.code else Verdict.FALSE_GONE)
     if kept != bought.results():
         return case(Verdict.LOST)
-    return case(Verdict.UNSURE if again.code == 0 else Verdict.LEAK)
+    if again.code == 0:
+        return case(Verdict.UNSURE)
+    nameless = not (bought.path / "journal.jsonl").exists() and "names its run" in " ".join(again.text.split())
+    return case(Verdict.NAMELESS if nameless else Verdict.LEAK)
 
 
 @dataclass(slots=True)

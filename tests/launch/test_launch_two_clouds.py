@@ -7,19 +7,17 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from factories.crossings import one_pipeline_each, spot_offer
 from factories.runs import COMMAND, read_lines
-from sailor_cloud import api, catalog, network, workload
+from sailor_cloud import catalog
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
-from sailor_cloud.simulator.resimulate import simulate_document
 from sailor_cloud.testing.mock_cloud import MockCloud, in_environment, mock_clouds
 from sailor_cloud.testing.network_programs import LOG
 
@@ -60,34 +58,9 @@ def clouds(tmp_path: Path) -> Iterator[tuple[MockCloud, ...]]:
 def _plan(text: str) -> PlanDocument:
     """Return a plan with a pipeline on each cloud, half of each batch on either."""
     job, prices = parse_job(text), catalog.load()
-    offers = [
-        prices.offers(zones=(zone,), instance_types=(kind,), accelerators=("V100-16",), markets=("spot",))[0]
-        for zone, kind in (("us-central1-b", "n1-standard-8"), ("use1-az2", "p3.2xlarge"))
-    ]
-    names = ("google", "amazon")
-    plan = Plan(
-        zero_stage=0,
-        precision=job.training.precision,
-        nodes=tuple(Node(id=n, offer=o.id, devices=1) for n, o in zip(names, offers, strict=True)),
-        pipelines=tuple(
-            Pipeline(
-                id=number,
-                microbatch_size=4,
-                microbatches=2,
-                stages=(Stage(first_layer=0, end_layer=6, node=name, devices=(0,)),),
-            )
-            for number, name in enumerate(names)
-        ),
-    )
-    found = api.plan(job)
-    return simulate_document(
-        replace(found, plan=plan, inputs=replace(found.inputs, offers=tuple(offers))),
-        catalog=prices,
-        network=network.load(),
-        profiles=workload.profiles.load(),
-        decoder=workload.decoder(job.model),
-        as_of=found.as_of,
-    ).document
+    places = {"google": ("us-central1-b", "n1-standard-8"), "amazon": ("use1-az2", "p3.2xlarge")}
+    offers = {name: spot_offer(prices, zone, kind, "V100-16") for name, (zone, kind) in places.items()}
+    return one_pipeline_each(job, prices, offers)
 
 
 class _Run:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
-from factories.planning import example, make_space, plan
+from factories.planning import eight_v100s, make_space, plan
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report.plan.facts import outcome_facts
 from sailor_cloud.simulator import evaluate
 
-
-def deep(instance_type: str = "n1-standard-32", **training: object) -> Job:
-    return example(
-        "gcp-a100-v100.yaml",
-        model={"preset": "opt-1.3b"},
-        resources__0__zones=["us-central1-a"],
-        resources__0__markets=["on-demand"],
-        resources__0__accelerators={"V100-16": 8},
-        resources__0__instance_types=[instance_type],
-        training={"global_batch_size": 32, "sequence_length": 1024, "precision": "fp16", "steps": 10, **training},
-        constraints={},
-    )
+deep = partial(eight_v100s, "n1-standard-32")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +47,7 @@ def test_the_plan_is_whole_and_has_its_own_figures(found: tuple[PlanDocument, Pl
 
 def test_stages_whose_number_does_not_divide_the_microbatches_are_interleaved() -> None:
     # One device per node: every tensor of the many cuts goes over the network.
-    usual, apart = plan(deep("n1-standard-8")), plan(deep("n1-standard-8", interleaved=True))
+    usual, apart = plan(eight_v100s("n1-standard-8")), plan(eight_v100s("n1-standard-8", interleaved=True))
     assert apart.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
     [pipeline] = apart.plan.pipelines
     assert (len(pipeline.stages), pipeline.microbatches, pipeline.per_round) == (7, 32, 8)

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from factories.planning import example, make_space, plan
+from factories.planning import eight_v100s, example, make_space, plan
 from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report.plan.facts import outcome_facts
 from sailor_cloud.simulator import evaluate
 from sailor_cloud.simulator.engines import ENGINES
 
-
-def deep(**training: object) -> Job:
-    return example(
-        "gcp-a100-v100.yaml",
-        model={"preset": "opt-1.3b"},
-        resources__0__zones=["us-central1-a"],
-        resources__0__markets=["on-demand"],
-        resources__0__accelerators={"V100-16": 8},
-        resources__0__instance_types=["n1-standard-8"],
-        training={"global_batch_size": 32, "sequence_length": 1024, "precision": "fp16", "steps": 10, **training},
-        constraints={},
-    )
+deep = partial(eight_v100s, "n1-standard-8")
 
 
 @pytest.fixture(scope="module")

@@ -183,7 +183,7 @@ def test_two_clouds_that_exchange_weights_rarely_can_be_bought() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"sync_every": None}, "without 'training: {sync_every: N}', with which clouds exchange weights every N steps"),
+        ({"sync_every": None}, "only with 'training: {sync_every: N}' clouds exchange weights, every N steps"),
         ({"network": NetworkAccess.PRIVATE}, "public addresses, and the job has 'network: private'"),
         ({"to": None}, "no bucket that nodes on both can write checkpoints to (checkpoint.to)"),
         ({"to": "/shared"}, "no bucket that nodes on both can write checkpoints to (checkpoint.to)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -112,9 +113,9 @@ class Outlook:
         if way.kind is Kind.WAIT:
             waited_s = max(self._absent_s(pool) for pool in way.pools)
             slack_s = self.left_s - self.on_demand_s + waited_s
-            return settled < float("inf") and waited_s + way.wait_s <= longest_wait(slack_s, self.change_over_s)
+            return settled < math.inf and waited_s + way.wait_s <= longest_wait(slack_s, self.change_over_s)
         if not self.trains_on_demand:
-            return settled < float("inf")
+            return settled < math.inf
         # How long capacity has lasted nobody knows before it is bought; it was absent when it was last refused or lost.
         since_s = min(self._found_absent_s(pool) for pool in way.pools)
         return since_s >= settled * self.change_over_s
@@ -126,4 +127,4 @@ class Outlook:
 
     def _found_absent_s(self, pool: Pool) -> float:
         """Return how long ago a pool was last found without capacity."""
-        return next((ago_s for ago_s, there in reversed(self.seen.get(pool, ())) if not there), float("inf"))
+        return next((ago_s for ago_s, there in reversed(self.seen.get(pool, ())) if not there), math.inf)

@@ -14,4 +14,4 @@ Floats = NDArray[np.float64]
 
 def replayed(draft: Draft, evaluation: Evaluation) -> dict[Figure, Floats]:
     """Return the figures of a plan by the replay and the whole bill."""
-    return figures_of(evaluation, draft.figures[Figure.NODES])
+    return {**figures_of(evaluation), Figure.NODES: np.array(draft.figures[Figure.NODES])}

@@ -9,7 +9,6 @@ from operator import itemgetter
 
 from sailor_cloud.catalog import providers
 from sailor_cloud.model.document import Alternative
-from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.model.plan import Plan, Recompute
 from sailor_cloud.model.provider import CLUSTERS
@@ -68,7 +67,7 @@ def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Dr
     seldom, goal, job = _seldom(space.scenario), target.goal, space.scenario.job
     clouds = {space.clouds_of([number]) for number in range(len(space.pools))}
     clouds = {each for each in clouds if all(_is_a_cloud(name) for name in each)}
-    if seldom is None or len(clouds) < 2 or job.cloud.network is not NetworkAccess.PUBLIC_SSH:
+    if seldom is None or len(clouds) < 2 or seldom.job.why_one_cloud is not None:
         return ()
     there, _ = build(seldom, space.candidates)
     assessors = {stage: Assessor(there.at(stage), target) for stage in (0, 1)}
@@ -93,7 +92,7 @@ def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Dr
         return ()
     _, _, plan, best = min(found, key=itemgetter(0, 1))
     told = _against(best, now)
-    if "://" not in (job.checkpoint.to or ""):
+    if not job.checkpoint.to_bucket:
         told += "; needs a bucket in checkpoint.to"
     where = " and ".join(sorted({space.scenario.offers[node.offer].provider for node in plan.nodes}))
     return (_alternative(plan, best, told, where),)

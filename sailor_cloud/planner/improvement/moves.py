@@ -67,7 +67,7 @@ class Neighbourhood:
 
     def kinds(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
         """Return the kinds of moves, each of which yields the neighbours of a draft that can be bought."""
-        plan = _Plan(self, shapes_of(draft), max(part.microbatches for part in draft.pipelines))
+        plan = self._plan(draft)
         return [
             plan.microbatches,
             plan.layers,
@@ -80,6 +80,14 @@ class Neighbourhood:
             plan.places,
             plan.offers,
         ]
+
+    def of_the_shape(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
+        """Return the kinds of moves of microbatch sizes, numbers of stages and pipelines, and tensor parallelism."""
+        plan = self._plan(draft)
+        return [plan.microbatches, plan.pipelines, plan.merges, plan.splits, plan.degrees]
+
+    def _plan(self, draft: Draft) -> _Plan:
+        return _Plan(self, shapes_of(draft), max(part.microbatches for part in draft.pipelines))
 
     def every(self, draft: Draft) -> Iterator[Neighbour]:
         """Yield all neighbours of a draft."""

@@ -67,8 +67,7 @@ def _beginnings(incumbent: Draft, drafts: Sequence[Draft], target: Target) -> li
 
 def _neighbours(space: Space, improver: Improver, draft: Draft) -> Iterator[Draft]:
     stage = improver.stage(draft)
-    microbatches, _, _, merges, splits, degrees, pipelines, *_ = Neighbourhood(space.at(stage)).kinds(draft)
-    kinds = (microbatches, pipelines, merges, splits, degrees)
+    kinds = Neighbourhood(space.at(stage)).of_the_shape(draft)
     for neighbour in chain.from_iterable(islice(kind(), _OF_A_KIND) for kind in kinds):
         made = improver.made(neighbour, stage)
         if made is not None:

@@ -171,6 +171,6 @@ def _scheduled(space: Space, plan: Plan) -> Plan:
 def _rank(space: Space, plan: Plan) -> tuple[bool, float, float, float]:
     """Return what a plan is compared by with others on the same nodes: memory, limits, goal, and time at last."""
     found, target = evaluate(plan, space.scenario), target_of(space.scenario.job)
-    figures = figures_of(found, len(plan.nodes))
+    figures = figures_of(found)
     value, seconds = float(figures[target.goal]), float(figures[Figure.ITERATION_S])
     return not found.fits, float(target.excess(figures)), significant(value), seconds

@@ -76,8 +76,8 @@ class Target:
         return Target(goal=self.goal, limits=tuple(limit for limit in self.limits if limit.name != name))
 
 
-def figures_of(evaluation: Evaluation, nodes: float) -> dict[Figure, Floats]:
-    """Return the figures of a plan of so many nodes by the replay and the whole bill."""
+def figures_of(evaluation: Evaluation) -> dict[Figure, Floats]:
+    """Return all figures of a plan but its nodes, by replay and whole bill; totals are infinite without steps."""
     prediction, cost = evaluation.prediction, evaluation.cost
     figures = {
         Figure.ITERATION_S: prediction.iteration_s_replay,
@@ -85,7 +85,6 @@ def figures_of(evaluation: Evaluation, nodes: float) -> dict[Figure, Floats]:
         Figure.TOTAL_USD: math.inf if cost.total_usd is None else cost.total_usd,
         Figure.USD_PER_ITERATION: cost.usd_per_iteration,
         Figure.USD_PER_HOUR: cost.usd_per_hour,
-        Figure.NODES: nodes,
     }
     return {figure: np.array(value) for figure, value in figures.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -57,7 +58,7 @@ def best_of(
             outcomes.append(
                 carried_out(strategy, cluster, oracle=oracle, allowed=allowed, score=score, expired=expired)
             )
-    best = min(outcomes, key=lambda each: float("inf") if each.evaluation is None else score(each.evaluation))
+    best = min(outcomes, key=lambda each: math.inf if each.evaluation is None else score(each.evaluation))
     cut_short = len(outcomes) < len(clusters) or any(each.cut_short for each in outcomes)
     return replace(best, cut_short=cut_short)
 

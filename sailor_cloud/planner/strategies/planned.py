@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from sailor_cloud.model.document import Infeasibility, PlanDocument, Search, Sta
 from sailor_cloud.planner.documents import given_document, infeasible_document
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.candidates import Candidates
-from sailor_cloud.planner.space.goals import Figure, Target, target_of
+from sailor_cloud.planner.space.goals import Target, figures_of, target_of
 from sailor_cloud.planner.strategies.cluster import clusters_of
 from sailor_cloud.planner.strategies.driver import Outcome, best_of
 from sailor_cloud.planner.strategies.strategy import Strategy
@@ -36,7 +35,7 @@ def plan_by(
         clusters_of(scenario, candidates),
         oracle=oracle,
         allowed=lambda evaluation: keeps(target, evaluation, scenario.job.constraints.probability),
-        score=lambda evaluation: math.inf if (value := figures_of(evaluation)[target.goal]) is None else value,
+        score=lambda evaluation: float(figures_of(evaluation)[target.goal]),
         expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
     )
     search = Search(seconds=elapsed_s(), strategy=_run(outcome))
@@ -53,22 +52,9 @@ def plan_by(
 
 def keeps(target: Target, evaluation: Evaluation, probability: float | None = None) -> bool:
     """Return whether a plan keeps every limit of the job, budget and deadline with a probability if one is given."""
-    figures = figures_of(evaluation)
     within = None if evaluation.totals is None else evaluation.totals.within_limits
     likely = probability is None or within is None or within >= probability
-    return likely and all((value := figures[limit.figure]) is None or value <= limit.at_most for limit in target.limits)
-
-
-def figures_of(evaluation: Evaluation) -> dict[Figure, float | None]:
-    """Return what plans are compared and limited by; None where the job states no number of steps."""
-    prediction, cost = evaluation.prediction, evaluation.cost
-    return {
-        Figure.ITERATION_S: prediction.iteration_s_replay,
-        Figure.DURATION_S: prediction.duration_s,
-        Figure.TOTAL_USD: cost.total_usd,
-        Figure.USD_PER_ITERATION: cost.usd_per_iteration,
-        Figure.USD_PER_HOUR: cost.usd_per_hour,
-    }
+    return likely and bool(target.feasible(figures_of(evaluation)))
 
 
 def _run(outcome: Outcome) -> StrategyRun:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from factories.planning import AS_OF, example
 from sailor_cloud import api, workload
 from sailor_cloud.clock import FixedClock
@@ -56,18 +58,15 @@ def _after_a_loss(job: Job, layout: str, nodes: str) -> tuple[PlanDocument, Plan
     return document, option.document
 
 
-def test_a_zero_bubble_schedule_stays_after_a_node_is_lost() -> None:
-    job = _job("opt-1.3b", {"V100-16": 8}, ["n1-standard-8"], 32)
-    before, after = _after_a_loss(job, "pp=8 schedule=zero-bubble", f"8 x n1-standard-8:1xV100-16@{_ZONE}")
-    assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
+@pytest.mark.parametrize(
+    ("schedule", "stages", "batch"), [(PipelineSchedule.ZERO_BUBBLE, 8, 32), (PipelineSchedule.INTERLEAVED, 7, 42)]
+)
+def test_a_schedule_stays_after_a_node_is_lost(schedule: PipelineSchedule, stages: int, batch: int) -> None:
+    job = _job("opt-1.3b", {"V100-16": 8}, ["n1-standard-8"], batch)
+    nodes = f"{stages} x n1-standard-8:1xV100-16@{_ZONE}"
+    before, after = _after_a_loss(job, f"pp={stages} schedule={schedule}", nodes)
+    assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is schedule
     assert not job.training.zero_bubble
-    assert given_up(after, before.plan) is None
-
-
-def test_an_interleaved_schedule_stays_after_a_node_is_lost() -> None:
-    job = _job("opt-1.3b", {"V100-16": 8}, ["n1-standard-8"], 42)
-    before, after = _after_a_loss(job, "pp=7 schedule=interleaved", f"7 x n1-standard-8:1xV100-16@{_ZONE}")
-    assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
     assert not job.training.interleaved
     assert given_up(after, before.plan) is None
 
