@@ -15,6 +15,7 @@ from sailor_cloud.cli.terminal.options import (
     clock_for,
     cluster_options,
     data_options,
+    form_of,
     job_argument,
     json_option,
     read_job,
@@ -45,7 +46,13 @@ from sailor_cloud.cli.terminal.waiting import waiting
 )
 @click.option("--format", "form", type=click.Choice(["table", "json", "markdown", "html"]), help="Output format.")
 @json_option
-@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to FILE: .json, .html, .md or .txt.",
+)
 def compare(
     job_file: Path,
     on: str | None,
@@ -66,7 +73,7 @@ def compare(
 
     \b
     sailor-cloud compare job.yaml
-    sailor-cloud compare job.yaml --strategies metis,atlas --format markdown -o comparison.md
+    sailor-cloud compare job.yaml --strategies metis,atlas -o comparison.html
     """
     from sailor_cloud import api
     from sailor_cloud.report.decision.comparison import as_html, as_json_text, as_markdown, as_text
@@ -85,7 +92,8 @@ def compare(
             engine=engine,
             time_limit_s=time_limit_s,
         )
-    chosen = "json" if as_json else form or ("json" if output else "table")
+    asked = "json" if as_json else form
+    chosen = form_of(output, asked) if output else asked or "table"
     write = {"json": as_json_text, "markdown": as_markdown, "html": as_html, "table": as_text}[chosen]
     write_output(output, write(found))
     return 0

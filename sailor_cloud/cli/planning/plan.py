@@ -19,6 +19,7 @@ from sailor_cloud.cli.terminal.options import (
     clock_for,
     cluster_options,
     data_options,
+    form_of,
     job_argument,
     json_option,
     read_job,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 INFEASIBLE = 3
 FORMATS = ("table", "json", "markdown", "html")
 RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
-_ENDINGS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}
 
 
 @click.command(short_help="Search for the best plan and show what it costs.")
@@ -118,7 +118,7 @@ def plan(
     from sailor_cloud.planner.space.restrictions import Restriction
 
     asked = "json" if as_json else form
-    forms: dict[Path | None, str] = {path: _form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
+    forms: dict[Path | None, str] = {path: form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
     if not outputs:
         forms = {None: asked or "table"}
     for path in outputs:
@@ -158,13 +158,6 @@ def plan(
                 written = _written(document, chosen, base=job_file.parent, details=details, show=show)
             write_output(place, written)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
-
-
-def _form_of(path: Path, asked: str | None, *, alone: bool) -> str:
-    """Return the form of a file: what was asked for one file alone, else what its ending says, else that or JSON."""
-    if asked is not None and alone:
-        return asked
-    return _ENDINGS.get(path.suffix, asked or "json")
 
 
 def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:

@@ -31,6 +31,9 @@ PRIVATE = 0o077
 # Training programs that plans are for or are simulated under; those of the simulator, whose import would take time.
 ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 
+# The forms of reports by the endings of files.
+_FORMS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}
+
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -205,6 +208,13 @@ def check_output(path: Path | None) -> None:
     """Raise RequestError where a result could not be written to a file, before it is worked for."""
     if path is not None and not path.absolute().parent.is_dir():
         raise RequestError(f"can't write {path}: there is no folder {path.parent}")
+
+
+def form_of(path: Path, asked: str | None, *, alone: bool = True) -> str:
+    """Return the form of a file: what was asked for one file alone, else what its ending says, else that or JSON."""
+    if asked is not None and alone:
+        return asked
+    return _FORMS.get(path.suffix, asked or "json")
 
 
 def write_output(path: Path | None, content: str) -> None:
