@@ -278,7 +278,7 @@ def test_plans_that_can_not_be_bought_are_refused_before_anything_happens(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[1]))
-    with pytest.raises(RequestError, match=r"without 'training: \{sync_every: N\}'"):
+    with pytest.raises(RequestError, match=r"only with 'training: \{sync_every: N\}'"):
         check_supported(both)
     cloud = run.document.job.cloud.model_copy(update={"network": NetworkAccess.PRIVATE})
     private = replace(run.document, job=run.document.job.model_copy(update={"cloud": cloud}))
