@@ -13,7 +13,7 @@ from scipy.optimize import least_squares
 
 from sailor_cloud.model import plan
 from sailor_cloud.model.job import Optimizer
-from sailor_cloud.simulator import MemoryTable, Scenario, in_flight, memory_table
+from sailor_cloud.simulator import MemoryTable, Scenario, in_flight, memory_tables
 from sailor_cloud.simulator.engines import engine_named, stage_bounds
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.workload import tp_problem
@@ -92,7 +92,8 @@ def peak_of_run(run: PublishedRun, *, nvlink: float, limit_bytes: float) -> Peak
     held = in_flight(run.pp, np.arange(run.pp), run.microbatches)
 
     def table(overheads: MemoryOverheads) -> MemoryTable:
-        return memory_table(
+        kind = _RECOMPUTE[run.recompute]
+        return memory_tables(
             run.decoder,
             run.engine,
             sequence_length=run.sequence_length,
@@ -100,12 +101,12 @@ def peak_of_run(run: PublishedRun, *, nvlink: float, limit_bytes: float) -> Peak
             optimizer=Optimizer.ADAMW,
             tp=run.tp,
             microbatch_size=run.microbatch_size,
-            recompute=_RECOMPUTE[run.recompute],
+            kinds=(kind,),
             zero_stage=run.zero_stage,
             overheads=overheads,
             nvlink_gb_per_s=None,
             limit_bytes=0,
-        )
+        )[kind]
 
     def tensors(activations: float, scores: float) -> Floats:
         each = table(replace(NO_OVERHEADS, activations=activations, scores=scores))

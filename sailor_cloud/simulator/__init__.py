@@ -17,7 +17,7 @@ from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate, time_and_traffic
 from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
-from sailor_cloud.simulator.memory import MemoryTable, memory_table
+from sailor_cloud.simulator.memory import MemoryTable, States, memory_tables
 from sailor_cloud.simulator.money import (
     NodeRate,
     egress_usd_per_byte,
@@ -31,7 +31,7 @@ from sailor_cloud.simulator.money import (
     teardown_s,
 )
 from sailor_cloud.simulator.scenario import Scenario
-from sailor_cloud.simulator.stage_table import StageTable, stage_table
+from sailor_cloud.simulator.stage_table import StageTable, stage_table, stage_tables
 from sailor_cloud.simulator.sync import Gather, between_zones, held_up_s, islands
 from sailor_cloud.workload import tp_problem
 
@@ -47,6 +47,7 @@ __all__ = [
     "Scenario",
     "StageTable",
     "StageWaits",
+    "States",
     "TimelineSpan",
     "Transfers",
     "between_zones",
@@ -65,7 +66,7 @@ __all__ = [
     "hours",
     "in_flight",
     "islands",
-    "memory_table",
+    "memory_tables",
     "node_usd_per_hour",
     "pipeline_s",
     "plan_of_degrees",
@@ -77,6 +78,7 @@ __all__ = [
     "service_part",
     "services_with",
     "stage_table",
+    "stage_tables",
     "startup_s",
     "teardown_s",
     "time_and_traffic",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,16 @@ _OUTER_BYTES = 8
 PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "allocator", "framework")
 
 
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes of weights, gradients and optimizer state of one device, and of the buffers that follow from them."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any
+    buffers: Any
+
+
 class StageMemoryTable(Protocol):
     """What stages keep at one tp, microbatch size and choice of recomputation; shapes and units as of MemoryTable."""
 
@@ -57,7 +67,11 @@ class StageMemoryTable(Protocol):
 
     def activation_bytes(self, first: Any, end: Any) -> Any: ...
 
-    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any: ...
+    def states(self, first: Any, end: Any, replicas: int) -> States | None: ...
+
+    def needed_bytes(
+        self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1, states: States | None = None
+    ) -> Any: ...
 
     def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]: ...
 
@@ -115,13 +129,16 @@ class MemoryTable:
         """Return what each microbatch in flight adds to what layers [first, end) need."""
         return self._kept_bytes(first, end) * (self.factor * (1.0 + self.fragments))
 
-    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
+    def needed_bytes(
+        self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1, states: States | None = None
+    ) -> Any:
         """Return the bytes that one device must have, as int64 of the inputs' shape; grows evenly with `in_flight`.
 
         in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which ZeRO
-        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights.
+        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights. states: those of the same
+        layers and replicas, where a caller keeps them.
         """
-        tensors: Any = sum(self._tensors(first, end, in_flight, replicas).values())
+        tensors: Any = sum(self._tensors(first, end, in_flight, replicas, states).values())
         return tensors + np.rint(tensors * self.fragments).astype(np.int64) + self.framework_bytes
 
     def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
@@ -158,7 +175,8 @@ class MemoryTable:
         parts["framework"] = np.full(tensors.shape, self.framework_bytes, dtype=np.int64)
         return parts
 
-    def _tensors(self, first: Any, end: Any, in_flight: ArrayLike, replicas: int) -> dict[str, Any]:
+    def states(self, first: Any, end: Any, replicas: int) -> States:
+        """Return what a device keeps of layers [first, end), whatever the microbatch size and the recomputation."""
         parameters = np.asarray(self.parameters(first, end))
         # Pipelines that train apart share nothing out, and where they stand is not known here.
         sharers = 1 if self.apart else replicas
@@ -172,23 +190,37 @@ class MemoryTable:
             whole = np.where((np.asarray(first) == 0) | (np.asarray(end) == self.layers), self.tied_trainable, 0)
         gradients = whole * self.gradient_bytes - (-(trainable - whole) * self.gradient_bytes // gradient)
         whole = parameters - trainable + whole if by_layer else 0
-        moving = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
+        moving: Any = 0.0
         half = self.weight_bytes < GRADIENT_BYTES and self.rule.layer_gradients
         gathers = weight > 1 or (by_layer and self.zero_stage == 3)
         layers = int(half or gradient > 1 or by_layer) + (2 if gathers else 0)
         if layers:
             # Copies on their way: of gradients in single precision, and of weights.
             copied = by_layer * (GRADIENT_BYTES + gathers * self.weight_bytes)
-            moving = moving + (layers * self.weight_bytes + copied) * self._largest_layer(first, end)
+            moving = (layers * self.weight_bytes + copied) * self._largest_layer(first, end)
+        return States(
+            weights=self._needed(whole * self.stored_bytes - (-(parameters - whole) * stored // weight)),
+            gradients=self._needed(gradients),
+            optimizer=self._needed(-(-trainable * self.optimizer_bytes // optimizer)),
+            buffers=moving + self._buckets(trainable, gradients, replicas),
+        )
+
+    def _tensors(
+        self, first: Any, end: Any, in_flight: ArrayLike, replicas: int, states: States | None = None
+    ) -> dict[str, Any]:
+        states = self.states(first, end, replicas) if states is None else states
         kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
-        found = {
-            "weights": whole * self.stored_bytes - (-(parameters - whole) * stored // weight),
-            "gradients": gradients,
-            "optimizer": -(-trainable * self.optimizer_bytes // optimizer),
-            "activations": kept,
-            "buffers": moving + self._buckets(trainable, gradients, replicas),
+        passed = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
+        return {
+            "weights": states.weights,
+            "gradients": states.gradients,
+            "optimizer": states.optimizer,
+            "activations": self._needed(kept),
+            "buffers": self._needed(passed + states.buffers),
         }
-        return {name: np.rint(self.factor * each).astype(np.int64) for name, each in found.items()}
+
+    def _needed(self, counted: Any) -> Any:
+        return np.rint(self.factor * counted).astype(np.int64)
 
     def _kept_bytes(self, first: Any, end: Any) -> Any:
         return self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
@@ -222,7 +254,7 @@ class MemoryTable:
         return np.where(self._has_block(first, end), self.working_bytes[1], 0.0)
 
 
-def memory_table(
+def memory_tables(
     decoder: Decoder,
     engine: Engine,
     *,
@@ -231,7 +263,7 @@ def memory_table(
     optimizer: Optimizer,
     tp: int,
     microbatch_size: int,
-    recompute: Recompute,
+    kinds: Sequence[Recompute],
     zero_stage: int,
     outer: bool = False,
     overheads: MemoryOverheads,
@@ -239,8 +271,8 @@ def memory_table(
     limit_bytes: int,
     measured: Mapping[LayerKind, float] | None = None,
     factor: float | None = None,
-) -> MemoryTable:
-    """Count what the stages of a decoder keep under an engine; `tp` must divide what it cuts.
+) -> dict[Recompute, MemoryTable]:
+    """Count what the stages of a decoder keep under an engine, by what they compute again; `tp` divides what it cuts.
 
     `measured`: bytes that a layer of one microbatch keeps on one device, where they were measured; they replace what is
     counted. `outer`: pipelines that train apart also keep where they met last, and a momentum.
@@ -260,23 +292,13 @@ def memory_table(
     half = weight < GRADIENT_BYTES
     stored = weight if rule.half_weights else GRADIENT_BYTES
     master = 4 if rule.half_weights and (zero_stage or (half and rule.master_weights)) else 0
-    kept, working = _kept_and_working(
-        costs,
-        recompute,
-        engine,
-        overheads,
-        microbatch_size,
-        weight,
-        measured or {},
-        # A module of the user's has its own loss.
-        chunked=not decoder.counted,
-    )
     hidden = sequence_length * decoder.hidden_size
-    return MemoryTable(
+    none = np.zeros(decoder.layers)
+    one = MemoryTable(
         zero_stage=zero_stage,
         parameter_prefix=np.concatenate([[0], np.cumsum(costs.parameters)]).astype(np.int64),
-        activation_prefix_bytes=_prefix(kept),
-        working_bytes=working,
+        activation_prefix_bytes=none,
+        working_bytes=none,
         boundary_bytes=np.concatenate([[0.0], costs.output_elements[:-1] * (microbatch_size * weight), [0.0]]),
         gathered_bytes=rule.gathered_inputs * hidden * microbatch_size * weight if tp > 1 else 0.0,
         tied_parameters=costs.tied_parameters,
@@ -299,6 +321,21 @@ def memory_table(
         factor=1.0 if factor is None else factor,
         measured=factor is not None or LayerKind.BLOCK in (measured or {}),
     )
+    tables = {}
+    for kind in kinds:
+        kept, working = _kept_and_working(
+            costs,
+            kind,
+            engine,
+            overheads,
+            microbatch_size,
+            weight,
+            measured or {},
+            # A module of the user's has its own loss.
+            chunked=not decoder.counted,
+        )
+        tables[kind] = replace(one, activation_prefix_bytes=_prefix(kept), working_bytes=working)
+    return tables
 
 
 def _prefix(values: Floats) -> Floats:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sailor_cloud.model.job import SumFormat
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Selective
-from sailor_cloud.simulator.memory import MemoryTable, StageMemoryTable, memory_table
+from sailor_cloud.simulator.memory import MemoryTable, StageMemoryTable, memory_tables
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding
 from sailor_cloud.units import GIB
@@ -138,14 +139,39 @@ def stage_table(
     Raises RequestError where tp doesn't divide what it must or the accelerator lacks the precision, and
     ProfileMissingError where nothing is known about its speed.
     """
+    return stage_tables(
+        scenario,
+        accelerator,
+        tp=tp,
+        microbatch_size=microbatch_size,
+        kinds=(recompute,),
+        zero_stage=zero_stage,
+        spread=spread,
+    )[recompute]
+
+
+def stage_tables(
+    scenario: Scenario,
+    accelerator: str,
+    *,
+    tp: int,
+    microbatch_size: int,
+    kinds: Sequence[Recompute],
+    zero_stage: int = 0,
+    spread: bool = False,
+) -> dict[Recompute, StageTable]:
+    """Build the tables of stages that differ in what they compute again; see stage_table."""
     decoder, training = scenario.decoder, scenario.job.training
     problem = tp_problem(decoder, tp)
     if problem is not None:
         raise RequestError(problem)
-    if scenario.engine.formulas is not None:
-        return scenario.engine.formulas.stage_table(
-            scenario, accelerator, tp=tp, microbatch_size=microbatch_size, recompute=recompute, zero_stage=zero_stage
-        )
+    if (formulas := scenario.engine.formulas) is not None:
+        return {
+            kind: formulas.stage_table(
+                scenario, accelerator, tp=tp, microbatch_size=microbatch_size, recompute=kind, zero_stage=zero_stage
+            )
+            for kind in kinds
+        }
     part = scenario.catalog.accelerator(accelerator)
     times = scenario.profiles.layer_times(
         part,
@@ -157,43 +183,59 @@ def stage_table(
         program=scenario.engine.program(tp=tp, spread=spread),
     )
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
-    memory = _memory(scenario, part, tp=tp, microbatch_size=microbatch_size, recompute=recompute, zero_stage=zero_stage)
-    again = _recomputed_s(scenario, times.forward_s, costs, recompute, tp)
+    memory = _memory(scenario, part, tp=tp, microbatch_size=microbatch_size, kinds=kinds, zero_stage=zero_stage)
+    first = memory[kinds[0]]
     backward_s = times.backward_s if times.measured else times.backward_s * _trained_share(costs)
-    moved, tied = _moved(scenario, memory.weight_bytes, zero_stage)
+    moved, tied = _moved(scenario, first.weight_bytes, zero_stage)
     every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
-    return StageTable(
+    one = StageTable(
         accelerator=part,
         tp=tp,
         microbatch_size=microbatch_size,
-        recompute=recompute,
+        recompute=kinds[0],
         zero_stage=zero_stage,
         forward_prefix_s=_prefix(times.forward_s),
-        backward_prefix_s=_prefix(backward_s + again),
-        weights_prefix_s=_prefix(_put_off_s(backward_s, costs, recompute)),
+        backward_prefix_s=_prefix(backward_s),
+        weights_prefix_s=_prefix(backward_s),
         update_prefix_s=_prefix(times.update_s),
-        gradient_prefix_bytes=_prefix(np.diff(memory.trainable_prefix) * (tp * moved.total / 2.0 / every)),
-        memory=memory,
+        gradient_prefix_bytes=_prefix(np.diff(first.trainable_prefix) * (tp * moved.total / 2.0 / every)),
+        memory=first,
         message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
         sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
         sharding=moved,
         tied_sharding=tied,
         sync_every=every,
-        limit_bytes=memory.limit_bytes,
+        limit_bytes=first.limit_bytes,
         error=times.error,
         measured=times.measured,
         exchange_share=times.exchange_share,
         profile=times.profile,
     )
+    return {
+        kind: replace(
+            one,
+            recompute=kind,
+            backward_prefix_s=_prefix(backward_s + _recomputed_s(scenario, times.forward_s, costs, kind, tp)),
+            weights_prefix_s=_prefix(_put_off_s(backward_s, costs, kind)),
+            memory=memory[kind],
+        )
+        for kind in kinds
+    }
 
 
 def _memory(
-    scenario: Scenario, part: Accelerator, *, tp: int, microbatch_size: int, recompute: Recompute, zero_stage: int
-) -> MemoryTable:
-    """Count the memory of such a stage by the software stack of its accelerator, and by the owner's own runs."""
+    scenario: Scenario,
+    part: Accelerator,
+    *,
+    tp: int,
+    microbatch_size: int,
+    kinds: Sequence[Recompute],
+    zero_stage: int,
+) -> dict[Recompute, MemoryTable]:
+    """Count the memory of such stages by the software stack of their accelerator, and by the owner's own runs."""
     decoder, training, profiles = scenario.decoder, scenario.job.training, scenario.profiles
     stack, owned = profiles.stack(part.name), profiles.own.memory(part.name, training.precision.value, decoder.name)
-    return memory_table(
+    return memory_tables(
         decoder,
         scenario.engine,
         sequence_length=training.sequence_length,
@@ -201,7 +243,7 @@ def _memory(
         optimizer=training.optimizer,
         tp=tp,
         microbatch_size=microbatch_size,
-        recompute=recompute,
+        kinds=kinds,
         zero_stage=zero_stage,
         overheads=stack.overheads,
         outer=training.sync_every is not None and scenario.engine.zone_by_zone,

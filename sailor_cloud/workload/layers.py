@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,11 @@ class LayerCosts:
     loss_elements: Floats
     output_elements: Floats
 
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if isinstance(array := getattr(self, each.name), np.ndarray):
+                array.flags.writeable = False
+
 
 def parameter_count(decoder: Decoder) -> int:
     """Return the number of parameters of a decoder, a tied head counted once."""
@@ -71,6 +77,7 @@ def gathered_share(decoder: Decoder) -> tuple[float, float]:
     return (queries + 2 * keys) / decoder.hidden_size, queries / decoder.hidden_size
 
 
+@lru_cache(maxsize=1024)
 def layer_costs(
     decoder: Decoder,
     sequence_length: int,
@@ -90,7 +97,8 @@ def layer_costs(
 
     Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
     of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
-    norms' statistics are left out (below 1 % of a block at hidden sizes from 1024).
+    norms' statistics are left out (below 1 % of a block at hidden sizes from 1024). Searches ask for the same costs
+    thousands of times, so that they are kept; their arrays are read-only.
     """
     tokens = float(sequence_length)
     hidden = tokens * decoder.hidden_size

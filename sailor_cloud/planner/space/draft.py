@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sailor_cloud.model.plan import Node, Pipeline, PipelineSchedule, Plan, Recompute, Stage
@@ -48,6 +48,7 @@ class Draft:
     figures: Mapping[Figure, float]
     zero_stage: int = 0
     expected: Mapping[Figure, float] | None = None
+    _order: tuple[object, ...] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def foreseen(self) -> Mapping[Figure, float]:
@@ -55,16 +56,23 @@ class Draft:
         return self.figures if self.expected is None else self.expected
 
     def order(self) -> tuple[object, ...]:
-        """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way."""
-        return (
-            significant(self.figures[self.goal]),
-            significant(self.figures[Figure.USD_PER_ITERATION]),
-            significant(self.figures[Figure.ITERATION_S]),
-            self.figures[Figure.NODES],
-            self.zero_stage,
-            len(self.pipelines),
-            tuple(pipeline.key() for pipeline in self.pipelines),
-        )
+        """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way.
+
+        It is computed once, since searches compare the same drafts again and again.
+        """
+        if self._order is None:
+            order = (
+                significant(self.figures[self.goal]),
+                significant(self.figures[Figure.USD_PER_ITERATION]),
+                significant(self.figures[Figure.ITERATION_S]),
+                self.figures[Figure.NODES],
+                self.zero_stage,
+                len(self.pipelines),
+                tuple(pipeline.key() for pipeline in self.pipelines),
+            )
+            object.__setattr__(self, "_order", order)
+            return order
+        return self._order
 
 
 def significant(value: float) -> float:

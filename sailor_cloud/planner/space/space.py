@@ -21,11 +21,13 @@ from sailor_cloud.simulator import (
     NodeRate,
     Scenario,
     StageTable,
+    States,
     boundary_pairs,
     boundary_s,
     egress_usd_per_byte,
     node_usd_per_hour,
     stage_table,
+    stage_tables,
     tp_problem,
 )
 from sailor_cloud.simulator.engines import Selective
@@ -89,6 +91,7 @@ class Known:
 
     tables: dict[tuple[str, int, int, Recompute, int], StageTable] = field(default_factory=dict)
     stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
+    states: dict[tuple[str, int, int, int], States | None] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
     over_links: dict[tuple[Link, Link], dict[int, Floats]] = field(default_factory=dict)
@@ -205,14 +208,16 @@ class Space:
         key = (accelerator, tp, microbatch_size, recompute, self.zero_stage)
         if key not in self.known.tables:
             self.known.deadline.check()
-            self.known.tables[key] = stage_table(
+            kinds = dict.fromkeys((recompute, *self.kinds))
+            tables = stage_tables(
                 self.scenario,
                 accelerator,
                 tp=tp,
                 microbatch_size=microbatch_size,
-                recompute=recompute,
+                kinds=tuple(kinds),
                 zero_stage=self.zero_stage,
             )
+            self.known.tables |= {(*key[:3], kind, self.zero_stage): table for kind, table in tables.items()}
         return self.known.tables[key]
 
     def cores(self, nodes: int) -> float:
@@ -240,10 +245,16 @@ class Space:
         first, end = np.triu_indices(self.layers + 1, 1)
         shape = (len(self.kinds), self.layers + 1, self.layers + 1)
         seconds, most = np.full(shape, np.inf), np.zeros(shape)
-        for number, recompute in enumerate(self.kinds):
-            table = self.table(seat.pool, seat.tp, microbatch_size, recompute=recompute)
-            seconds[number, first, end] = table.stage_s(first, end)
-            left = table.limit_bytes - _ROUNDED - table.memory_bytes(first, end, in_flight=1, replicas=replicas)
+        tables = [self.table(seat.pool, seat.tp, microbatch_size, recompute=kind) for kind in self.kinds]
+        handing_s = 2.0 * tables[0].handing_s(first, end)
+        key = (tables[0].accelerator.name, seat.tp, replicas, self.zero_stage)
+        if key not in self.known.states:
+            self.known.states[key] = tables[0].memory.states(first, end, replicas)
+        states = self.known.states[key]
+        for number, table in enumerate(tables):
+            seconds[number, first, end] = table.compute_s(first, end) + handing_s
+            needed = table.memory.needed_bytes(first, end, in_flight=1, replicas=replicas, states=states)
+            left = table.limit_bytes - _ROUNDED - needed
             more = np.maximum(table.memory.activation_bytes(first, end), 1e-9)
             most[number, first, end] = np.where(left >= 0, np.floor(left / more) + 1.0, 0.0)
         return Stages(self.kinds, seconds, most)

@@ -28,6 +28,7 @@ from sailor_cloud.interchange.sailor_tables import ArtifactTables, ModelTables, 
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engines.engine import Engine, IterationParts, StageParts, StagePlace, UniformPipelines
+from sailor_cloud.simulator.memory import States
 from sailor_cloud.simulator.sharding import sharding
 from sailor_cloud.simulator.stage_table import StageTable
 
@@ -69,7 +70,12 @@ class ArtifactMemory:
     def activation_bytes(self, first: Any, end: Any) -> Any:
         return self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
 
-    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
+    def states(self, first: Any, end: Any, replicas: int) -> None:
+        """There is nothing worth keeping: a multiplication gives it."""
+
+    def needed_bytes(
+        self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1, states: States | None = None
+    ) -> Any:
         """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
         kept = self.activation_bytes(first, end) * np.asarray(in_flight)
         return self.parameters(first, end) * sum(_BYTES_PER_PARAMETER.values()) + kept + _FRAMEWORK_BYTES
