@@ -31,7 +31,8 @@ ZONE, REGION, INSTANCE = "published", "published", "published"
 LOCAL = Provider("local")
 AS_OF = date(2026, 11, 23)
 # Parts that the catalog lacks: how they differ from one that it has. A800 and H800 have fewer links (FlagPerf); the
-# H100 of torchtitan has 96 GB at 2.4 TB/s and 500 of 700 W, whose root its clock follows.
+# H100 of torchtitan has 96 GB at 2.4 TB/s and 500 of 700 W, whose root its clock follows. The last ones are as NVIDIA's
+# data sheets say (2022 to 2025), without sparsity and with sums in fp32.
 _VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
     "A800-80": ("A100-80", {"nvlink_gb_per_s": 400.0}),
     "H800-80": ("H100-80", {"nvlink_gb_per_s": 400.0}),
@@ -42,6 +43,26 @@ _VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
             "memory_bandwidth_gb_per_s": 2400.0,
             "peak_tflops_bf16": 836.0,
             "peak_tflops_fp16": 836.0,
+        },
+    ),
+    "GH200-96": ("GH-96", {}),
+    "GB300-278": ("GB200-186", {"memory_gib": 278.0}),
+    "H20-96": (
+        "H100-80",
+        {
+            "memory_gib": 96.0,
+            "memory_bandwidth_gb_per_s": 4000.0,
+            "peak_tflops_bf16": 148.0,
+            "peak_tflops_fp16": 148.0,
+        },
+    ),
+    "RTX4090-24": (
+        "L40S-48",
+        {
+            "memory_gib": 24.0,
+            "memory_bandwidth_gb_per_s": 1008.0,
+            "peak_tflops_bf16": 165.2,
+            "peak_tflops_fp16": 165.2,
         },
     ),
 }
@@ -55,8 +76,8 @@ _STEP_S, _NODE_STEP_S = 1e-6, 2e-6
 # of the one model that was seen there); some runs on fewer nodes show the same. No source explains it.
 _PLAYBOOK, _PLAYBOOK_STEP_S = "HF ultrascale-playbook", 14e-6
 _PLAYBOOK_STALL_S, _PLAYBOOK_STALL_NODES = 0.26, 64
-# A collective of tensor parallelism over nodes takes 65 us a step: intercepts of the playbook's tp 16 and 32.
-_NETWORK_STEP_S = 6.5e-5
+# There, a collective of tensor parallelism over nodes takes 65 us a step: intercepts of tp 16 and 32.
+_PLAYBOOK_TENSOR_STEP_S = 6.5e-5
 
 
 # Programs whose kernels are fused by hand.
@@ -75,7 +96,7 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
     real = min(run.devices_per_node or _NODE_DEVICES, run.devices)
     # A stage that spans nodes stands on a node as large, whose devices are linked by the network.
     per_node = max(real, run.tp)
-    part = _accelerator(run.accelerator)
+    part = accelerator(run.accelerator)
     rate = _node_bytes_per_s(run, part)
     if run.tp > real:
         part = dataclasses.replace(part, nvlink_gb_per_s=2.0 * rate / 1e9)
@@ -84,7 +105,7 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
     groups = [NodeGroup(count=whole, hardware=_hardware(part.name, per_node))]
     if rest:
         groups.append(NodeGroup(count=1, hardware=_hardware(part.name, rest)))
-    stages = run.engine.zero_stages
+    stages = run.engine.zero_stages if run.pp == 1 else run.engine.pipelined_zero_stages
     playbook = run.source.startswith(_PLAYBOOK)
     stalls = playbook and run.devices >= _PLAYBOOK_STALL_NODES * real
     fused = run.engine.fused or bool(run.compiled) or run.framework.startswith(_FUSED)
@@ -102,7 +123,9 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
             fused=fused,
             recompute=tuple(plan.Recompute),
             message_s=_PLAYBOOK_STALL_S if stalls else run.engine.message_s,
-            collective_s=2.0 * (run.tp - 1) * _NETWORK_STEP_S if run.tp > real else run.engine.collective_s,
+            collective_s=(
+                2.0 * (run.tp - 1) * _PLAYBOOK_TENSOR_STEP_S if playbook and run.tp > real else run.engine.collective_s
+            ),
         ),
     )
     degrees = Degrees(
@@ -118,7 +141,8 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
 
 
 @cache
-def _accelerator(name: str) -> Accelerator:
+def accelerator(name: str) -> Accelerator:
+    """Return a part of the catalog, or one that it lacks. Raises DataError for others."""
     like, changes = _VARIANTS.get(name, (name, {}))
     known = _shipped()
     return dataclasses.replace(known.accelerator(like), name=name, **changes)  # type: ignore[arg-type]

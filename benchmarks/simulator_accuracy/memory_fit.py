@@ -21,8 +21,6 @@ from sailor_cloud.workload.stacks import GPU_OVERHEADS, NO_OVERHEADS, MemoryOver
 
 Floats = NDArray[np.float64]
 
-# NVLink in GB/s of parts that the catalog lacks: cut-down NVLink of the 800 series, and a 96 GB variant of the H100.
-_NVLINK = {"A800-80": 400.0, "H800-80": 400.0, "H100-96": 900.0}
 # What a source leaves unsaid is taken as not done.
 _RECOMPUTE = {
     Recompute.NONE: plan.Recompute.NONE,
@@ -73,10 +71,6 @@ class Peak:
 
     def fits(self, constants: Constants) -> bool:
         return self.predicted_bytes(constants, counter=Counter.DEVICE) <= self.limit_bytes
-
-
-def nvlink_gb_per_s(accelerator: str, known: dict[str, float | None]) -> float:
-    return _NVLINK.get(accelerator) or known.get(accelerator) or 0.0
 
 
 def peak_of_run(run: PublishedRun, *, nvlink: float, limit_bytes: float) -> Peak:

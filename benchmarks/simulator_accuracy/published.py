@@ -14,7 +14,6 @@ from pathlib import Path
 from sailor_cloud.model.decoder import Decoder, Family
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.simulator import Engine, engine_named
-from sailor_cloud.simulator.engines import MemoryRule
 from sailor_cloud.units import GIB
 from sailor_cloud.workload import Attention
 
@@ -35,19 +34,19 @@ _INTERNEVO = replace(
     sequence_parallel=False,
     overlap_gather=False,
     reduce_bytes=2,
-    memory=MemoryRule(
-        bf16_gradient_bytes=4, fp16_gradient_bytes=4, layer_gradients=False, module_norms=False, step_bytes=8
-    ),
+    memory=replace(_MEGATRON.memory, gate_copies=4, layer_gradients=False, step_bytes=8),
 )
 # Gradients stay in fp16 (O2). Source: the table's own configuration.
 _PADDLE = replace(
     _MEGATRON,
     sequence_parallel=False,
     reduce_bytes=2,
-    memory=MemoryRule(bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False, module_norms=False),
+    memory=replace(
+        _MEGATRON.memory, gate_copies=4, bf16_gradient_bytes=2, fp16_gradient_bytes=2, layer_gradients=False
+    ),
 )
-# What a row's `framework` begins with, the engine whose behaviour it has, and what its memory figures count. nanotron's
-# are inferred: without the reserve they fit its bytes per parameter.
+# What a row's `framework` holds, first match, the engine whose behaviour it has, and what its memory figures count.
+# nanotron's are inferred: without the reserve they fit its bytes per parameter.
 PROGRAMS = {
     "nanotron": (engine_named("nanotron"), Counter.ALLOCATED),
     "llm-foundry": (_FSDP, Counter.RESERVED),
@@ -58,16 +57,16 @@ PROGRAMS = {
     "NeMo": (_MEGATRON, Counter.DEVICE),
     "Megatron-DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
     "Megatron": (_MEGATRON, Counter.DEVICE),
-    "HF Trainer + DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
     "DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
     "GPT-NeoX": (_DEEPSPEED, Counter.DEVICE),
     "BMTrain": (_DEEPSPEED, Counter.DEVICE),
-    "lit-gpt": (_FSDP, Counter.ALLOCATED),
     "litgpt": (_FSDP, Counter.ALLOCATED),
     "PyTorch": (_FSDP, Counter.ALLOCATED),
     "nanoGPT": (_FSDP, Counter.ALLOCATED),
     "llm.c": (_MEGATRON, Counter.DEVICE),
 }
+# Other programs behave as those that most run such a layout with: split over devices within a replica, or sharded.
+_SPLIT, _WHOLE = (_MEGATRON, Counter.DEVICE), (_FSDP, Counter.RESERVED)
 # The failed layouts are of these programs and parts; the table names neither.
 FAILED_FRAMEWORK, FAILED_GPU, FAILED_GPUS_PER_NODE, FAILED_SEQUENCE = "nanotron", "H100-80", 8, 4096
 _COMMIT = re.compile(r"@[0-9a-f]{6,}\^?")
@@ -179,22 +178,27 @@ def _rows(path: Path) -> list[dict[str, str]]:
     """Return rows by column; what a table lacks is not stated."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         return [
-            defaultdict(str, {name: value or "" for name, value in row.items() if name})
+            defaultdict(str, {name: "" if value in (None, "unknown") else value for name, value in row.items() if name})
             for row in csv.DictReader(file, restval="")
         ]
 
 
 def _run(row: Mapping[str, str]) -> PublishedRun:
-    if (_number(row, "cp") or 1) != 1:
-        raise ValueError(f"context parallelism {row['cp']} is not modelled")
-    engine, counter = _program(row["framework"])
-    pp, dp = _count(row, "pp"), _count(row, "dp")
+    for name, kind in (("cp", "context"), ("ep", "expert")):
+        if (_number(row, name) or 1) != 1:
+            raise ValueError(f"{kind} parallelism {row[name]} is not modelled")
+    devices, tp, pp = (_count(row, name) for name in ("n_gpus", "tp", "pp"))
+    dp = _count(row, "dp") if row["dp"] else max(1, devices // (tp * pp))
+    stage = _number(row, "zero_stage")
+    engine, counter = known_program(row["framework"]) or (_SPLIT if tp * pp > 1 and stage != 3 else _WHOLE)
     batch = _measured(row, "global_batch_size")
     microbatch = _count(row, "microbatch_size")
+    tokens_per_s, iteration_s = _measured(row, "tokens_per_s_per_gpu"), _measured(row, "iteration_s")
+    if tokens_per_s is None and iteration_s is not None and batch is not None:
+        tokens_per_s = batch * _count(row, "sequence_length") / iteration_s / devices
     gib = _measured(row, "peak_memory_gib")
     compiled = _number(row, "compile")
     per_node = _number(row, "gpus_per_node")
-    stage = _number(row, "zero_stage")
     return PublishedRun(
         id=row["id"],
         source=row["source"],
@@ -210,11 +214,11 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         decoder=_decoder(row),
         sequence_length=_count(row, "sequence_length"),
         accelerator=row["gpu"],
-        devices=_count(row, "n_gpus"),
+        devices=devices,
         devices_per_node=None if per_node is None else int(per_node),
         internode_gbps=_number(row, "internode_network"),
-        precision=_precision(row["precision"]),
-        tp=_count(row, "tp"),
+        precision=_precision(row["precision"].lower()),
+        tp=tp,
         pp=pp,
         dp=dp,
         zero_stage=engine.default_zero_stage if stage is None else int(stage),
@@ -223,8 +227,8 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         global_batch_size=dp * microbatch if batch is None else int(batch),
         recompute=_recompute(row),
         compiled=None if compiled is None else bool(compiled),
-        tokens_per_s_per_device=_measured(row, "tokens_per_s_per_gpu"),
-        iteration_s=_measured(row, "iteration_s"),
+        tokens_per_s_per_device=tokens_per_s,
+        iteration_s=iteration_s,
         peak_bytes=None if gib is None else gib * GIB,
         note=row["note"],
     )
@@ -233,7 +237,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
 def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) -> PublishedRun:
     if row["model"] not in decoders:
         raise ValueError(f"the shape of {row['model']} is not known")
-    engine, counter = _program(FAILED_FRAMEWORK)
+    engine, counter = PROGRAMS[FAILED_FRAMEWORK]
     return PublishedRun(
         id=name,
         source="failed or out of memory",
@@ -268,23 +272,26 @@ def _recompute(row: Mapping[str, str]) -> Recompute:
     if not row["recompute"] and "gradient checkpointing apparently on" in row["note"]:
         return Recompute.FULL
     try:
-        return Recompute(row["recompute"])
+        return Recompute(row["recompute"].lower())
     except ValueError:
         raise ValueError(f"recompute {row['recompute']} is not modelled") from None
 
 
-def _program(framework: str) -> tuple[Engine, Counter]:
-    for start, program in PROGRAMS.items():
-        if framework.startswith(start):
-            return program
-    raise ValueError(f"no engine is known for {framework}")
+def known_program(framework: str) -> tuple[Engine, Counter] | None:
+    """Return what is known of a program, however its name is spelt."""
+    name = _letters(framework)
+    return next((program for part, program in PROGRAMS.items() if _letters(part) in name), None)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _precision(name: str) -> Precision:
     try:
         return Precision(name)
     except ValueError:
-        raise ValueError(f"precision {name} is not modelled") from None
+        raise ValueError(f"precision {name} is not modelled" if name else "precision is not stated") from None
 
 
 def _decoder(row: Mapping[str, str]) -> Decoder:

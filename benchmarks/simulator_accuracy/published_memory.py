@@ -17,16 +17,18 @@ import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from memory_fit import SHIPPED, Constants, Peak, fit, nvlink_gb_per_s, peak_of_measured, peak_of_run
+from clusters import accelerator
+from memory_fit import SHIPPED, Constants, Peak, fit, peak_of_measured, peak_of_run
 from published import Counter as Counted
 from published import PublishedRun, Unread, read_failed, read_published
 from reference import base_scenario, read_measured
 
-from sailor_cloud import catalog
+from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.units import GIB
 from sailor_cloud.workload.profiles import load
@@ -76,12 +78,12 @@ class Devices:
     """What parts hold and how they are linked, also those that the catalog lacks."""
 
     def __init__(self) -> None:
-        found = catalog.load()
-        self._nvlink = {name: found.accelerator(name).nvlink_gb_per_s for name in found.accelerator_names()}
         self._usable = load().stacks[DEFAULT].usable_fraction
 
     def peak(self, run: PublishedRun) -> Peak:
-        nvlink = nvlink_gb_per_s(run.accelerator, self._nvlink)
+        nvlink = 0.0
+        with suppress(DataError):
+            nvlink = accelerator(run.accelerator).nvlink_gb_per_s or nvlink
         return peak_of_run(run, nvlink=nvlink, limit_bytes=device_bytes(run.accelerator) * self._usable)
 
 

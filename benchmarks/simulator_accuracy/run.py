@@ -22,7 +22,7 @@ import platform
 import sys
 import textwrap
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import published_memory
 from fit_kernels import Fit, shipped, tables
-from published import Unread, is_published, read_published
+from published import Unread, is_published, known_program, read_published
 from published_time import cases_of, in_bars, not_in_bars, predict, report, table
 from reference import COLUMNS, ENGINE, Measured, base_scenario, plan_of, read_measured, with_constants
 from sailor_formula import SailorFormula
@@ -242,6 +242,11 @@ def judge_published(path: Path, *, leave_out: bool) -> tuple[dict[str, Any], lis
         found += tables(Fit.of(cases, known), shipped(known))[1:]
     text, memory = published_memory.judge(path, alone=False)
     lines = [*(line for title, figures in found for line in report(title, figures)), text]
+    others = Counter(run.framework or "no name" for run in runs if known_program(run.framework) is None)
+    lines += [
+        f"- {count} rows of {name}, a program that is not known, predicted as Megatron-LM or FSDP"
+        for name, count in sorted(others.items())
+    ]
     return {"time": dict(found), "memory": memory}, lines, [*unread, *unlaid, *told]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"))
 
 import fit_kernels
-from published import Recompute, is_failed, is_published, read_failed, read_published
+from published import PROGRAMS, Recompute, is_failed, is_published, known_program, read_failed, read_published
 from published_time import not_in_bars
 from reference import read_measured
 
@@ -36,7 +37,7 @@ FAILED = {
 def table(folder: Path, *rows: dict[str, str]) -> Path:
     path = folder / "table.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)))
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -57,7 +58,7 @@ def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> 
     bad = [
         ROW | {"id": "r2", "precision": "fp8"},
         ROW | {"id": "r3", "microbatch_size": ""},
-        ROW | {"id": "r4", "framework": "abacus"},
+        ROW | {"id": "r4", "ep": "8"},
         ROW | {"id": "r5", "dp": "inf"},
         ROW | {"id": "r6", "tokens_per_s_per_gpu": "0"},
         ROW | {"id": "r7", "n_heads": "many"},
@@ -67,7 +68,7 @@ def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> 
     assert [(row.id, row.reason) for row in unread] == [
         ("r2", "precision fp8 is not modelled"),
         ("r3", "microbatch_size is not stated"),
-        ("r4", "no engine is known for abacus"),
+        ("r4", "expert parallelism 8 is not modelled"),
         ("r5", "dp is negative or not finite"),
         ("r6", "tokens_per_s_per_gpu is 0"),
         ("r7", "n_heads is no number"),
@@ -75,6 +76,38 @@ def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> 
     without = {name: value for name, value in ROW.items() if name not in ("trust", "note", "zero_stage")}
     [run], unread = read_published(table(tmp_path, without))
     assert (not_in_bars(run), unread) == ("trust is not stated, not high or medium", ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "engine"),
+    [
+        ({"framework": "megatron lm"}, "megatron"),
+        ({"framework": "HF Trainer + Deepspeed ZeRO-3"}, "deepspeed"),
+        ({"framework": "Lit-GPT FSDP"}, "fsdp"),
+        ({"framework": "abacus"}, "megatron"),
+        ({"framework": "abacus", "zero_stage": "3"}, "fsdp"),
+        ({"framework": "abacus", "tp": "1", "pp": "1", "dp": "16"}, "fsdp"),
+    ],
+)
+def test_a_program_is_known_however_it_is_spelt_and_others_run_as_their_layout_tells(
+    tmp_path: Path, changes: dict[str, str], engine: str
+) -> None:
+    (run,), _ = read_published(table(tmp_path, ROW | changes))
+    assert run.engine.name == engine
+    assert (known_program(run.framework) is None) == (changes["framework"] == "abacus")
+
+
+def test_what_follows_from_other_columns_need_not_be_stated(tmp_path: Path) -> None:
+    bare = {"dp": "", "tokens_per_s_per_gpu": "", "iteration_s": "1.6384", "precision": "BF16", "recompute": "unknown"}
+    (run,), unread = read_published(table(tmp_path, ROW | bare))
+    assert not unread
+    assert (run.dp, run.recompute, run.tokens_per_s_per_device) == (2, Recompute.UNKNOWN, 64 * 2048 / 1.6384 / 16)
+
+
+def test_programs_that_are_like_another_one_keep_what_that_one_keeps() -> None:
+    # From ZeRO-2 on only our own engine moves tensors layer by layer, and only it computes the loss in chunks.
+    rules = [engine.memory for engine, _ in PROGRAMS.values()]
+    assert {(rule.by_layer, rule.logit_elements) for rule in rules} == {(False, math.inf)}
 
 
 def test_a_failed_layout_takes_its_shape_from_the_runs_of_its_model(tmp_path: Path) -> None:
@@ -102,7 +135,7 @@ def test_a_row_that_ends_early_is_told_and_the_others_read(tmp_path: Path) -> No
         file.write("r2,maker\n")
     runs, unread = read_published(path)
     assert [run.id for run in runs] == ["r1"]
-    assert [(each.id, each.reason) for each in unread] == [("r2", "no engine is known for ")]
+    assert [(each.id, each.reason) for each in unread] == [("r2", "n_gpus is not stated")]
 
 
 MEASURED = {
