@@ -30,7 +30,7 @@ class Billed:
     `lines` are amounts by service, in `currency`. `until`: the last use that is in the bill, None where nothing is;
     `final_until`: the last of it that the provider calls final, where it says so. `switch_on` is what the account must
     do before anything can be found; `notes` say what the figures leave out. `ledger_usd`: what the run's ledger has
-    until then for machines, disks and addresses.
+    until then for this provider's machines, disks and addresses.
     """
 
     provider: str

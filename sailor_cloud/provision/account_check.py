@@ -8,14 +8,17 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import CredentialsError, MissingPriceError
+from sailor_cloud.errors import CredentialsError, MissingPriceError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.account import Billed, CredentialsEnd
+from sailor_cloud.provision.bookkeeping import on_cloud
 from sailor_cloud.provision.rendering.preview import preview
 from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.provision.scopes import places_of
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger
 
 # How long a teardown may take after the TTL.
@@ -99,15 +102,28 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
 
 
 def billed(folder: RunFolder, *, clock: Clock) -> tuple[Billed, ...]:
-    """Return what each cloud of a run has billed for it. Raises CredentialsError or ProvisionError."""
+    """Return what each cloud that a run has used, or may have, has billed for it.
+
+    Raises CredentialsError or ProvisionError if none of them could be asked; of several, one that could not says why.
+    """
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
-    clouds = sorted({placed.offer.provider for placed in placed_nodes(document)})
-    found = (providers.of(cloud).billed(folder.run_id, document.job.cloud, now.date()) for cloud in clouds)
-    return tuple(
-        bill if bill.until is None else replace(bill, ledger_usd=ledger.used_usd(min(bill.until, now)))
-        for bill in found
-        if bill is not None
-    )
+    entries = read(folder.journal_file)
+    found: list[Billed] = []
+    refused: list[ProvisionError] = []
+    for cloud in sorted({scope.provider for scope in places_of(folder).scopes}):
+        try:
+            bill = providers.of(cloud).billed(folder.run_id, document.job.cloud, now.date())
+        except ProvisionError as error:
+            refused.append(error)
+            bill = Billed(provider=cloud, currency="USD", lines=(), until=None, switch_on=str(error))
+        if bill is not None and bill.until is not None:
+            used_usd = ledger.used_usd(min(bill.until, now), counted=on_cloud(entries, cloud))
+            bill = replace(bill, ledger_usd=used_usd)
+        if bill is not None:
+            found.append(bill)
+    if refused and len(refused) == len(found):
+        raise refused[0]
+    return tuple(found)
 
 
 def _kinds(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> dict[str, frozenset[str]]:

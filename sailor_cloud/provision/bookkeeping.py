@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.parts import node_part
 from sailor_cloud.model.provider import names
 from sailor_cloud.provision.rendering.root import PlacedNode, Root, WantedRoot
-from sailor_cloud.run.journal import Draft, Event, Journal
+from sailor_cloud.run.journal import Draft, Entry, Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import ResourceState, fold
 
@@ -181,6 +181,21 @@ def charged_nodes(ledger: Ledger) -> tuple[str, ...]:
     """Return the nodes that a ledger charges, or has charged, for."""
     names = (key.split("/") for key in ledger.paid_by_time())
     return tuple(name[1] for name in names if name[0] == NODE and len(name) == 2)
+
+
+def on_cloud(entries: Iterable[Entry], cloud: str) -> Callable[[str], bool]:
+    """Return whether a ledger's key may be of a cloud: all that the journal doesn't place on another one."""
+    others = set()
+    for row in fold(entries).resources:
+        if row.data.get("provider", cloud) != cloud:
+            own = ledger_key(row.key) if row.resource == NODE else f"{row.resource}/{row.key}"
+            others.add(_first_words(own if row.capacity is None else capacity_key(row.capacity)))
+    return lambda key: _first_words(key) not in others
+
+
+def _first_words(key: str) -> tuple[str, ...]:
+    """Return the part of a ledger's key that tells a node, an entry of capacity or the root of anything else."""
+    return tuple(key.split("/")[:2])
 
 
 def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ class Pulse:
         try:
             self._ask()
             self._error = ""
-        except Exception as error:
+        except (ProvisionError, OSError) as error:
             self._error = f"the cloud does not answer: {error}"
 
 

@@ -229,9 +229,12 @@ class Ledger:
         """Return what is spent until now, open items included."""
         return float(self._spent(self._clock.now() if now is None else now))
 
-    def used_usd(self, until: datetime) -> float:
-        """Return what had been used until some time of what is paid by time; traffic and requests are left out."""
-        begun = [item for item in self._every() if item.prices[0].since < until]
+    def used_usd(self, until: datetime, *, counted: Callable[[str], bool] = lambda key: True) -> float:
+        """Return what had been used until some time of what is paid by time; traffic and requests are left out.
+
+        `counted` tells by its key whether something is part of the sum.
+        """
+        begun = [item for item in self._every() if item.prices[0].since < until and counted(item.key)]
         return float(sum(replace(item, until=min(item.until or until, until)).usd(until) for item in begun))
 
     def projected_usd(self, until: datetime) -> float:

@@ -53,7 +53,7 @@ class Verdict(StrEnum):
 
     GONE = "all gone, and said so"
     UNSURE = "not confirmed, and said so; gone after the user named the place"
-    NAMELESS = "nothing left; not confirmed, since nothing in the folder names its run"
+    NAMELESS = "nothing was ever bought; not confirmed, since nothing in the folder names its run"
     REFUSED = "refused with one error; 'down' removed all"
     WENT_ON = "went on to the end, and all gone"
     LIVE = "left alone, since somebody else's"
@@ -137,6 +137,11 @@ class Bought:
     def left(self) -> tuple[tuple[str, str], ...]:
         """Return what the cloud still has of the run, without the bucket that is kept for its results."""
         return tuple(key for key in self.run.cloud.owned_by(self.run.run.run_id) if key[0] not in _BUCKETS)
+
+    def untouched(self) -> bool:
+        """Tell whether the cloud has never made anything for the run."""
+        made = {tuple(key) for what, *key in self.run.cloud.history if what == "created"}
+        return made <= self.run.foreign
 
     def results(self) -> tuple[dict[tuple[str, str], bytes], bool]:
         """Return the objects that nobody has fetched, and whether their bucket is there: it goes with all in it."""
@@ -263,7 +268,7 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
         return case(Verdict.LOST)
     if again.code == 0:
         return case(Verdict.UNSURE)
-    nameless = not (bought.path / "journal.jsonl").exists() and "names its run" in " ".join(again.text.split())
+    nameless = bought.untouched() and "names its run" in " ".join(again.text.split())
     return case(Verdict.NAMELESS if nameless else Verdict.LEAK)
 
 

@@ -20,11 +20,11 @@ from factories.cloud_plans import aws_document, gcp_document, with_job
 from factories.cloud_runs import PROJECT
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, ProvisionError
-from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.account import Billed
-from sailor_cloud.provision.account_check import AccountCheck, check_account, check_credentials
+from sailor_cloud.provision.account_check import AccountCheck, billed, check_account, check_credentials
 from sailor_cloud.provision.before_buying import check_before_taking_over
 from sailor_cloud.provision.bookkeeping import NODE, node_intent
 from sailor_cloud.provision.providers.aws import account as aws_account
@@ -33,6 +33,7 @@ from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.report.run.bill_text import bill_report
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -353,7 +354,7 @@ def test_aws_bills_a_run_by_its_tag_over_all_pages(explorer: Stubber) -> None:
     assert (bill.until, bill.final_until) == (datetime(2026, 11, 23, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC))
     told = plain_text(bill_report([replace(bill, ledger_usd=4.0)], spent_usd=6.5))
     assert "billed until 2026-11-23 00:00 UTC: 4.250 USD; ledger until then: 4.000 USD" in told
-    assert "not billed yet: 2.500 USD of the ledger, used after 2026-11-23 00:00 UTC" in told
+    assert "not billed yet: 2.500 USD of the ledger" in told
     assert "the provider may still change what was used after 2026-11-22 00:00 UTC" in told
 
 
@@ -448,3 +449,62 @@ def test_only_clouds_have_a_bill() -> None:
     cloud = Cloud()
     assert providers.of(Provider("local")).billed(RUN, cloud, date(2026, 11, 23)) is None
     assert plain_text(bill_report([], spent_usd=1.0)) == "no cloud has a bill for this run\n"
+
+
+def kept_books(root: Path) -> tuple[RunFolder, FixedClock]:
+    """A run planned on Google Cloud alone that had to buy on AWS an hour later; three hours after it began."""
+    folder, clock = RunFolder.create(RUN, root=root), FixedClock(datetime(2026, 11, 21, 8, tzinfo=UTC))
+    folder.write_document(gcp_document())
+    journal, ledger = Journal.of(folder, clock), Ledger.of(folder, clock)
+    journal.append(Event.PROVISION_STARTED, gcp_projects=[PROJECT])
+    journal.append(Event.PROVISION_STARTED, aws_regions=["us-east-1"])
+    journal.append_all([node_intent(placed) for placed in placed_nodes(gcp_document())[:1]])
+    amazon = placed_nodes(aws_document())[0]
+    journal.append_all([replace(node_intent(amazon), key="n7")])
+    nat = "aws-us-east-1/aws_nat_gateway.nat"
+    where = {"provider": "aws", "region": "us-east-1", "stack": "aws"}
+    journal.append(Event.CREATE_INTENDED, resource="aws_nat_gateway", key=nat, **where)
+    common: dict[str, Any] = {"kind": CostKind.COMPUTE, "what": "x", "price_source": "list"}
+    common["price_as_of"] = date(2026, 11, 1)
+    began = clock.now() - timedelta(hours=3)
+    ledger.open_item("node/n0", usd_per_hour=2.0, since=began, **common)
+    ledger.open_item("node/n7", usd_per_hour=4.0, since=began + timedelta(hours=1), **common)
+    ledger.open_item("node/n7/disk", usd_per_hour=0.5, since=began + timedelta(hours=1), **common)
+    ledger.open_item(f"aws_nat_gateway/{nat}/nat", usd_per_hour=0.25, since=began + timedelta(hours=1), **common)
+    return folder, clock
+
+
+def bill_of(provider: str, until: datetime | None) -> Billed:
+    return Billed(provider=provider, currency="USD", lines=(("machines", 5.0),), until=until)
+
+
+def test_every_cloud_of_a_run_is_asked_for_its_bill_beside_its_own_share_of_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, clock = kept_books(tmp_path)
+    until = clock.now() - timedelta(hours=1)
+    monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: bill_of("gcp", until))
+    monkeypatch.setattr(aws_account, "billed", lambda run_id, today: bill_of("aws", until))
+    bills = billed(folder, clock=clock)
+    # Two hours at 2 USD; an hour of a node, its disk and a gateway at 4, 0.5 and 0.25 USD.
+    assert [(bill.provider, bill.ledger_usd) for bill in bills] == [("aws", 4.75), ("gcp", 4.0)]
+    # Until now 6 and 9.5 USD, of which 8.75 USD are in the bills' time.
+    assert "not billed yet: 6.750 USD of the ledger" in plain_text(bill_report(bills, spent_usd=15.5))
+
+
+def test_a_cloud_whose_bill_cannot_be_read_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run_id: str, today: date) -> Billed:
+        raise ProvisionError("Cost Explorer can't be asked")
+
+    folder, clock = kept_books(tmp_path)
+    monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: bill_of("gcp", clock.now()))
+    monkeypatch.setattr(aws_account, "billed", refuse)
+    told = plain_text(bill_report(billed(folder, clock=clock), spent_usd=15.5))
+    assert "aws has billed nothing that can be found: Cost Explorer can't be asked" in told
+    assert "billed until 2026-11-21 08:00 UTC: 5.000 USD; ledger until then: 6.000 USD" in told
+    assert "not billed yet: 9.500 USD of the ledger" in told
+    monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: refuse(run_id, date(2026, 11, 21)))
+    with pytest.raises(ProvisionError, match="Cost Explorer can't be asked"):
+        billed(folder, clock=clock)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from google.auth.exceptions import RefreshError
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document, with_job
 from factories.cloud_runs import CloudRun, cloud_run, without_bucket
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.outcomes import Applied
 from sailor_cloud.provision.providers import of
+from sailor_cloud.provision.providers.gcp import policies
 from sailor_cloud.provision.rendering.root import placed_nodes
 
 SIX = without_bucket(cloud_document(*((f"n{index}", AWS_OFFERS[0]) for index in range(6)), image=None))
@@ -107,6 +110,22 @@ def test_policies_of_an_organization_are_asked_for(
 def test_policies_that_can_not_be_asked_for_are_no_refusal(google: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "http://127.0.0.1:1")
     assert of("gcp").refusals(google.document, placed_nodes(google.document)) == []
+
+
+@pytest.mark.parametrize("error", [RefreshError("expired"), ProvisionError("no google-auth")])
+def test_policies_are_no_refusal_where_the_caller_has_no_credentials_for_them(
+    error: Exception, google: CloudRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "google_api", mock.Mock(side_effect=error))
+    assert of("gcp").refusals(google.document, placed_nodes(google.document)) == []
+
+
+def test_a_mistake_of_our_own_in_asking_for_policies_is_not_hidden(
+    google: CloudRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "google_api", mock.Mock(side_effect=TypeError("a bug")))
+    with pytest.raises(TypeError, match="a bug"):
+        of("gcp").refusals(google.document, placed_nodes(google.document))
 
 
 def test_nodes_without_public_addresses_need_no_elastic_one(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from factories.cloud_runs import INSTANCE, cloud_run
 from factories.local_runs import CLOCK
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.apply.apply import Watch, Work
 from sailor_cloud.provision.errors.rules import Backoff
@@ -73,7 +74,7 @@ def test_a_creation_that_takes_long_says_that_the_cloud_is_down(tmp_path: Path) 
     """As it is while hashicorp/google repeats a request by itself."""
 
     def down() -> None:
-        raise OSError("503 Backend Error")
+        raise ProvisionError("503 Backend Error")
 
     with cloud_run(Provider("gcp"), tmp_path) as run:
         told: list[Progress] = []

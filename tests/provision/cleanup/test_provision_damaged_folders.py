@@ -19,6 +19,7 @@ from factories.storage_faults import (
     Verdict,
     bought,
     called,
+    counted,
     harm,
     judged,
     unwritable,
@@ -127,6 +128,26 @@ def test_a_disk_that_can_not_be_written_to_keeps_no_node_alive(run: Bought, numb
     assert 'journal.jsonl: {"seq":' in done.text, "what can't be written is shown"
     assert "journal.jsonl and ledger.jsonl could not be written to" in done.text
     assert not (run.path / "reserve").exists()
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"), [("", Verdict.NAMELESS), ("journal.jsonl", Verdict.GONE)], ids=["no file", "no journal"]
+)
+@pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
+def test_a_run_whose_first_entry_can_not_be_written_buys_nothing(
+    provider: Provider, first: str, verdict: Verdict, tmp_path: Path
+) -> None:
+    def full(count: int, where: str) -> None:
+        if where.endswith(first):
+            raise OSError(errno.ENOSPC, "No space left on device", where)
+
+    with without_waiting(), bought(provider, tmp_path, apply=False) as run:
+        with counted(run.path, full), pytest.raises(OSError, match="No space left on device"):
+            run.run.apply()
+        assert run.untouched()
+        assert not (run.path / "terraform").exists()
+        case = judged(run, "down", "no first entry")
+        assert case.verdict is verdict, case.text
 
 
 def test_only_one_teardown_works_on_a_run_also_when_its_lock_file_is_deleted(run: Bought) -> None:

@@ -229,6 +229,15 @@ def _session(*, plain: bool) -> Session:
     return cast(Session, made(credentials))
 
 
+def api_errors() -> tuple[type[Exception], ...]:
+    """Return what a question to an interface fails with; errors of requests are OSErrors."""
+    try:
+        from google.auth.exceptions import GoogleAuthError
+    except ImportError:
+        return (ProvisionError, OSError)
+    return (ProvisionError, OSError, GoogleAuthError)
+
+
 def status_of(error: Exception) -> int | None:
     """Return the HTTP status that an interface answered with, if it answered."""
     return getattr(getattr(error, "response", None), "status_code", None)

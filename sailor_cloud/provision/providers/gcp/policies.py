@@ -13,7 +13,7 @@ from typing import Any
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
-from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, google_api
+from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, api_errors, google_api
 from sailor_cloud.provision.providers.gcp.errors import ERRORS
 from sailor_cloud.provision.providers.gcp.machines import image_for
 from sailor_cloud.provision.rendering.root import PlacedNode
@@ -49,7 +49,7 @@ def refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Proble
         outside = [region for region in regions if not _allows(where, region)]
         if outside:
             forbidden.append((LOCATIONS, f"nodes in {' and '.join(outside)}"))
-    except Exception as error:
+    except api_errors() as error:
         _LOG.debug("the policies of %s can't be asked: %s", account.project, error)
     return [
         Problem(
