@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # What moves the cursor, changes colours, breaks lines or turns text around instead of being shown (Unicode's categories
-# Cc, Cs, Zl and Zp without line feed and tab, and the bidirectional embeddings, overrides and isolates).
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# Cc, Cs, Zl and Zp without line feed and tab, and all that its property Bidi_Control names).
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MOST_SHOWN = 50
 
 
 def is_control(character: str) -> bool:
@@ -57,13 +58,15 @@ class SailorError(Exception):
 
 
 class RequestError(SailorError):
-    """Wrong input. All problems of one file are reported together."""
+    """Wrong input. All problems of one file are reported together; the message shows the first 50."""
 
     exit_code = 2
 
     def __init__(self, problems: Sequence[Problem] | str) -> None:
         self.problems = (Problem(path="", message=problems),) if isinstance(problems, str) else tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        shown = [str(problem) for problem in self.problems[:_MOST_SHOWN]]
+        more = len(self.problems) - len(shown)
+        super().__init__("\n".join([*shown, f"and {more} problems more"] if more else shown))
 
 
 class DataError(SailorError):

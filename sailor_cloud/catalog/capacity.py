@@ -142,8 +142,8 @@ def groups(job: Job, now: datetime) -> list[tuple[Capacity, ...]]:
         entry.name: (entry.terms.start_s(now), math.inf if end is None else end)
         for entry in job.cloud.reserved
         if any(_allows(resource, entry) for resource in job.resources)
+        if not entry.terms.over(now, entry.market)
         for end in (entry.terms.end_s(now, entry.market),)
-        if end is None or end > max(0.0, entry.terms.start_s(now))
     }
     return [
         tuple(

@@ -597,8 +597,16 @@ class PlanDocument(Shown):
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str = "plan document") -> PlanDocument:
         """Read a document back. Raises RequestError with every fault and its path."""
+
+        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+                raise RequestError([Problem(path=origin, message=f"has {twice[:80]!r} more than once in one object")])
+            return found
+
         try:
-            raw = json.loads(text)
+            raw = json.loads(text, object_pairs_hook=unique)
         except (ValueError, RecursionError) as error:
             hint = "a plan document is what 'sailor-cloud plan JOB -o plan.json' writes"
             if Path(origin).suffix in (".yaml", ".yml"):

@@ -132,6 +132,11 @@ class Terms:
             ends.append((self.ends_at - now).total_seconds() - early_s)
         return min(ends, default=None)
 
+    def over(self, now: datetime, market: Market) -> bool:
+        """Tell whether nodes of a market would end before they are there."""
+        end = self.end_s(now, market)
+        return end is not None and end <= max(0.0, self.start_s(now))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:

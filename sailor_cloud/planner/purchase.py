@@ -51,11 +51,15 @@ def purchase(
     """
     candidates = collect(job, catalog)
     as_of = clock.now()
+
+    def out(offer: Offer) -> bool:
+        return refused(offer) or (offer.terms is not None and offer.terms.over(as_of, offer.market))
+
     bought: list[_Bought] = []
     for entry in range(len(job.resources)):
-        chosen = _cheapest(job, entry, candidates, catalog, refused)
+        chosen = _cheapest(job, entry, candidates, catalog, out)
         if chosen is None:
-            return _infeasible(job, as_of, _why(job, entry, candidates, refused), candidates.rejected)
+            return _infeasible(job, as_of, _why(job, entry, candidates, out), candidates.rejected)
         bought += chosen
     cost = _cost(job, bought, catalog, as_of)
     duration_s = _hours(job, bought, catalog)[-1] * SECONDS_PER_HOUR if cost.total_usd is not None else None
@@ -305,7 +309,7 @@ def _why(job: Job, entry: int, candidates: Candidates, refused: Callable[[Offer]
         if not pools:
             told.append(f"no offer of {name} is known there")
         elif not free:
-            told.append(f"every offer of {name} was refused lately")
+            told.append(f"every offer of {name} was refused lately or has ended")
         elif not any(count % size == 0 for size in sizes):
             nodes = " or ".join(map(str, sizes))
             told.append(f"{count} {name} can't be had in equal nodes, which carry {nodes}")

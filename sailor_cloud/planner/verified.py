@@ -21,7 +21,7 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import Network
-from sailor_cloud.planner.evaluate.lifetime import ttl_s
+from sailor_cloud.planner.evaluate.lifetime import too_short, ttl_s
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.planner.space.candidates import Candidates, collect
 from sailor_cloud.planner.space.goals import TIE
@@ -110,6 +110,8 @@ def verified(
     if not simulation.evaluation.fits:
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
     problems += [Problem(path="plan", message=message) for message in broken_limits(found)]
+    if lasting is not None and (why := too_short(lasting, found.prediction.duration_s)):
+        problems.append(Problem(path="plan", message=why, hint=_AGAIN))
     claims = [claim for claim in _claims(document, found) if claim.ratio > _SAME]
     problems += [Problem(path=c.path, message=str(c), hint=_AGAIN) for c in claims if c.ratio > TOLERANCE]
     if problems:

@@ -24,12 +24,13 @@ from sailor_cloud.report.run.live import PlainLines
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202eb"
 SHOWN = "a\\x1b[2J\\x1b]0;owned\\x07\\r\\u009b31m\\u202eb"
 _TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+_MARKS = ("\N{LEFT-TO-RIGHT MARK}", "\N{RIGHT-TO-LEFT MARK}", "\N{ARABIC LETTER MARK}")
 
 
 def test_control_characters_are_those_that_unicode_calls_so_and_those_that_turn_text() -> None:
     for number in range(0x10000):
         character = chr(number)
-        turns = unicodedata.bidirectional(character) in _TURNING
+        turns = unicodedata.bidirectional(character) in _TURNING or character in _MARKS
         told = turns or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
         assert is_control(character) == (told and character not in "\n\t"), hex(number)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,23 @@ from typing import Any
 import pytest
 
 from factories.called import Answer, called
-from factories.cloud_plans import aws_document, gcp_document
+from factories.cloud_plans import (
+    AWS_OFFERS,
+    GCP_OFFERS,
+    apart_document,
+    aws_document,
+    cloud_document,
+    gcp_document,
+)
 from factories.documents import document
 from factories.honest import honest
-from sailor_cloud import api
+from factories.reserved import entry
+from sailor_cloud import api, catalog
+from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status
+from sailor_cloud.model.offer import Market
+from sailor_cloud.planner.space.candidates import collect
 
 Raw = dict[str, Any]
 Forgery = Callable[[Raw], None]
@@ -26,8 +38,59 @@ ESCAPE = "\x1b[2J\x1b]0;owned\x07"
 
 @cache
 def plans() -> dict[str, PlanDocument]:
-    made = {"local": document(), "gcp": gcp_document(), "aws": aws_document()}
-    return {name: honest(planned) for name, planned in made.items()}
+    made = {"local": document(), "gcp": gcp_document(), "aws": aws_document(), "two": two_clouds()}
+    return {name: honest(planned) for name, planned in made.items()} | {
+        "turns": honest(in_turns()),
+        "block": in_block(),
+    }
+
+
+def two_clouds() -> PlanDocument:
+    """A pipeline on each of two clouds."""
+    planned = apart_document(("n0", GCP_OFFERS[1]), ("n1", AWS_OFFERS[1]), image=None)
+    assert planned.plan is not None
+    pipelines = tuple(
+        replace(pipeline, stages=(replace(pipeline.stages[0], end_layer=6),)) for pipeline in planned.plan.pipelines
+    )
+    training = planned.job.training.model_copy(update={"global_batch_size": 2})
+    job = planned.job.model_copy(update={"training": training})
+    return replace(planned, job=job, plan=replace(planned.plan, pipelines=pipelines))
+
+
+def in_turns() -> PlanDocument:
+    """Two stages that take turns with two ranges of layers each."""
+    planned = gcp_document()
+    assert planned.plan is not None
+    plan = planned.plan.in_turns(2)
+    assert plan is not None
+    training = planned.job.training.model_copy(update={"interleaved": True})
+    return replace(planned, plan=plan, job=planned.job.model_copy(update={"training": training}))
+
+
+def in_block() -> PlanDocument:
+    """Nodes in a capacity block that ended a day ago."""
+    planned = honest(cloud_document(("n0", AWS_OFFERS[0]), ("n1", AWS_OFFERS[0])))
+    assert planned.plan is not None
+    (old,) = planned.inputs.offers
+    now = SystemClock().now()
+    times = {"starts_at": (now - timedelta(days=2)).isoformat(), "ends_at": (now - timedelta(days=1)).isoformat()}
+    place = {"zone": old.zone, "instance_type": old.instance_type, "as_of": now.date().isoformat()}
+    (resource,) = planned.job.resources
+    markets = (Market.CAPACITY_BLOCK,)
+    job = planned.job.model_copy(
+        update={
+            "resources": (resource.model_copy(update={"markets": markets}),),
+            "cloud": planned.job.cloud.model_copy(update={"capacity": (entry(**place, **times),)}),
+        }
+    )
+    (offer,) = (pool.offer for pool in collect(job, catalog.load()).pools)
+    nodes = tuple(replace(node, offer=offer.id) for node in planned.plan.nodes)
+    return replace(
+        planned,
+        job=job,
+        plan=replace(planned.plan, nodes=nodes),
+        inputs=replace(planned.inputs, offers=(offer,)),
+    )
 
 
 def dry_run(folder: Path, text: str | bytes, job: str) -> Answer:
@@ -102,6 +165,22 @@ def twice_the_layers(raw: Raw) -> None:
     raw["plan"]["pipelines"][0]["stages"][-1]["end_layer"] *= 2
 
 
+def swap_providers(raw: Raw) -> None:
+    for offer in raw["inputs"]["offers"]:
+        offer["provider"] = {"gcp": "aws", "aws": "gcp"}[offer["provider"]]
+
+
+def half_the_worst_case(raw: Raw) -> None:
+    raw["cost"]["worst_case_usd"] /= 2
+
+
+def without_a_cloud(raw: Raw) -> None:
+    raw["plan"]["nodes"].pop()
+    raw["plan"]["pipelines"].pop()
+    raw["plan"]["pipelines"][0]["microbatches"] = 2
+
+
+_RANGES = "plan.pipelines.0.stages.0.later_ranges"
 # What is forged in an honest plan, and what is said of it.
 FORGED: dict[str, tuple[str, Forgery, str]] = {
     "price of a cent": ("aws", put("inputs.offers.0.usd_per_hour", 0.01), "usd_per_hour: the file says 0.01 USD/h"),
@@ -144,6 +223,20 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
     "a pipeline below nothing": ("gcp", put("plan.pipelines.0.id", -1), "plan.pipelines.0.id"),
     "one pipeline twice": ("local", same_pipeline_twice, "have the id 0 more than once"),
     "an escape in a reason": ("local", put("rejected", [{"what": ESCAPE, "why": "x"}]), "holds control characters"),
+    "a mark that turns text": ("local", put("cost.lines.0.what", "gpj.\u200fexe"), "holds control characters"),
+    "more digits than a float has": ("gcp", put("inputs.offers.0.usd_per_hour", 10**400), "usd_per_hour"),
+    "more samples than there are": ("gcp", put("plan.pipelines.0.microbatch_size", 2**63), "pipelines train"),
+    "a device far away": ("gcp", put("plan.pipelines.0.stages.0.devices", [10**30]), "uses device 1000000"),
+    "a node on the other cloud": ("two", put("plan.pipelines.0.stages.0.node", "n1"), "a second time"),
+    "providers that have changed places": ("two", swap_providers, "provider: the file says"),
+    "half of what two clouds may cost": ("two", half_the_worst_case, "cost.worst_case_usd: the file says"),
+    "one of two clouds left out": ("two", without_a_cloud, "prediction.iteration_s_replay: the file says"),
+    "ranges of layers that overlap": ("turns", put(f"{_RANGES}.0.0", 0), "expected to start at 3"),
+    "a range of layers without any": ("turns", put(f"{_RANGES}.0.1", 3), "hold at least one"),
+    "a range of layers that is missing": ("turns", put(_RANGES, []), "expected to start at 3"),
+    "too many ranges of layers": ("turns", put(_RANGES, [[3, 5]] * 10_000), "problems more"),
+    "a schedule without turns": ("turns", put("plan.pipeline_schedule", "1f1b"), "has stages with 2 ranges"),
+    "a block that has ended": ("block", lambda raw: None, "the nodes would end themselves before they start"),
     "text that turns around": ("local", put("cost.lines.0.what", "gpj.\u202eexe"), "holds control characters"),
 }
 
@@ -158,11 +251,20 @@ def test_a_forged_plan_is_refused_with_the_reason(kind: str, tmp_path: Path) -> 
     assert answer.returncode == 2, answer.stdout
     assert said in answer.stderr
     assert "Traceback" not in answer.stderr
-    assert not any(character in answer.stderr for character in "\x1b\x07\u202e")
+    assert not any(character in answer.stderr for character in "\x1b\x07\u200f\u202e")
+    assert len(answer.stderr.splitlines()) <= 51
     assert answer.stdout == ""
 
 
-@pytest.mark.parametrize("name", ["local", "gcp", "aws"])
+def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    honest_plan = plans()["gcp"]
+    text = honest_plan.to_json().replace('"ttl_s":', '"ttl_s": 60.0, "ttl_s":', 1)
+    answer = dry_run(tmp_path, text, honest_plan.job.model_dump_json())
+    assert answer.returncode == 2
+    assert "plan.json: has 'ttl_s' more than once in one object" in answer.stderr
+
+
+@pytest.mark.parametrize("name", ["local", "gcp", "aws", "two", "turns"])
 def test_an_honest_plan_is_carried_out(name: str, tmp_path: Path) -> None:
     planned = plans()[name]
     answer = dry_run(tmp_path, planned.to_json(), planned.job.model_dump_json())

@@ -53,6 +53,32 @@ def test_what_was_refused_is_bought_elsewhere() -> None:
     assert "refused lately" in nothing.infeasibility.message
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "bought_at_all"),
+    [
+        ("2026-11-20T11:30:00Z", "2026-11-21T11:30:00Z", False),
+        # Nodes in a block end half an hour before it.
+        ("2026-11-23T00:30:00Z", "2026-11-24T00:30:00Z", False),
+        ("2026-11-23T00:31:00Z", "2026-11-24T00:31:00Z", True),
+        ("2026-11-25T11:30:00Z", "2026-11-26T11:30:00Z", True),
+    ],
+)
+def test_a_block_that_has_ended_is_not_bought_in(begin: str, end: str, bought_at_all: bool) -> None:
+    block = (
+        f"{{name: b, market: capacity-block, provider: aws, zone: use1-az4, instance_type: p4d.24xlarge, nodes: 1,"
+        f" id: cr-0123456789abcdef0, starts_at: {begin}, ends_at: {end}}}"
+    )
+    entry = "  - {provider: aws, zones: [use1-az4], markets: [capacity-block], accelerators: {A100-40: 8}}"
+    found = bought(entry, f"constraints: {{deadline: 2d}}\ncloud: {{capacity: [{block}]}}")
+    assert (found.plan is not None) == bought_at_all
+    if found.plan is None:
+        assert found.infeasibility is not None
+        assert "every offer of A100-40 was refused lately or has ended" in found.infeasibility.message
+    else:
+        assert found.ttl_s is not None
+        assert found.ttl_s > 0.0
+
+
 def test_a_stated_rate_gives_the_price_of_a_step_and_of_the_run() -> None:
     unknown = bought(gcp("{A100-40: 8}"), "training: {steps: 1000}").cost
     known = bought(gcp("{A100-40: 8}"), "training: {steps: 1000}\nthroughput: 0.5").cost

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.planner.evaluate.lifetime import ttl_s
-from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
+from sailor_cloud.planner.evaluate.lifetime import too_short, ttl_s
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 NO_END = (
     "the job has neither a budget nor a deadline, so nothing would end its nodes; "
@@ -40,11 +40,8 @@ def life_s(document: PlanDocument) -> float:
         )
     if life is None:
         raise RequestError(NO_END)
-    if duration is not None and life < duration:
-        raise RequestError(
-            f"the nodes would end themselves {duration_text(life)} after their start, and the plan needs "
-            f"{duration_text(duration)}; raise constraints.deadline, or write the plan again with 'sailor-cloud plan'"
-        )
+    if why := too_short(life, duration):
+        raise RequestError(f"{why}; raise constraints.deadline, or write the plan again with 'sailor-cloud plan'")
     return life
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from sailor_cloud.model.document import Cost
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 
 # Time after the deadline for the last checkpoint, the results and the teardown, before nodes end themselves.
 DEADLINE_GRACE_S = 600.0
@@ -42,3 +42,15 @@ def ttl_s(
             hours = min(hours, limits.budget_usd / cost.worst_case_usd_per_hour)
         lives.append(max(hours * SECONDS_PER_HOUR + waits, duration_s or 0.0))
     return min(*lives, LONGEST_TTL_S) if lives else None
+
+
+def too_short(life_s: float, duration_s: float | None) -> str:
+    """Say why nodes that live so long can't carry out a plan of some duration; nothing where they can."""
+    if life_s <= 0.0:
+        return "the nodes would end themselves before they start, since their capacity has ended"
+    if duration_s is None or life_s >= duration_s:
+        return ""
+    return (
+        f"the nodes would end themselves {duration_text(life_s)} after their start, and the plan needs "
+        f"{duration_text(duration_s)}"
+    )

@@ -43,6 +43,12 @@ def test_nodes_that_would_end_before_the_plan_is_through_are_not_bought() -> Non
     assert life_s(replace(document(), ttl_s=10.0)) == 10.0
 
 
+@pytest.mark.parametrize("ttl_s", [0.0, -600.0])
+def test_nodes_that_would_end_before_they_start_are_not_bought_however_long_the_plan_takes(ttl_s: float) -> None:
+    with pytest.raises(RequestError, match="would end themselves before they start, since their capacity has ended"):
+        life_s(replace(document(), ttl_s=ttl_s, prediction=None))
+
+
 def worst_rate(planned: PlanDocument, *, usd: float | None, hours: float) -> float:
     """The worst rate of a plan of 0.30 USD/h when so much money is left for so long."""
     left = Left(steps=1, usd=usd, seconds=None, life_s=3600.0 * hours, usd_alone=usd)
