@@ -99,10 +99,11 @@ def verified(
     found = simulation.document
     assert found.cost is not None
     assert found.prediction is not None
+    duration_s = found.prediction.duration_s
     lasting = ttl_s(
         job.constraints,
         found.cost,
-        duration_s=found.prediction.duration_s,
+        duration_s=duration_s,
         offers=found.inputs.offers,
         as_of=as_of,
     )
@@ -110,7 +111,7 @@ def verified(
     if not simulation.evaluation.fits:
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
     problems += [Problem(path="plan", message=message) for message in broken_limits(found)]
-    if lasting is not None and (why := too_short(lasting, found.prediction.duration_s)):
+    if lasting is not None and (why := too_short(lasting, duration_s)):
         problems.append(Problem(path="plan", message=why, hint=_AGAIN))
     claims = [claim for claim in _claims(document, found) if claim.ratio > _SAME]
     problems += [Problem(path=c.path, message=str(c), hint=_AGAIN) for c in claims if c.ratio > TOLERANCE]
