@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Share of explain's time limit that the search for the plan may use.
 _PLANNING = 0.6
+# Options of `plan` that say what planners read.
+_READ_FROM = ("base", "clock", "profiles", "network", "pricing", "machine", "engine")
 
 
 def plan(
@@ -83,11 +86,9 @@ def plan(
     """
     clock = clock or SystemClock()
     started_s = clock.monotonic_s()
-    from sailor_cloud import catalog, planner, workload
-    from sailor_cloud import network as networks
+    from sailor_cloud import catalog, planner
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.purchase import purchase
-    from sailor_cloud.simulator import engine_named
 
     job, base = _job_of(job, base, on=on, cluster=cluster)
     prices = catalog.load(pricing=pricing)
@@ -103,16 +104,11 @@ def plan(
                 "leave out choose, restrictions, top and engine, or add 'model'"
             )
         return purchase(job, catalog=prices, clock=clock)
-    known: Any = {
-        "catalog": prices,
-        "network": networks.load(profiles=network, pricing=pricing),
-        "profiles": _profiles(_names_local_nodes(job), profiles, machine),
-        "clock": clock,
-        "decoder": workload.job_decoder(job, base=base),
-        "engine": engine_named(engine, profiles=profiles),
-    }
+    known = _inputs(
+        job, base=base, clock=clock, profiles=profiles, network=network, pricing=pricing, machine=machine, engine=engine
+    )
     if strategy is not None:
-        return _by_strategy(job, strategy, oracle, time_limit_s, known)
+        return next(islice(_by_strategy(job, strategy, time_limit_s, known), int(oracle), None))
     return planner.search(
         job,
         **known,
@@ -208,18 +204,44 @@ def _job_of(
     return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=cluster)), base
 
 
-def _by_strategy(job: Job, name: str, oracle: bool, time_limit_s: float | None, known: Any) -> PlanDocument:
+def _inputs(
+    job: Job,
+    *,
+    base: Path | None = None,
+    clock: Clock | None = None,
+    profiles: Path | None = None,
+    network: Path | None = None,
+    pricing: Path | None = None,
+    machine: LocalMachine | None = None,
+    engine: str = "sailor",
+) -> dict[str, Any]:
+    """Return what planners read, our own and published ones; arguments as of `plan`."""
+    from sailor_cloud import catalog, workload
+    from sailor_cloud import network as networks
+    from sailor_cloud.simulator import engine_named
+
+    return {
+        "catalog": catalog.load(pricing=pricing),
+        "network": networks.load(profiles=network, pricing=pricing),
+        "profiles": _profiles(_names_local_nodes(job), profiles, machine),
+        "clock": clock or SystemClock(),
+        "decoder": workload.job_decoder(job, base=base),
+        "engine": engine_named(engine, profiles=profiles),
+    }
+
+
+def _by_strategy(job: Job, name: str, time_limit_s: float | None, known: dict[str, Any]) -> Iterator[PlanDocument]:
+    """Yield the document of a strategy's own choice, then that of our simulator's choice among its plans."""
     from sailor_cloud.planner.search import problem_of
-    from sailor_cloud.planner.strategies import plan_by, strategy_named
+    from sailor_cloud.planner.strategies import plans_by, strategy_named
 
     strategy, clock = strategy_named(name), known["clock"]
     started = clock.monotonic_s()
     space = problem_of(job, **known).space
-    return plan_by(
+    return plans_by(
         strategy,
         space.scenario,
         space.candidates,
-        oracle=oracle,
         elapsed_s=lambda: float(clock.monotonic_s() - started),
         time_limit_s=time_limit_s,
     )
@@ -235,8 +257,8 @@ def compare(
 ) -> Comparison:
     """Plan a job by our search and by published planners, all judged by our simulator.
 
-    Without names all `strategies` are asked; with `oracle` each twice, the second time with our simulator in place of
-    its own cost model. `options` are those of `plan`. Raises RequestError for a strategy that nobody knows.
+    Without names all `strategies` are asked. Each searches once: its own cost model chooses, with `oracle` our
+    simulator as well. `options` are those of `plan`. Raises RequestError for a strategy that nobody knows.
     """
     from time import process_time
 
@@ -246,14 +268,17 @@ def compare(
     where = {name: options.pop(name, None) for name in ("on", "cluster")}
     job, options["base"] = _job_of(job, options.get("base"), **where)
     named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
-    asked = [(name, by_oracle) for name in named for by_oracle in ((False, True) if oracle else (False,))]
-    found = []
-    for number, (name, by_oracle) in enumerate([("sailor-cloud", False), *asked]):
-        progress(number, len(asked) + 1, name)
+    if job.model is None:
+        raise RequestError(f"{job.name} states no model, so {named[0]} has nothing to plan; add 'model'")
+    progress(0, len(named) + 1, "sailor-cloud")
+    begun = process_time()
+    found = [contender(plan(job, **options), "sailor-cloud", process_time() - begun)]
+    known = _inputs(job, **{name: options[name] for name in _READ_FROM if name in options})
+    for number, name in enumerate(named, 1):
+        progress(number, len(named) + 1, name)
         begun = process_time()
-        own = name if number else None
-        document = plan(job, strategy=own, oracle=by_oracle, **options)
-        found.append(contender(document, name, process_time() - begun))
+        for document in islice(_by_strategy(job, name, options.get("time_limit_s"), known), 2 if oracle else 1):
+            found.append(contender(document, name, process_time() - begun))
     return compared(job.name, found[0], found[1:])
 
 

@@ -219,12 +219,8 @@ def side_by_side(output: Path | None, options: dict[str, Any]) -> int:
         (theirs,) = clusters_for(job, **options)
         same = {machine.devices for machine in theirs.machines}
         ours = next(each for each in clusters_for(job) if {machine.devices for machine in each.machines} == same)
-        own = carried_out(strategy, theirs).plan
-        known = (
-            carried_out(strategy, theirs, oracle=True).plan
-            if difference.grid is None
-            else grid_of(theirs, *difference.grid)
-        )
+        own, oracle = (outcome.plan for outcome in carried_out(strategy, theirs))
+        known = oracle if difference.grid is None else grid_of(theirs, *difference.grid)
         assert own is not None
         assert known is not None
         plans = {"ours": own, "the adapter's": known}

@@ -123,8 +123,7 @@ class StrategyRun:
     """How a published planner came to the plan. `estimate_s`: seconds of an iteration by its own cost model.
 
     Of its `proposals`, best first, so many were passed over before the plan: `out_of_memory`, `over_limits` of the job,
-    `inexpressible` in whole microbatches and nodes. `oracle`: our simulator chose among them. `cut_short`: the time
-    limit ended the search.
+    `inexpressible` in whole microbatches and nodes. `oracle`: our simulator chose among them.
     """
 
     name: str
@@ -134,14 +133,17 @@ class StrategyRun:
     out_of_memory: int
     over_limits: int
     inexpressible: int
-    cut_short: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What the search took; `strategy` where a published planner made it in place of ours."""
+    """What the search took; `strategy` where a published planner made it in place of ours.
+
+    `cut_short`: the time limit ended it.
+    """
 
     seconds: float
+    cut_short: bool = False
     strategy: StrategyRun | None = None
 
 

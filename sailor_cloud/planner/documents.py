@@ -35,18 +35,18 @@ from sailor_cloud.simulator.engines import SAILOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a document tells beside the plan. `cut_short`: the search was ended by the clock."""
+    """What a document tells beside the plan. `limited`: the search had a time limit, so nothing is proven."""
 
     rejected: tuple[Rejected, ...]
     alternatives: tuple[Alternative, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()
     gap_parts: tuple[GapPart, ...] = ()
-    cut_short: bool = False
+    limited: bool = False
     decision: Decision | None = None
 
 
 def plan_document(
-    space: Space, target: Target, chosen: Chosen, answer: Answer, around: Surroundings, seconds: float
+    space: Space, target: Target, chosen: Chosen, answer: Answer, around: Surroundings, search: Search
 ) -> PlanDocument:
     """Return the document of a plan with its proof."""
     scenario, evaluation = space.scenario, chosen.evaluation
@@ -55,7 +55,7 @@ def plan_document(
     # The bound is of the goal; a plan that was picked for something else is not measured by it.
     off_goal = around.decision is not None and around.decision.chosen is not goal_pick(scenario.job.goal)
     gap = None if off_goal else answer.gap(value)
-    proven = gap is not None and gap <= OPTIMAL_GAP and not around.cut_short
+    proven = gap is not None and gap <= OPTIMAL_GAP and not around.limited
     offers = {node.offer for node in plan.nodes}
     return PlanDocument(
         schema_version=SCHEMA_VERSION,
@@ -74,7 +74,7 @@ def plan_document(
         constraints=scenario.job.constraints,
         optimality_gap=gap,
         bound=None if answer.bound is None or off_goal else _shown(scenario.job, answer.bound),
-        search=Search(seconds=seconds),
+        search=search,
         plan=plan,
         prediction=evaluation.prediction,
         cost=evaluation.cost,
@@ -125,7 +125,7 @@ def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> Pl
 
 
 def infeasible_document(
-    scenario: Scenario, why: Infeasibility, rejected: tuple[Rejected, ...], answer: Answer, seconds: float
+    scenario: Scenario, why: Infeasibility, rejected: tuple[Rejected, ...], search: Search
 ) -> PlanDocument:
     """Return the document of a job without a plan."""
     return PlanDocument(
@@ -139,7 +139,7 @@ def infeasible_document(
         constraints=scenario.job.constraints,
         optimality_gap=None,
         bound=None,
-        search=Search(seconds=seconds),
+        search=search,
         plan=None,
         prediction=None,
         cost=None,

@@ -50,6 +50,7 @@ def probable(
         try:
             found = search(ratio(level), step)
         except OutOfTimeError:
+            found = replace(found, search=replace(found.search, cut_short=True))
             break
         most = max(most, _probability(found))
     if first.plan is None or _probability(found) >= wanted:

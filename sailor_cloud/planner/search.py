@@ -20,6 +20,7 @@ from sailor_cloud.model.document import (
     Pick,
     PlanDocument,
     Rejected,
+    Search,
 )
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
@@ -255,7 +256,7 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float) -> Pl
         problem.space.known.meet = None
     if asked.prove:
         run.prove()
-    return run.document(clock.monotonic_s() - started)
+    return run.document(Search(seconds=clock.monotonic_s() - started, cut_short=run.cut_short))
 
 
 @dataclass(slots=True)
@@ -277,6 +278,7 @@ class _Run:
     decision: Decision | None = None
     points: tuple[FrontierPoint, ...] = ()
     joined: tuple[Alternative, ...] = ()
+    cut_short: bool = False
 
     def __post_init__(self) -> None:
         problem, asked, restrictions = self.problem, self.asked, frozenset(self.asked.restrictions)
@@ -378,6 +380,7 @@ class _Run:
 
     def end_early(self) -> None:
         """Let what is known by now be the answer. Raises OutOfTimeError where no plan is."""
+        self.cut_short = True
         met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
         self.deciding.meet(met)
         if self.chosen is None or self.beside is None:
@@ -436,12 +439,12 @@ class _Run:
             every += explored(space, self.target, every, effort.between(0.6, 1.0))
         return every
 
-    def document(self, seconds: float) -> PlanDocument:
+    def document(self, search: Search) -> PlanDocument:
         """Return the answer."""
         problem, space, target, chosen, beside = self.problem, self.space, self.target, self.chosen, self.beside
         if chosen is None or beside is None:
             assert self.infeasible is not None, "a search ends with a plan or without"
-            return infeasible_document(space.scenario, self.infeasible, problem.rejected, self.answer, seconds)
+            return infeasible_document(space.scenario, self.infeasible, problem.rejected, search)
         found = beside.found if self.asked.beside else ()
         plans = [to_plan(space, chosen.draft), *(other.plan for other in found)] if self.asked.beside else []
         around = Surroundings(
@@ -449,10 +452,10 @@ class _Run:
             alternatives=(*beside.found, *(apart(space.scenario, plans) or self.joined)),
             frontier=self.points,
             gap_parts=_gap_parts(space, target, self.answer, chosen, self.asked),
-            cut_short=self.asked.time_limit_s is not None,
+            limited=self.asked.time_limit_s is not None,
             decision=self.decision,
         )
-        return plan_document(space, target, chosen, self.answer, around, seconds)
+        return plan_document(space, target, chosen, self.answer, around, search)
 
 
 def _no_pools(problem: Problem) -> Infeasibility:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from factories.called import called
+from sailor_cloud import compare, plan
+from sailor_cloud.report.decision.comparison import as_html, as_json_text, as_markdown, as_text
+from sailor_cloud.report.plan.facts import proof
 
 JOB = """
 name: small
@@ -81,6 +86,34 @@ def test_the_time_limit_that_ends_a_strategy_is_told(folder: Path) -> None:
     shown = called("plan", "job.yaml", "--strategy", "varuna", "--time-limit", "0.001", cwd=folder)
     assert shown.returncode == 3, shown.stderr
     assert "the time limit ended varuna before it found a plan that fits" in shown.stdout
+
+
+@dataclass(slots=True)
+class CountedClock:
+    """A clock that goes on by a second with each look at it."""
+
+    looks: int = 0
+
+    def now(self) -> datetime:
+        return datetime(2026, 11, 21, tzinfo=UTC)
+
+    def monotonic_s(self) -> float:
+        self.looks += 1
+        return float(self.looks)
+
+
+def test_every_form_says_whose_search_the_time_limit_ended(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
+    told = "ended by the time limit"
+    for limit_s, notes in ((150.0, [told, ""]), (1e9, ["", ""])):
+        found = compare(
+            folder / "job.yaml", strategies=["varuna"], oracle=False, clock=CountedClock(), time_limit_s=limit_s
+        )
+        assert [each.note for each in found.contenders] == notes
+        for form in (as_text, as_markdown, as_html, as_json_text):
+            assert form(found).count(told) == notes.count(told)
+    short = plan(folder / "job.yaml", clock=CountedClock(), time_limit_s=150.0)
+    assert proof(short).endswith(told)
 
 
 def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:

@@ -57,6 +57,11 @@ def test_more_time_never_gives_a_worse_plan() -> None:
     assert values == sorted(values)
 
 
+def test_a_search_that_ends_soon_has_tried_all_accelerators_and_zones_together() -> None:
+    document = limited(example("gcp-a100-v100.yaml", constraints={}), 600, CountedClock())
+    assert len({(offer.zone, offer.accelerator) for offer in document.inputs.offers}) == 4
+
+
 def test_a_plan_in_a_smaller_space_stands_there_when_time_is_over() -> None:
     document = limited(example("gcp-a100-v100.yaml"), 200, CountedClock(), Restriction.ONE_ZONE)
     assert document.plan is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ Floats = NDArray[np.float64]
 _STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
+# Stands for all nodes of several zones; the turn of each offer after which accelerators are put together.
+_ALL, _TOGETHER = 1 << 30, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,10 @@ class _Sort:
     tp: int
     per_node: int
     nodes: int
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +75,57 @@ class Homogeneous:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
 
-    def draw(self) -> Iterator[Draft]:
-        """Yield the best plan on each number of nodes of each offer, and on those of several zones together."""
-        for pools in self._kinds():
+    def draw(self) -> list[Draft]:
+        """Return the best plan on each number of nodes of each offer, and on those of several zones together.
+
+        A search may end at any moment: of each offer the fewest nodes come first, then all zones, then most nodes.
+        """
+        kinds = self._kinds()
+        turns = []
+        for pools in kinds:
             most = max(self._most(index) for index in pools)
-            for nodes in sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}):
-                best = self._best(self._promising(pools[0], nodes), [(pools[0], nodes)])
-                if best is None:
-                    continue
-                paced, draft = best
-                if nodes <= self._most(pools[0]):
-                    yield draft
-                for pool in pools[1:]:
-                    moved = self._best([paced], [(pool, nodes)]) if nodes <= self._most(pool) else None
-                    if moved is not None:
-                        yield moved[1]
-            yield from self._over_zones(pools)
+            first, *others = sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}) or [0]
+            turns.append((first, _ALL, *reversed(others)))
+        found: dict[tuple[int, int], list[Draft]] = {}
+        for number, turn in enumerate(zip_longest(*turns)):
+            for kind, nodes in enumerate(turn):
+                if nodes:
+                    here = self._over_zones(kinds[kind]) if nodes == _ALL else self._on_nodes(kinds[kind], nodes)
+                    found[kind, nodes] = list(here)
+            if number == _TOGETHER and self.space.known.meet is not None:
+                self._meet_mixed()
+        return [draft for key in sorted(found) for draft in found[key]]
+
+    def _on_nodes(self, pools: Sequence[int], nodes: int) -> Iterator[Draft]:
+        best = self._best(self._promising(pools[0], nodes), [(pools[0], nodes)])
+        if best is None:
+            return
+        paced, draft = best
+        if nodes <= self._most(pools[0]):
+            yield draft
+        for pool in pools[1:]:
+            moved = self._best([paced], [(pool, nodes)]) if nodes <= self._most(pool) else None
+            if moved is not None:
+                yield moved[1]
+
+    def _meet_mixed(self) -> None:
+        """Judge equal pipelines on all accelerators of a zone, and of all zones, for a search that may end soon."""
+        pools, rates, largest = self.space.pools, self.space.rates, {}
+        sizes = [(self._most(i) * pool.devices, pool.devices, -rates[i].expected, i) for i, pool in enumerate(pools)]
+        for *_, index in sorted(sizes):
+            largest[pools[index].row] = index
+        groups: dict[str, list[int]] = defaultdict(list)
+        for index in sorted(largest.values()):
+            groups[pools[index].offer.zone].append(index)
+            groups[""].append(index)
+        for those in groups.values():
+            if len({pools[index].accelerator.name for index in those}) > 1:
+                places = [(index, self._most(index)) for index in those]
+                nodes = sum(count for _, count in places)
+                drawn = [paced for index in those for paced in self._promising(index, nodes)]
+                each = [pools[index].devices for index in those]
+                whole = [paced for paced in drawn if not any(devices % paced.sort.devices for devices in each)]
+                self._best(whole, places)
 
     def _kinds(self) -> list[list[int]]:
         """Return the pools by instance type, each cheapest first, without more expensive types of as many devices."""
@@ -149,13 +191,32 @@ class Homogeneous:
         """Return what is fastest of some pipelines on nodes of some pools, and its plan."""
         found = []
         for number, paced in enumerate(drawn):
-            draft = self.assessor.draft(_on(paced, places))
+            draft = self.assessor.draft(self._on(paced, places))
             if draft is not None:
                 found.append((draft.figures[Figure.ITERATION_S], number, draft))
         if not found:
             return None
         _, number, draft = min(found, key=lambda entry: entry[:2])
         return drawn[number], replace(draft, zero_stage=self.space.zero_stage)
+
+    def _on(self, paced: _Paced, places: Sequence[tuple[int, int]]) -> list[Shape]:
+        """Return the pipelines of a sort on nodes of some pools."""
+        sort, shapes = paced.sort, []
+        for pool, nodes in places:
+            if sort.nodes == 1:
+                slots = [
+                    (Slot(pool, node, sort.tp),) * sort.stages
+                    for node in range(nodes)
+                    for _ in range(self.space.pools[pool].devices // sort.devices)
+                ]
+            else:
+                each = sort.stages // sort.nodes
+                slots = [
+                    tuple(Slot(pool, first + s // each, sort.tp) for s in range(sort.stages))
+                    for first in range(0, nodes - sort.nodes + 1, sort.nodes)
+                ]
+            shapes += [Shape(slots=those, cut=paced.cut, microbatch_size=paced.size) for those in slots]
+        return shapes
 
     def _over_zones(self, pools: Sequence[int]) -> Iterator[Draft]:
         """Yield plans on all nodes of one market in two zones and in all, the cheapest zones first."""
@@ -198,22 +259,6 @@ def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Ite
                 yield _Sort(stages, tp, devices // taken, 1)
             elif taken % devices == 0 and devices % tp == 0 and nodes % (taken // devices) == 0:
                 yield _Sort(stages, tp, 0, taken // devices)
-
-
-def _on(paced: _Paced, places: Sequence[tuple[int, int]]) -> list[Shape]:
-    """Return the pipelines of a sort on nodes of some pools."""
-    sort, shapes = paced.sort, []
-    for pool, nodes in places:
-        if sort.nodes == 1:
-            slots = [(Slot(pool, node, sort.tp),) * sort.stages for node in range(nodes) for _ in range(sort.per_node)]
-        else:
-            each = sort.stages // sort.nodes
-            slots = [
-                tuple(Slot(pool, first + s // each, sort.tp) for s in range(sort.stages))
-                for first in range(0, nodes - sort.nodes + 1, sort.nodes)
-            ]
-        shapes += [Shape(slots=those, cut=paced.cut, microbatch_size=paced.size) for those in slots]
-    return shapes
 
 
 def _balanced(stages: Sequence[Floats]) -> tuple[int, ...] | None:

@@ -47,8 +47,16 @@ def over_capacity(
     named = {entry.market for entry in job.cloud.reserved}
     kept = [row for row in best.rejected if row.market not in named]
     rows = [row for part, document in searched for row in _left_out(part, document, best, now)]
-    best = replace(best, job=job, constraints=job.constraints, rejected=(*kept, *rows), decision=_decided(best, rows))
-    return _bounded(best, feasible, complete=len(told) == len(parts))
+    complete = len(told) == len(parts)
+    best = replace(
+        best,
+        job=job,
+        constraints=job.constraints,
+        rejected=(*kept, *rows),
+        decision=_decided(best, rows),
+        search=replace(best.search, cut_short=not complete or any(document.search.cut_short for document in told)),
+    )
+    return _bounded(best, feasible, complete=complete)
 
 
 def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:

@@ -1,8 +1,8 @@
 """Published planners, built from their papers' descriptions, on our inputs: what a user of each would get."""
 
 from sailor_cloud.planner.strategies.comparison import Comparison, Contender, compared
-from sailor_cloud.planner.strategies.planned import plan_by
+from sailor_cloud.planner.strategies.planned import plans_by
 from sailor_cloud.planner.strategies.registry import STRATEGIES, strategy_named
 from sailor_cloud.planner.strategies.strategy import Strategy
 
-__all__ = ["STRATEGIES", "Comparison", "Contender", "Strategy", "compared", "plan_by", "strategy_named"]
+__all__ = ["STRATEGIES", "Comparison", "Contender", "Strategy", "compared", "plans_by", "strategy_named"]

@@ -61,7 +61,7 @@ class Comparison(Shown):
 def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
     """Return the figures of one planner's document; `seconds` is the processor time of its search."""
     run, cost, prediction = document.search.strategy, document.cost, document.prediction
-    ended = "ended by the time limit" if run is not None and run.cut_short else ""
+    ended = "ended by the time limit" if document.search.cut_short else ""
     devices = sum(node.devices for node in document.plan.nodes) if document.plan else 0
     return Contender(
         name=name,

@@ -27,15 +27,15 @@ class Outcome:
     """
 
     strategy: Strategy
-    oracle: bool
-    plan: Plan | None
-    evaluation: Evaluation | None
-    estimate_s: float | None
     proposals: int
-    out_of_memory: int
-    over_limits: int
-    inexpressible: int
     cut_short: bool
+    oracle: bool = False
+    plan: Plan | None = None
+    evaluation: Evaluation | None = None
+    estimate_s: float | None = None
+    out_of_memory: int = 0
+    over_limits: int = 0
+    inexpressible: int = 0
 
 
 def iteration_s(evaluation: Evaluation) -> float:
@@ -46,74 +46,67 @@ def best_of(
     strategy: Strategy,
     clusters: Sequence[Cluster],
     *,
-    oracle: bool = False,
     allowed: Callable[[Evaluation], bool] = lambda evaluation: True,
     score: Callable[[Evaluation], float] = iteration_s,
     expired: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Return what a strategy comes to on the cluster, of several, that suits it best by `score`; less is better."""
-    outcomes: list[Outcome] = []
+) -> Iterator[Outcome]:
+    """Yield the best by `score` of what `carried_out` yields first for each cluster, then of what it yields second."""
+    walks: list[Iterator[Outcome]] = []
+    own: list[Outcome] = []
     for cluster in clusters:
-        if not outcomes or not expired():
-            outcomes.append(
-                carried_out(strategy, cluster, oracle=oracle, allowed=allowed, score=score, expired=expired)
-            )
+        if not own or not expired():
+            walks.append(carried_out(strategy, cluster, allowed=allowed, score=score, expired=expired))
+            own.append(next(walks[-1]))
+    left_out = len(own) < len(clusters)
+    yield _best(own, score, left_out)
+    yield _best([next(walk) for walk in walks], score, left_out)
+
+
+def _best(outcomes: Sequence[Outcome], score: Callable[[Evaluation], float], left_out: bool) -> Outcome:
     best = min(outcomes, key=lambda each: math.inf if each.evaluation is None else score(each.evaluation))
-    cut_short = len(outcomes) < len(clusters) or any(each.cut_short for each in outcomes)
-    return replace(best, cut_short=cut_short)
+    return replace(best, cut_short=left_out or any(each.cut_short for each in outcomes))
 
 
 def carried_out(
     strategy: Strategy,
     cluster: Cluster,
     *,
-    oracle: bool = False,
     allowed: Callable[[Evaluation], bool] = lambda evaluation: True,
     score: Callable[[Evaluation], float] = iteration_s,
     expired: Callable[[], bool] = lambda: False,
-) -> Outcome:
-    """Return what a user of the strategy would get: the first plan of its own ranking that fits and is allowed.
+) -> Iterator[Outcome]:
+    """Yield what a user of the strategy would get: the first plan of its own ranking that fits and is allowed.
 
-    With `oracle` it is the best by `score` among the first `MOST_LOOKED_AT` plans of its ranking. `allowed` stands
-    for limits of the job, which most strategies know nothing of.
+    Then yield the oracle's: the best by `score` among the first `MOST_LOOKED_AT` plans of that ranking. `allowed`
+    stands for limits of the job, which most strategies know nothing of.
     """
     ranking, cut_short = _ranking(strategy, cluster, expired)
-    lost, broken, unlike = 0, 0, 0
-    best: tuple[float, Proposal, Plan, Evaluation] | None = None
+    best = Outcome(strategy=strategy, proposals=len(ranking), cut_short=cut_short)
+    least = math.inf
     for proposal in islice(ranking, MOST_LOOKED_AT):
         # What was proposed in time is looked at until one fits.
-        if best is not None and expired():
-            cut_short = True
+        if best.plan is not None and expired():
+            best = replace(best, cut_short=True)
             break
         try:
             plan = proposal.build()
             evaluation = evaluate(plan, cluster.scenario)
         except RequestError:
-            unlike += 1
-            continue
-        if not evaluation.fits:
-            lost += best is None
-            continue
-        if not allowed(evaluation):
-            broken += best is None
+            best = replace(best, inexpressible=best.inexpressible + 1)
             continue
         value = score(evaluation)
-        if best is None or value < best[0]:
-            best = (value, proposal, plan, evaluation)
-            if not oracle:
-                break
-    return Outcome(
-        strategy=strategy,
-        oracle=oracle,
-        plan=best[2] if best else None,
-        evaluation=best[3] if best else None,
-        estimate_s=best[1].estimate_s if best else None,
-        proposals=len(ranking),
-        out_of_memory=lost,
-        over_limits=broken,
-        inexpressible=unlike,
-        cut_short=cut_short,
-    )
+        if not evaluation.fits:
+            best = replace(best, out_of_memory=best.out_of_memory + (best.plan is None))
+        elif not allowed(evaluation):
+            best = replace(best, over_limits=best.over_limits + (best.plan is None))
+        elif value < least:
+            first, least = best.plan is None, value
+            best = replace(best, plan=plan, evaluation=evaluation, estimate_s=proposal.estimate_s)
+            if first:
+                yield best
+    if best.plan is None:
+        yield best
+    yield replace(best, oracle=True)
 
 
 def _ranking(strategy: Strategy, cluster: Cluster, expired: Callable[[], bool]) -> tuple[list[Proposal], bool]:

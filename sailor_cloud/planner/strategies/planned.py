@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Search, Status, StrategyRun
 from sailor_cloud.planner.documents import given_document, infeasible_document
-from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.goals import Target, figures_of, target_of
 from sailor_cloud.planner.strategies.cluster import clusters_of
@@ -16,34 +15,36 @@ from sailor_cloud.planner.strategies.strategy import Strategy
 from sailor_cloud.simulator import Evaluation, Scenario
 
 
-def plan_by(
+def plans_by(
     strategy: Strategy,
     scenario: Scenario,
     candidates: Candidates,
     *,
-    oracle: bool,
     elapsed_s: Callable[[], float],
     time_limit_s: float | None = None,
-) -> PlanDocument:
-    """Return the document of the plan that a strategy comes to; it is feasible at best, never proven.
+) -> Iterator[PlanDocument]:
+    """Yield the document of the plan that a strategy comes to, then of the one that our simulator chooses of its plans.
 
-    With `oracle` our simulator ranks its plans. `elapsed_s` is asked for the time since the start.
+    They are feasible at best, never proven. `elapsed_s` is asked for the time since the start; the time limit is one
+    for both.
     """
     target = target_of(scenario.job)
-    outcome = best_of(
+    for outcome in best_of(
         strategy,
         clusters_of(scenario, candidates),
-        oracle=oracle,
         allowed=lambda evaluation: keeps(target, evaluation, scenario.job.constraints.probability),
         score=lambda evaluation: float(figures_of(evaluation)[target.goal]),
         expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
-    )
-    search = Search(seconds=elapsed_s(), strategy=_run(outcome))
+    ):
+        yield _document(outcome, scenario, candidates, elapsed_s())
+
+
+def _document(outcome: Outcome, scenario: Scenario, candidates: Candidates, seconds: float) -> PlanDocument:
+    search = Search(seconds=seconds, cut_short=outcome.cut_short, strategy=_run(outcome))
     if outcome.plan is None or outcome.evaluation is None:
-        nothing = Answer(drafts=(), bound=None)
         message = _why(outcome) if candidates.pools else "no node of the job's resources can be used"
         why = Infeasibility(constraint="strategy", limit=None, needed=None, unit="", message=message)
-        return replace(infeasible_document(scenario, why, candidates.rejected, nothing, elapsed_s()), search=search)
+        return infeasible_document(scenario, why, candidates.rejected, search)
     used = {node.offer for node in outcome.plan.nodes}
     own = replace(scenario, offers={name: offer for name, offer in scenario.offers.items() if name in used})
     document = given_document(own, outcome.plan, outcome.evaluation)
@@ -66,7 +67,6 @@ def _run(outcome: Outcome) -> StrategyRun:
         out_of_memory=outcome.out_of_memory,
         over_limits=outcome.over_limits,
         inexpressible=outcome.inexpressible,
-        cut_short=outcome.cut_short,
     )
 
 

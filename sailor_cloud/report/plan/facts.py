@@ -99,12 +99,12 @@ def proof(document: PlanDocument) -> str:
         return "plan as given, not searched"
     if document.job.model is None and document.plan is not None:
         return "the cheapest place that the job allows for its command"
-    effort = f"searched {text.seconds(document.search.seconds)}"
+    ended = ", ended by the time limit" if document.search.cut_short else ""
+    effort = f"searched {text.seconds(document.search.seconds)}{ended}"
     run = document.search.strategy
     if run is not None and document.status is Status.FEASIBLE:
         whose = "our simulator's choice among its plans" if run.oracle else "its own choice"
-        ended = ", ended by the time limit" if run.cut_short else ""
-        return f"by {run.name}: {whose}, {run.out_of_memory} plans before it out of memory; {effort}{ended}"
+        return f"by {run.name}: {whose}, {run.out_of_memory} plans before it out of memory; {effort}"
     gap = document.optimality_gap
     if document.status is Status.INFEASIBLE:
         return f"infeasible; {effort}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import combinations, count, pairwise, product
 from pathlib import Path
@@ -77,7 +77,7 @@ def cluster(*args: str, **kwargs: str | int) -> Cluster:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_every_strategy_comes_to_a_plan_that_fits_and_always_to_the_same(strategy: Strategy) -> None:
-    first, second = (carried_out(strategy, cluster()) for _ in range(2))
+    first, second = (next(carried_out(strategy, cluster())) for _ in range(2))
     assert first.plan is not None
     assert first.evaluation is not None
     assert first.evaluation.fits
@@ -88,7 +88,7 @@ def test_every_strategy_comes_to_a_plan_that_fits_and_always_to_the_same(strateg
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_the_oracle_never_chooses_a_plan_slower_than_the_strategy_s_own(strategy: Strategy) -> None:
-    own, oracle = (carried_out(strategy, cluster(), oracle=which) for which in (False, True))
+    own, oracle = carried_out(strategy, cluster())
     assert own.evaluation is not None
     assert oracle.evaluation is not None
     assert oracle.evaluation.prediction.iteration_s_replay <= own.evaluation.prediction.iteration_s_replay
@@ -103,16 +103,16 @@ def test_what_knows_one_kind_of_gpu_uses_one(strategy: Strategy) -> None:
 
 def test_plans_that_do_not_fit_are_passed_over_and_counted() -> None:
     large = cluster("V100-16: 4", blocks=160, batch=256)
-    outcome = carried_out(strategy_named("amp"), large)
+    outcome = next(carried_out(strategy_named("amp"), large))
     assert outcome.evaluation is None or outcome.evaluation.fits
     assert outcome.out_of_memory > 0, "it has no model of memory"
 
 
 def test_plans_that_break_a_limit_are_passed_over_and_counted() -> None:
-    unlimited = carried_out(strategy_named("metis"), cluster())
+    unlimited = next(carried_out(strategy_named("metis"), cluster()))
     assert unlimited.evaluation is not None
     most = unlimited.evaluation.cost.usd_per_hour
-    limited = carried_out(strategy_named("metis"), cluster(), allowed=lambda e: e.cost.usd_per_hour < most)
+    limited = next(carried_out(strategy_named("metis"), cluster(), allowed=lambda e: e.cost.usd_per_hour < most))
     assert limited.over_limits > 0
     assert limited.evaluation is None or limited.evaluation.cost.usd_per_hour < most
 
@@ -126,7 +126,7 @@ def test_a_proposal_that_our_plans_can_t_state_is_counted_and_the_next_one_taken
         return [Proposal(estimate_s=0.0, build=refused), good]  # type: ignore[arg-type]
 
     made_up = Strategy(name="made-up", paper="", summary="", propose=propose)
-    outcome = carried_out(made_up, cluster())
+    outcome = next(carried_out(made_up, cluster()))
     assert (outcome.inexpressible, outcome.plan is not None) == (1, True)
 
 
@@ -139,9 +139,9 @@ def test_each_cluster_has_another_instance_type_and_the_one_of_most_usable_devic
 def test_a_strategy_gets_the_instance_type_that_suits_it_best() -> None:
     both = clusters("A100-40: 6", batch=24)
     for strategy in STRATEGIES:
-        each = [carried_out(strategy, one) for one in both]
+        each = [next(carried_out(strategy, one)) for one in both]
         times = [iteration_s(outcome.evaluation) for outcome in each if outcome.evaluation is not None]
-        best = best_of(strategy, both)
+        best = next(best_of(strategy, both))
         assert best.evaluation is not None
         assert iteration_s(best.evaluation) == min(times)
     assert len({machine.devices for machine in both[0].machines + both[1].machines}) == 2
@@ -149,13 +149,28 @@ def test_a_strategy_gets_the_instance_type_that_suits_it_best() -> None:
 
 def test_a_strategy_that_the_clock_ends_comes_to_the_best_of_what_it_has_proposed() -> None:
     looks = count()
-    outcome = best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: next(looks) >= 5)
+    outcome = next(best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: next(looks) >= 5))
     assert outcome.cut_short
     assert outcome.proposals == 5
     assert outcome.evaluation is not None
     assert outcome.evaluation.fits
-    at_once = best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: True)
+    at_once = next(best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: True))
     assert (at_once.plan, at_once.cut_short) == (None, True)
+
+
+def test_one_search_serves_a_strategy_and_its_oracle() -> None:
+    searches = []
+
+    def propose(given: Cluster) -> Iterable[Proposal]:
+        searches.append(given)
+        return strategy_named("metis").propose(given)
+
+    own, oracle = best_of(Strategy(name="counted", paper="", summary="", propose=propose), clusters("A100-40: 6"))
+    assert len(searches) == len(clusters("A100-40: 6")) > 1
+    assert (own.oracle, oracle.oracle) == (False, True)
+    assert own.evaluation is not None
+    assert oracle.evaluation is not None
+    assert iteration_s(oracle.evaluation) <= iteration_s(own.evaluation)
 
 
 def test_the_oracle_chooses_by_the_goal_of_the_job() -> None:
@@ -163,7 +178,7 @@ def test_the_oracle_chooses_by_the_goal_of_the_job() -> None:
         return evaluation.cost.usd_per_iteration
 
     fast, cheap = (
-        carried_out(strategy_named("atlas"), cluster(), oracle=True, score=score) for score in (iteration_s, usd)
+        list(carried_out(strategy_named("atlas"), cluster(), score=score))[1] for score in (iteration_s, usd)
     )
     assert fast.evaluation is not None
     assert cheap.evaluation is not None
@@ -173,7 +188,7 @@ def test_the_oracle_chooses_by_the_goal_of_the_job() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_no_strategy_has_a_plan_without_nodes(strategy: Strategy) -> None:
-    outcome = carried_out(strategy, cluster().part(()))
+    outcome = next(carried_out(strategy, cluster().part(())))
     assert (outcome.plan, outcome.proposals) == (None, 0)
 
 
