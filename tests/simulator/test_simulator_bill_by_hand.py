@@ -16,10 +16,11 @@ from sailor_cloud.errors import DataError
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job, NetworkAccess
 from sailor_cloud.model.offer import Confidence, Market, Provider, Terms
+from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.network import Network
 from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
-from sailor_cloud.simulator.bill import bill, checkpoint_s, hours
+from sailor_cloud.simulator.bill import bill, bucket_place, checkpoint_s, hours
 from sailor_cloud.simulator.layout import Layout, lay_out
 from sailor_cloud.simulator.money import (
     egress_usd_per_byte,
@@ -309,6 +310,7 @@ def test_what_is_paid_for_whole_at_a_stale_price_may_cost_a_fifth_more(per_hour:
     plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
     (line,) = [line for line in bill(lay_out(plan, scenario), {}, 1.0).lines if line.unit == "reserved hour"]
     assert (line.usd, line.worst_usd, line.stale) == (pytest.approx(usd), pytest.approx(1.2 * usd), True)
+    assert line.quantity == pytest.approx(10.0)
 
 
 def test_a_line_is_known_to_the_ledger_by_its_part_or_by_its_text() -> None:
@@ -368,7 +370,9 @@ def test_nodes_are_waited_for_before_a_run_and_not_before_an_hour_of_one(steps: 
     offer = dataclasses.replace(offer_in(scenario, CENTRAL, "A100-40"), terms=later)
     scenario = dataclasses.replace(scenario, offers={offer.id: offer})
     plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=2, microbatches=12)])
-    assert hours(lay_out(plan, scenario), 1.0).waiting == waiting
+    found = hours(lay_out(plan, scenario), 1.0)
+    assert found.waiting == waiting
+    assert found.duration == pytest.approx(found.total + waiting)
 
 
 def test_a_bucket_of_a_cloud_without_nodes_counts_as_in_the_first_zone_of_that_cloud() -> None:
@@ -431,3 +435,91 @@ def test_checkpoints_of_nodes_on_this_machine_cost_nothing() -> None:
     scenario = make_scenario(make_job(steps=1000))
     cost = bill(lay_out(two_stage_plan(scenario, 4), scenario), {}, 1.0)
     assert not [line for line in cost.lines if "checkpoint" in line.what and "standing still" not in line.what]
+
+
+def test_a_stage_with_two_ranges_of_layers_saves_both() -> None:
+    """The embedding has 49,152 parameters, a block 198,272, the head with its norm 33,024."""
+    scenario = scenario_of(make_job(model=TINY, resources=[GCP], steps=10))
+    offers = [offer_in(scenario, zone, "A100-40") for zone in (CENTRAL, WEST)]
+    plan = make_plan(scenario, [chain(0, offers, (0, 4, 8), microbatch_size=2, microbatches=12)])
+    (pipeline,) = plan.pipelines
+    first, second = pipeline.stages
+    stages = (
+        dataclasses.replace(first, first_layer=0, end_layer=3, later_ranges=((5, 7),)),
+        dataclasses.replace(second, first_layer=3, end_layer=5, later_ranges=((7, 8),)),
+    )
+    pipelines = (dataclasses.replace(pipeline, stages=stages),)
+    plan = dataclasses.replace(plan, pipelines=pipelines, pipeline_schedule=PipelineSchedule.INTERLEAVED)
+    # The first stage has the embedding and four blocks: 842,240 parameters of 12 bytes at 537.8 MB/s.
+    assert checkpoint_s(lay_out(plan, scenario)) == pytest.approx(10106880 / 537.8e6, rel=1e-3)
+
+
+def test_checkpoints_of_two_zones_leave_through_one_gateway() -> None:
+    """Both stages' 1,271,808 parameters of 12 bytes, every 36 s of an hour, go to another cloud: 1.5261696 GB."""
+    job = make_job(model=TINY, resources=[GCP], steps=1000)
+    changes = {
+        "cloud": job.cloud.model_copy(update={"network": NetworkAccess.PRIVATE}),
+        "checkpoint": job.checkpoint.model_copy(update={"every": 36.0, "to": "s3://theirs/checkpoints"}),
+    }
+    job = job.model_copy(update=changes)
+    shipped, scenario = make_scenario(job), scenario_of(job)
+    first = offer_in(scenario, CENTRAL, "A100-40")
+    second = dataclasses.replace(first, id="beside", zone="us-central1-b")
+    catalog = Catalog(
+        offers=OfferBook.of([first, second]),
+        accelerators=[shipped.catalog.accelerator("A100-40")],
+        zones=[shipped.catalog.zone(name) for name in (CENTRAL, "us-central1-b", "use1-az4")],
+        regions=[*shipped.catalog.regions(Provider("gcp")), *shipped.catalog.regions(Provider("aws"))],
+        services=services("gcp", "aws"),
+        interruptions=InterruptionTable([]),
+        recorded=tuple,
+        sources=(),
+    )
+    known = {first.id: first, second.id: second}
+    scenario = dataclasses.replace(scenario, catalog=catalog, offers=known, network=shipped.network)
+    plan = make_plan(scenario, [chain(0, [first, second], (0, 4, 8), microbatch_size=2, microbatches=12)])
+    (passed,) = lines_of(bill(lay_out(plan, scenario), {}, 3.6), "checkpoint", "checkpoints through NAT in us-central1")
+    assert passed.usd == pytest.approx(0.07630848)
+
+
+def test_a_folder_that_is_called_as_a_cloud_s_buckets_are_is_no_bucket() -> None:
+    offers = [offer_in(scenario_of(make_job(model=TINY, resources=[GCP])), CENTRAL, "A100-40")]
+
+    def nowhere(provider: Provider) -> tuple[str, str]:
+        raise AssertionError(provider)
+
+    assert bucket_place(offers, "gs", nowhere) is None
+    assert bucket_place(offers, "gs://mine/runs", nowhere) == (Provider("gcp"), "us-central1", CENTRAL)
+    assert bucket_place(offers, None, nowhere) == (Provider("gcp"), "us-central1", CENTRAL)
+
+
+def mixed(least_h: float, usd_per_hour: float, nodes: int) -> Cost:
+    """The bill of an hour's training on nodes that are paid for so long at least, and then one on demand at 10 USD."""
+    base = scenario_of(make_job(model=TINY, resources=[GCP], steps=1000))
+    terms = Terms(name="flex", nodes=nodes, least_s=3600.0 * least_h)
+    whole = dataclasses.replace(offer_in(base, CENTRAL, "A100-40"), id="a", terms=terms, usd_per_hour=usd_per_hour)
+    other = offer_in(base, WEST, "A100-40")
+    scenario = dataclasses.replace(base, offers={whole.id: whole, other.id: other})
+    bounds = (0, 2, 4, 8) if nodes == 2 else (0, 4, 8)
+    offers = [*([whole] * nodes), other]
+    plan = make_plan(scenario, [chain(0, offers, bounds, microbatch_size=2, microbatches=12)])
+    return bill(lay_out(plan, scenario), {}, 3.6)
+
+
+def test_a_node_beside_those_that_are_paid_whole_is_on_the_bill() -> None:
+    # Five hours at 4 USD; an hour of the other.
+    cost = mixed(5.0, 4.0, 1)
+    assert [line.usd for line in lines_of(cost, "compute", "")] == [pytest.approx(20.0), pytest.approx(10.0)]
+
+
+def test_several_nodes_are_paid_whole_only_where_that_is_more_than_they_take() -> None:
+    # Two nodes take 1.15 h each. At least an hour of each is 8 USD, less than what they take; 1.5 h are 12 USD.
+    whole = [line.usd for line in mixed(1.0, 4.0, 2).lines if line.unit == "reserved hour"]
+    assert whole == []
+    whole = [line.usd for line in mixed(1.5, 4.0, 2).lines if line.unit == "reserved hour"]
+    assert whole == [pytest.approx(12.0)]
+
+
+def test_nodes_that_cost_nothing_are_paid_for_by_the_hour() -> None:
+    cost = mixed(5.0, 0.0, 1)
+    assert [line.usd for line in lines_of(cost, "compute", "")] == [0.0, pytest.approx(10.0)]
