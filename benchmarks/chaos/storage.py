@@ -415,7 +415,8 @@ def report(found: dict[str, Any]) -> str:
         "- Faults are one at a time, but for files that are lost together. A disk that returns wrong data later is not "
         "tried; Terraform's own files are damaged as a group, and states and variables one by one as well.",
         "- A run without plan, journal and Terraform's folder is not confirmed until the user names a project or "
-        "region; what was bought elsewhere is then found by `reap` only, where it is asked to look.",
+        "region. If the ledger is lost too, what was bought elsewhere is found by `reap` only, where it is asked to "
+        "look.",
         "- Two machines that share no disk don't lock each other out. `reap` leaves the runs of others alone until "
         "they expire.",
         "",

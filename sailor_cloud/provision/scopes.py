@@ -118,11 +118,13 @@ class Places:
     """Where a run may have something, by everything that names it.
 
     `beside` are the kinds beside compute that it may have, None for all. `doubts` say why there may be other places.
+    `planned`: a plan of the run could be read.
     """
 
     scopes: Scopes
     beside: frozenset[str] | None
     doubts: tuple[str, ...]
+    planned: bool = True
 
 
 def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
@@ -151,7 +153,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
         own = f"{harm}, and nothing else in {folder.path} names its run: what was bought may bear another name"
         doubts = (*doubts, f"{own}; 'sailor-cloud reap' lists what any run has")
     if harm or not plans or any(may_have_data(plan.job) for plan in plans):
-        return Places(scopes=scopes, beside=None, doubts=doubts)
+        return Places(scopes=scopes, beside=None, doubts=doubts, planned=bool(plans))
     return Places(scopes=scopes, beside=frozenset(row.resource for row in rows), doubts=doubts)
 
 

@@ -11,11 +11,13 @@ import pytest
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, apart_document
 from factories.cloud_runs import INSTANCE, STOCKOUT, CloudRun, cloud_run, reached
+from factories.storage_faults import Damage, harm
 from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access.nodes import running_names
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
+from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.run.state import fold
 from sailor_cloud.testing.ec2_api import serve_ec2
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -172,3 +174,21 @@ def test_a_run_is_not_called_gone_while_one_cloud_does_not_answer(missing: dict[
         assert any("aws" in problem for problem in destroyed.problems), destroyed.problems
         assert "n0" not in _nodes(run), "the other cloud's nodes go all the same"
     run.assert_gone(run.destroy())
+
+
+@pytest.mark.parametrize("lost", ["terraform", "terraform/aws-us-east-1"])
+def test_what_the_ledger_charges_for_on_the_other_cloud_is_not_gone_because_one_cloud_is_empty(
+    lost: str, run: CloudRun
+) -> None:
+    """Nothing but the ledger knows of the node on AWS any more."""
+    obtained(run.apply())
+    for name in ("plan.json", "journal.jsonl", lost):
+        harm(run.run.folder.path / name, Damage.MISSING)
+    project, region = scopes_named("project", ["my-project"]), scopes_named("region", ["us-east-1"])
+    first = run.destroy(also=project)
+    assert _nodes(run) == ["n1"]
+    assert not first.clean
+    doubt = "the ledger charges for node n1, which no place that was asked has; --project or --region name others"
+    assert doubt in [place.problem for place in first.asked]
+    assert not run.destroy(also=project).clean
+    run.assert_gone(run.destroy(also=project | region))

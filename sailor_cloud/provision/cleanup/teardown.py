@@ -14,7 +14,15 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import ProvisionError, SailorError, of_system
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.apply.apply import open_driver, progress_of
-from sailor_cloud.provision.bookkeeping import NODE, capacity_key, ledger_key, open_capacity, open_node, priced
+from sailor_cloud.provision.bookkeeping import (
+    NODE,
+    capacity_key,
+    charged_nodes,
+    ledger_key,
+    open_capacity,
+    open_node,
+    priced,
+)
 from sailor_cloud.provision.cleanup.leftovers import (
     Destroyed,
     KeptBucket,
@@ -123,8 +131,8 @@ class _Teardown:
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
             at, swept = self.clock.now(), self.leftovers.sweep()
-            if not (swept.found or swept.silent or swept.problems or self.leftovers.places.doubts):
-                return self._destroyed(state, swept, at)
+            if not (swept.found or swept.silent or swept.problems or self._doubts(state)):
+                return self._destroyed(state, swept, at, ())
         if harm:
             self.problems.append(f"{harm}; what it lacks is made up for by looking everywhere")
             self.journal.append(Event.JOURNAL_DAMAGED, why=harm)
@@ -370,12 +378,13 @@ class _Teardown:
                 ended_at[capacity_key(row.capacity)] = now
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
+        doubts = self._doubts(state)
         with self.ledger.at_once():
             for key, at_time in ended_at.items():
                 self.ledger.close_item(key, at=at_time)
         self.journal.append_all(gone)
         unsure = [f"{row.resource} {row.key}" for row in self._state().live]
-        unsure += [*swept.problems, *self.leftovers.places.doubts]
+        unsure += [*swept.problems, *doubts]
         if swept.found:
             names = ", ".join(f"{resource.type} {resource.name}" for resource in swept.found)
             self.journal.append(Event.TEARDOWN_FAILED, message=f"still there: {names}")
@@ -383,15 +392,28 @@ class _Teardown:
             self.journal.append(Event.TEARDOWN_FAILED, message=f"not confirmed as gone: {'; '.join(unsure)}")
         else:
             self.journal.append(Event.TORN_DOWN, problems=self.problems)
-        return self._destroyed(self._state(), swept, at)
+        return self._destroyed(self._state(), swept, at, doubts)
 
-    def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime) -> Destroyed:
+    def _doubts(self, state: RunState) -> tuple[str, ...]:
+        """Say why there may be other places: also for a node that is charged for, and that no place has which is known.
+
+        A plan that can be read names all places.
+        """
+        doubts, known = self.leftovers.places.doubts, {row.key for row in state.resources if row.resource == NODE}
+        if self.leftovers.places.planned:
+            return doubts
+        charged = {line.key for line in self.ledger.lines() if line.open}
+        unseen = [node for node in charged_nodes(self.ledger) if ledger_key(node) in charged and node not in known]
+        why = "the ledger charges for node {}, which no place that was asked has; --project or --region name others"
+        return (*doubts, *(why.format(node) for node in unseen))
+
+    def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime, doubts: tuple[str, ...]) -> Destroyed:
         return Destroyed(
             resources=rows(state, swept),
             left=swept.found,
             problems=tuple(self.problems),
             kept=self._kept(state),
-            asked=asked_places(swept, self.leftovers.places.doubts, at),
+            asked=asked_places(swept, doubts, at),
         )
 
     def _kept(self, state: RunState) -> tuple[KeptResource, ...]:
