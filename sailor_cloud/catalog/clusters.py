@@ -105,6 +105,8 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
         named = (base or Path()) / Path(named).expanduser()
     inventory = named if isinstance(named, Inventory) else read_inventory(named)
     job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"cluster": inventory})})
+    if on is None and cluster is not None and not any(each.provider == inventory.scheduler for each in job.resources):
+        raise RequestError(f"nothing in the job uses the inventory {inventory.name}; add --on {inventory.scheduler}")
     if on is not None:
         if inventory.scheduler != on:
             raise RequestError(f"--on {on}, but the inventory {inventory.name} is of {inventory.scheduler}")
@@ -286,7 +288,7 @@ def _files(cluster: Inventory) -> Iterable[tuple[str, str, list[tuple[object, ..
             group.vcpus,
             group.memory_gib,
             "on-demand",
-            group.usd_per_hour,
+            group.usd_per_hour or 0.0,
             day,
             day,
             _SOURCE,
