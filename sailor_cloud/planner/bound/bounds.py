@@ -137,26 +137,29 @@ def _price(resources: Sequence[Resource], prices: Floats, name: str) -> float:
     return float(sum(price * each.each.get(name, 0.0) for price, each in zip(prices, resources, strict=True)))
 
 
-def iteration_bound_s(space: Space, target: Target) -> float:
+def iteration_bound_s(space: Space, target: Target, egress_usd: float = 0.0) -> float:
     """Return seconds that no iteration of a plan within the limits of a target undercuts.
 
     Money that is limited for an iteration or a run buys the fewer devices the longer an iteration takes at least, so
-    the bound is asked for again with what it was found to be.
+    the bound is asked for again with what it was found to be. `egress_usd`: what an iteration's traffic costs at least.
     """
-    resources = _resources(space)
+    resources, rates = offered(space), device_rates(space)
     seconds = max(_work_s(space, resources), work_bound_s(space))
     for _ in range(_PASSES):
-        usd_per_hour = _most_usd_per_hour(space, target, seconds)
-        if not np.isfinite(usd_per_hour) or not np.isfinite(seconds):
+        limits = spending(space, target, seconds, np.inf) if 0.0 < seconds < np.inf else []
+        if not limits:
             break
+        usd_per_hour = min(limit.usd_per_hour(egress_usd) for limit in limits)
+        if usd_per_hour <= 0.0:
+            return float("inf")
         before = seconds
-        seconds = max(seconds, _work_s(space, [*resources, Resource(each=_device_rates(space), limit=usd_per_hour)]))
+        seconds = max(seconds, _work_s(space, [*resources, Resource(each=rates, limit=usd_per_hour)]))
         if seconds <= before * _CLOSER:
             break
     return seconds
 
 
-def _resources(space: Space) -> list[Resource]:
+def offered(space: Space) -> list[Resource]:
     """Return what the devices of all zones, the number of nodes and the account's quotas allow."""
     found = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(_devices(space).items())]
     most = space.scenario.job.constraints.max_nodes
@@ -175,18 +178,34 @@ def _resources(space: Space) -> list[Resource]:
     return found
 
 
-def _most_usd_per_hour(space: Space, target: Target, seconds: float) -> float:
-    """Return what the nodes of a plan within the limits may cost per hour if an iteration takes so many seconds."""
-    steps, most = space.scenario.job.training.steps, np.inf
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """A limit on money: all nodes for `paid_s`, and the egress of so many iterations, cost at most `limit` USD."""
+
+    paid_s: float
+    iterations: float
+    limit: float
+
+    def usd_per_hour(self, egress_usd: float) -> float:
+        """Return the most that nodes may cost per hour beside the egress of each iteration."""
+        return (self.limit - self.iterations * egress_usd) * SECONDS_PER_HOUR / self.paid_s
+
+
+def spending(space: Space, target: Target, least_s: float, most_s: float) -> list[Spending]:
+    """Return the limits on money of plans within a target whose iterations take from `least_s` to `most_s`."""
+    steps, found = space.scenario.job.training.steps, []
     for limit in target.limits:
-        at_most = limit.at_most * (1.0 + TIE)
-        if limit.figure is Figure.USD_PER_HOUR:
-            most = min(most, at_most)
-        elif limit.figure is Figure.USD_PER_ITERATION:
-            most = min(most, at_most * SECONDS_PER_HOUR / seconds)
-        elif limit.figure is Figure.TOTAL_USD and steps is not None:
-            most = min(most, at_most * SECONDS_PER_HOUR / (steps * seconds + least_fixed_s(space)))
-    return most
+        match limit.figure:
+            case Figure.USD_PER_HOUR:
+                paid_s, iterations = SECONDS_PER_HOUR, SECONDS_PER_HOUR / most_s
+            case Figure.USD_PER_ITERATION:
+                paid_s, iterations = least_s, 1.0
+            case Figure.TOTAL_USD if steps is not None:
+                paid_s, iterations = steps * least_s + least_fixed_s(space), float(steps)
+            case _:
+                continue
+        found.append(Spending(paid_s=paid_s, iterations=iterations, limit=limit.at_most * (1.0 + TIE)))
+    return found
 
 
 def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
@@ -204,7 +223,7 @@ def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
         case Figure.NODES:
             return 1.0
         case Figure.USD_PER_ITERATION | Figure.TOTAL_USD:
-            rates = {name: rate / SECONDS_PER_HOUR for name, rate in _device_rates(space).items()}
+            rates = {name: rate / SECONDS_PER_HOUR for name, rate in device_rates(space).items()}
             work = device_seconds(space)
             usd = float(np.min([work[name] * rates[name] for name in sorted(work)], axis=0).sum()) * space.batch
             if close and np.isfinite(usd):
@@ -237,7 +256,7 @@ def _devices(space: Space) -> dict[str, float]:
     return found
 
 
-def _device_rates(space: Space) -> dict[str, float]:
+def device_rates(space: Space) -> dict[str, float]:
     """Return the least USD per hour of one device of each accelerator."""
     found: dict[str, float] = {}
     for pool, rate in zip(space.pools, space.rates, strict=True):

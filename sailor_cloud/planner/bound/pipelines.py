@@ -6,7 +6,7 @@ in flight. Every inequality is one that the replay keeps; docs/planner.md has th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.network import Link
+from sailor_cloud.planner.bound.placements import Placement
 from sailor_cloud.planner.space.space import Seat, Space, Stages
 from sailor_cloud.simulator import StageTable, boundary_pairs
 
@@ -78,49 +79,108 @@ class _Sized(NamedTuple):
     first_s: Floats
 
 
-def kinds_of(space: Space, count: Count, units: Mapping[str, int]) -> list[Kind]:
-    """Return the kinds of stages of a space; `units`: the price of a device of each accelerator."""
+def kinds_of(placement: Placement, count: Count, units: Mapping[str, int]) -> list[Kind]:
+    """Return the kinds of stages of a placement's pipelines; `units`: the price of a device of each accelerator."""
+    space = placement.space
     types: dict[tuple[str, str, str], int] = {}
     for index, pool in enumerate(space.pools):
         types.setdefault((pool.accelerator.name, pool.offer.instance_type, pool.offer.zone), index)
+    here = set(placement.pools)
     found: dict[tuple[str, int], list[int]] = {}
     for (name, *_), index in types.items():
         for tp in space.tp_degrees[index]:
-            found.setdefault((name, tp), []).append(index)
-    everywhere = tuple(types.values())
+            if index in here:
+                found.setdefault((name, tp), []).append(index)
+    rings = Rings(space, tuple(types.values()), count)
     return [
         Kind(
             tp=tp,
             units=units[name] * tp,
             pools=tuple(pools),
-            ring_s_per_byte=_ring_s_per_byte(space, pools, tp, everywhere, count),
+            ring_s_per_byte=rings.s_per_byte(pools, tp, placement.rings_cross),
         )
         for (name, tp), pools in sorted(found.items())
     ]
 
 
-def _ring_s_per_byte(space: Space, pools: list[int], tp: int, others: tuple[int, ...], count: Count) -> float:
-    """Return the least seconds per byte of a ring in one of so many pipelines, with a member on `tp` devices of a pool.
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """The least seconds per byte of all-reduces in plans of so many pipelines; `pools`: one of each type and zone.
 
-    A ring goes over a link from the member's node to another one, by as many pairs of devices as both nodes may have
-    members, or all its members stand on the node. Where each zone sums first, so do all its members there, and the
-    bytes of all rounds are no fewer.
+    A ring goes over a link from a member's node to another one, by as many pairs of devices as both nodes may have
+    members, or all its members stand on the node.
     """
-    members = count.least
-    if members < 2 or (space.scenario.job.training.sync_every or 1) > 1:
-        return 0.0
-    zones = len({space.pools[other].offer.zone for other in others}) if space.scenario.engine.zone_by_zone else 1
-    near = max(2, -(-members // zones))
-    links = [
-        space.link(here, there, same_node=False, pairs=pairs)
-        for here, there in product(pools, others)
-        for pairs in range(1, min(space.pools[here].devices, space.pools[there].devices, tp * count.most) + 1)
-    ]
-    links += [
-        space.link(here, here, same_node=True, pairs=tp) for here in pools if tp + near - 1 <= space.pools[here].devices
-    ]
-    message = space.scenario.engine.bucket_bytes / near
-    return 2.0 * (members - 1) / members * min(_s_per_byte(link, message) for link in links)
+
+    space: Space
+    pools: tuple[int, ...]
+    count: Count
+
+    def s_per_byte(self, here: Sequence[int], tp: int, cross: bool | None) -> float:
+        """Return those with a member on `tp` devices of one of some pools; `cross`: whether they leave its zone."""
+        if self.count.least < 2 or (self.space.scenario.job.training.sync_every or 1) > 1:
+            return 0.0
+        found = [self._in_zone(pool, tp) for pool in here] if cross is not True else []
+        if cross is not False:
+            found += [self._between_zones(pool, tp) for pool in here]
+        return min(found)
+
+    def _in_zone(self, pool: int, tp: int) -> float:
+        """Return those of rings in one zone."""
+        here, members = self.space.pools[pool], self.count.least
+        found = self._over_nodes(pool, tp, members)
+        if tp + members - 1 <= here.devices:
+            found = min(found, self._in_node(pool, tp, members))
+        return found
+
+    def _between_zones(self, pool: int, tp: int) -> float:
+        """Return those of rings over several zones, each of which sums first and then meets the others.
+
+        In the member's zone all members stand on its node and share its card, or nodes of the zone sum over a link.
+        """
+        space, here = self.space, self.space.pools[pool]
+        near = [other for other in self.pools if space.pools[other].offer.zone == here.offer.zone]
+        zones = len({space.pools[other].offer.zone for other in self.pools})
+        most = min(here.devices // tp, self.count.most - 1)
+        found = [
+            self._in_node(pool, tp, members) + self._across([pool], tp, members) / members
+            for members in range(1, most + 1)
+        ]
+        if self.count.most > 2:
+            least = max(2, -(-self.count.least // zones))
+            found.append(self._over_nodes(pool, tp, least) + 2.0 / self.count.most * self._across(near, tp, 1))
+        return min(found)
+
+    def _in_node(self, pool: int, tp: int, members: int) -> float:
+        """Return those of so many members on one node."""
+        if members < 2:
+            return 0.0
+        link = self.space.link(pool, pool, same_node=True, pairs=tp)
+        return 2.0 * (members - 1) / members * self._of(link, members)
+
+    def _over_nodes(self, pool: int, tp: int, members: int) -> float:
+        """Return those of at least so many members on several nodes of one zone."""
+        here, space = self.space.pools[pool], self.space
+        least = min(
+            self._of(space.link(pool, other, same_node=False, pairs=pairs), members)
+            for other in self.pools
+            if space.pools[other].offer.zone == here.offer.zone
+            for pairs in range(1, min(here.devices, space.pools[other].devices, tp * self.count.most) + 1)
+        )
+        return 2.0 * (members - 1) / members * least
+
+    def _across(self, pools: Sequence[int], tp: int, flows: int) -> float:
+        """Return those of a link from one of the pools of a zone to another zone; `flows` share its card."""
+        space, zone = self.space, self.space.pools[pools[0]].offer.zone
+        return min(
+            self._of(space.link(pool, other, same_node=False, pairs=pairs, flows=flows), self.count.least)
+            for pool, other in product(pools, self.pools)
+            if space.pools[other].offer.zone != zone
+            for pairs in range(1, min(tp, space.pools[pool].devices, space.pools[other].devices) + 1)
+        )
+
+    def _of(self, link: Link, members: int) -> float:
+        """Return those of messages of a ring with at least so many members."""
+        return _s_per_byte(link, self.space.scenario.engine.bucket_bytes / members)
 
 
 def _s_per_byte(link: Link, most: float) -> float:

@@ -1,6 +1,6 @@
 """Raises the bound on the iteration time: a time is refuted once no set of pipelines does the batch within it.
 
-The plans are split into branches by the ZeRO stage and the number of pipelines. In each, a linear programme chooses
+The plans are split into branches by placement, ZeRO stage and number of pipelines. In each, a linear programme chooses
 pipelines by their samples and the price of their devices. Column generation adds what the pricing problem finds.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from sailor_cloud.planner.bound.bounds import device_seconds, least_fixed_s
 from sailor_cloud.planner.bound.pipelines import Box, Count, Sizes, boxes, kinds_of
+from sailor_cloud.planner.bound.placements import Placement, Supply, placements
 from sailor_cloud.planner.bound.programme import Solution, linear
 from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.goals import Figure, Target
@@ -33,44 +34,48 @@ _PRICED, _FINEST = 0.03, 5
 
 @dataclass(slots=True)
 class Branch:
-    """Plans with a ZeRO stage and so many pipelines.
+    """Plans of a placement with a ZeRO stage and so many pipelines.
 
-    `units`: the price of a device of each accelerator, a whole number; all devices have `all_units`. `columns`: units
-    and samples of pipelines met so far, and the least time in which they were met. No plan takes `refuted_s`; that none
-    takes `open_s` could not be shown.
+    `units`: the price of a device of each accelerator, a whole number. `columns`: units and samples of pipelines met so
+    far, and the least time in which they were met. No plan takes `refuted_s`; that none takes `open_s` could not be
+    shown when none took `open_from_s`.
     """
 
-    space: Space
+    placement: Placement
+    target: Target
     count: Count
     units: Mapping[str, int]
-    all_units: int
-    columns: dict[tuple[int, int], float] = field(default_factory=dict)
     refuted_s: float = 0.0
     open_s: float = math.inf
+    open_from_s: float = 0.0
+    columns: dict[tuple[int, int], float] = field(default_factory=dict)
     _boxes: list[Box] = field(default_factory=list)
+
+    @property
+    def space(self) -> Space:
+        return self.placement.space
 
     @property
     def name(self) -> str:
         zero = f", ZeRO-{self.space.zero_stage}" if self.space.zero_stage else ""
-        return f"{self.count.least} to {self.count.most} pipelines{zero}"
-
-    def __post_init__(self) -> None:
-        kinds = kinds_of(self.space, self.count, self.units)
-        sizes = Sizes(self.space, self.count, kinds)
-        self._boxes = list(boxes(sizes, self.space.batch))
-        self.columns[min(kind.units for kind in kinds), 0] = 0.0
+        where = f", {self.placement.name}" if self.placement.name else ""
+        return f"{self.count.least} to {self.count.most} pipelines{zero}{where}"
 
     def raised(self, known_s: float) -> bool:
         """Try a higher time; return whether one is left to try below that of a known plan."""
         above = min(self.open_s, known_s)
         if above - self.refuted_s <= _CLOSED * known_s:
-            return False
+            # The longer an iteration takes at least, the fewer devices money buys.
+            if self.open_s >= known_s or self.refuted_s - self.open_from_s <= _CLOSED * known_s:
+                return False
+            above = known_s
+            self.open_s = math.inf
         share = _RAISED if self.open_s > known_s else 0.5
         seconds = self.refuted_s + share * (above - self.refuted_s)
         if self.refutes(seconds):
             self.refuted_s = seconds
         else:
-            self.open_s = seconds
+            self.open_s, self.open_from_s = seconds, self.refuted_s
         return True
 
     def halves(self) -> tuple[Branch, Branch]:
@@ -78,43 +83,60 @@ class Branch:
         least, most = self.count
         middle = (least + most) // 2
         low, high = (
-            Branch(self.space, count, self.units, self.all_units, refuted_s=self.refuted_s)
+            Branch(self.placement, self.target, count, self.units, refuted_s=self.refuted_s)
             for count in (Count(least, middle), Count(middle + 1, most))
         )
         return low, high
 
     def refutes(self, seconds: float) -> bool:
-        """Return whether no plan of the branch takes so little; False where this is not known."""
-        batch = self.space.batch
+        """Return whether no plan of the branch that takes more than `refuted_s` takes so little; False if not known."""
+        if not self._boxes:
+            kinds = kinds_of(self.placement, self.count, self.units)
+            self._boxes = list(boxes(Sizes(self.space, self.count, kinds), self.space.batch))
+            self.columns[min(kind.units for kind in kinds), 0] = 0.0
+        supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
+        batch, at_home = self.space.batch, 0 if supply is None else supply.at_home()
+        # Pipelines that cross zones are not among the columns.
+        numbers = self.count if self.placement.crossing is None else Count(0, self.count.most - 1)
+        fewest = min(units for units, _ in self.columns)
+        if supply is None or at_home < numbers.least * fewest:
+            return True
+        most = at_home - max(0, numbers.least - 1) * fewest
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
-            if len(columns) == 1:
+            if len(columns) == 1 and self.placement.crossing is None:
                 # At first as if every unit did its share of the batch.
-                unit = (1.0 - _FIRST) * batch / self.all_units
+                unit = (1.0 - _FIRST) * batch / at_home
             else:
-                solved = self._solved(columns)
+                solved = self._solved(columns, supply, numbers)
                 if -solved.cost >= batch * (1.0 - _ROUNDED):
                     return False
                 unit = float(solved.prices[0])
-            left = batch - unit * self.all_units
-            found = self._better(seconds, unit, min(left / number for number in self.count) - _ROUNDED * batch)
+            left = batch - supply.most(unit)
+            if left < 0.0 and not numbers.least:
+                return False
+            worth = min(left / number for number in numbers if number) - _ROUNDED * batch
+            found = self._better(seconds, unit, worth, most)
             if found is None:
                 return True
             self.columns[found] = seconds
 
-    def _solved(self, columns: Sequence[tuple[int, int]]) -> Solution:
-        """Return the most samples that the columns do together, as a cost below 0."""
+    def _solved(self, columns: Sequence[tuple[int, int]], supply: Supply, numbers: Count) -> Solution:
+        """Return the most samples that the columns do together, as a cost below 0; the first price is of a unit."""
         units, samples = np.array(columns, dtype=np.float64).T
-        ones = np.ones(len(units))
-        limits = np.array([self.all_units, self.count.most, -self.count.least], dtype=np.float64)
-        solved = linear(-samples, np.stack([units, ones, -ones]), limits)
+        ones, none = np.ones(len(units)), np.zeros((len(supply.limits), len(units)))
+        beside = np.zeros(len(supply.units))
+        rows = np.block(
+            [[units, -supply.units], [ones, beside], [-ones, beside], [none, supply.rows]],
+        )
+        limits = np.concatenate([[0.0, numbers.most, -numbers.least], supply.limits])
+        solved = linear(np.concatenate([-samples, -supply.samples]), rows, limits)
         assert solved is not None, "the cheapest stages without samples are a solution"
         return solved
 
-    def _better(self, seconds: float, unit: float, worth: float) -> tuple[int, int] | None:
+    def _better(self, seconds: float, unit: float, worth: float, most: int) -> tuple[int, int] | None:
         """Return the units and samples of the pipeline that is worth most beyond its units; None below `worth`."""
         best = None
-        most = self.all_units - (self.count.least - 1) * min(units for units, _ in self.columns)
         work = list(reversed(self._boxes))
         while work:
             self.space.known.deadline.check()
@@ -166,14 +188,14 @@ def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> 
     steps = space.scenario.job.training.steps
     match target.goal:
         case Figure.ITERATION_S:
-            return max(bound, proven_s(space, known_s, bound)[0])
+            return max(bound, proven_s(space, target, known_s, bound)[0])
         case Figure.DURATION_S if steps is not None:
             fixed_s = least_fixed_s(space)
-            return max(bound, steps * proven_s(space, known_s, (bound - fixed_s) / steps)[0] + fixed_s)
+            return max(bound, steps * proven_s(space, target, known_s, (bound - fixed_s) / steps)[0] + fixed_s)
     return bound
 
 
-def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, str]:
+def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:
     """Return seconds that no iteration undercuts, and which branch has them; `known_s`: of the best plan known.
 
     The weakest branch is raised, and halved where it can't be, until no time is left, until a branch of one number of
@@ -182,9 +204,9 @@ def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, st
     weakest: Branch | None = None
     try:
         stages = (space.at(stage) for stage in zero_stages(space))
-        every = [branch for there in stages for branch in branches(there, prices(there))]
+        every = [branch for there in stages for branch in branches(there, target, prices(there), known_s)]
         for branch in every:
-            branch.refuted_s = at_least_s
+            branch.refuted_s = max(branch.refuted_s, at_least_s)
         while True:
             weakest = min(every, key=lambda branch: branch.refuted_s)
             if weakest.raised(known_s):
@@ -199,18 +221,20 @@ def proven_s(space: Space, known_s: float, at_least_s: float) -> tuple[float, st
     return (at_least_s, "") if weakest is None else (weakest.refuted_s, weakest.name)
 
 
-def branches(space: Space, units: Mapping[str, int]) -> Iterator[Branch]:
-    """Yield the branches of a space at its ZeRO stage; together they hold all plans."""
-    rows = {pool.row: pool.accelerator.name for pool in space.pools}
-    devices = {row: space.candidates.rows[row].devices for row in rows}
-    everything = sum(units[name] * devices[row] for row, name in rows.items())
-    most = min(space.batch, sum(devices.values()))
-    least = 1
-    while least <= most:
-        # Numbers up to a power of two: a node that a ring fits in has a power of two of devices.
-        end = min(most, 1 << (least - 1).bit_length()) if least > 2 else least
-        yield Branch(space, Count(least, end), units, everything)
-        least = end + 1
+def branches(space: Space, target: Target, units: Mapping[str, int], known_s: float) -> Iterator[Branch]:
+    """Yield the branches of a space at its ZeRO stage; together they hold all plans within a target."""
+    for placement in placements(space):
+        refuted_s = placement.work_bound_s(target, units, known_s)
+        rows = {pool.row for pool in placement.space.pools}
+        most = min(space.batch, sum(space.candidates.rows[row].devices for row in rows))
+        least = placement.least_pipelines
+        while least <= most:
+            # Numbers up to a power of two: a node that a ring fits in has a power of two of devices.
+            end = min(most, 1 << (least - 1).bit_length()) if least > 2 else least
+            if placement.crossing is not None:
+                end = most
+            yield Branch(placement, target, Count(least, end), units, refuted_s=refuted_s)
+            least = end + 1
 
 
 def prices(space: Space) -> dict[str, int]:

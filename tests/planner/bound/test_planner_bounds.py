@@ -12,6 +12,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Sizes, kinds_of
+from sailor_cloud.planner.bound.placements import Placement, placements
 from sailor_cloud.planner.bound.proof import branches, proven_s
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
@@ -49,14 +50,21 @@ def random_job(dice: random.Random) -> Job:
 
 
 def random_shapes(space: Space, dice: random.Random) -> list[Shape]:
-    """Pipelines, equal or not, whose stages stand anywhere on up to four nodes, those of one layer often together."""
+    """Pipelines, equal or not, whose stages stand anywhere on up to four nodes, those of one layer often together.
+
+    Sometimes most pipelines keep to a zone each, often the same one.
+    """
     pools = [dice.randrange(len(space.pools)) for _ in range(dice.randint(1, 4))]
     free = {(pool, pools[:at].count(pool)): space.pools[pool].devices for at, pool in enumerate(pools)}
-    alike, shapes, made = dice.random() < 0.6, [], None
+    alike, shapes, made = dice.random() < 0.4, [], None
+    zones = sorted({space.pools[pool].offer.zone for pool in pools})
+    home = dice.choice(zones) if not alike and dice.random() < 0.7 else None
     for _ in range(dice.choice((1, 2, 2, 3, 4, 5, 8))):
         if made is None or not alike:
+            zone = home if dice.random() < 0.6 else dice.choice((None, *zones))
+            near = sorted(place for place in free if zone in (None, space.pools[place[0]].offer.zone))
             stages = dice.randint(1, min(space.layers, 4))
-            places = [dice.choice(sorted(free)) for _ in range(stages)]
+            places = [dice.choice(near) for _ in range(stages)]
             tps = [dice.choice(space.tp_degrees[pool]) if dice.random() < 0.3 else 1 for pool, _ in places]
             cut = (0, *sorted(dice.sample(range(1, space.layers), stages - 1)), space.layers)
             made = (places, tps, cut, dice.choice((1, 1, 2, 3, 4, 6, 8)))
@@ -102,19 +110,53 @@ def own_boxes(assessor: Assessor, floors: StageFloors, draft: Draft) -> np.ndarr
     return np.array(rows, dtype=np.float64).T
 
 
-def assert_in_reach(space: Space, draft: Draft, seconds: float, dice: random.Random) -> None:
-    """What the proof says of each pipeline, and of all together, allows a plan the time that it takes."""
+def placement_of(space: Space, draft: Draft) -> Placement:
+    """Where the nodes of a plan stand, as the proof sorts plans."""
+    zones = [[space.pools[slot.pool].offer.zone for slot in row.slots] for row in draft.pipelines]
+    held = [
+        {where[next(stage for stage, end in enumerate(row.cut[1:]) if layer < end)] for where, row in pairs}
+        for layer in range(space.layers)
+        if (pairs := list(zip(zones, draft.pipelines, strict=True)))
+    ]
+    every = list(placements(space))
+    whole = set().union(*zones)
+    if len(whole) == 1:
+        return next(each for each in every if each.rings_cross is False and each.name in ("", f"all in {min(whole)}"))
+    if all(len(each) > 1 for each in held):
+        return next(each for each in every if each.rings_cross)
+    home = next(each for each in held if len(each) == 1)
+    if all(home <= each for each in held):
+        return next(each for each in every if each.home in home)
+    return next(each for each in every if each.rings_cross is None and each.home is None)
+
+
+def assert_in_reach(space: Space, draft: Draft, figures: dict[Figure, float], dice: random.Random) -> None:
+    """What the proof says of each pipeline, and of all together, allows a plan the time and the money that it takes."""
+    seconds = float(figures[Figure.ITERATION_S])
+    figure = dice.choice((Figure.USD_PER_HOUR, Figure.USD_PER_ITERATION, Figure.TOTAL_USD))
+    target = Target(goal=Figure.ITERATION_S, limits=(Limit(name="", figure=figure, at_most=float(figures[figure])),))
     units = {pool.accelerator.name: 1 for pool in space.pools}
-    branch = next(each for each in branches(space, units) if each.count.most >= len(draft.pipelines))
-    sizes = Sizes(space, branch.count, kinds_of(space, branch.count, units))
+    placement = placement_of(space, draft)
+    branch = next(
+        each
+        for each in branches(space, target, units, seconds)
+        if each.placement.name == placement.name and each.count.most >= len(draft.pipelines)
+    )
+    assert branch.count.least <= len(draft.pipelines)
+    assert branch.refuted_s <= seconds * (1 + 1e-9)
+    here = branch.placement
+    sizes = Sizes(here.space, branch.count, kinds_of(here, branch.count, units))
     for pipeline in {row.cut: row for row in draft.pipelines}.values():
+        if here.home is not None and {space.pools[slot.pool].offer.zone for slot in pipeline.slots} != {here.home}:
+            continue
         size, taken = pipeline.microbatch_size, sum(slot.tp for slot in pipeline.slots)
         for box in (Box(sizes, size, size), Box(sizes, dice.randint(1, size), size + dice.randint(0, 3))):
             samples = size * pipeline.microbatches
             assert box.floor_units(samples, seconds, taken + 1) <= taken
             assert box.least_units(samples, seconds, taken + 1) <= taken
     if dice.random() < 0.2:
-        assert not branch.refutes(seconds)
+        branch.refuted_s = max(branch.refuted_s, dice.choice((0.0, 0.5, 0.99)) * seconds)
+        assert not branch.refutes(seconds * (1 + 1e-9))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -144,7 +186,7 @@ def test_no_plan_is_cheaper_than_the_ranges_of_its_pipelines_or_sooner_than_the_
             nearest = max(nearest, least / found[Figure.USD_PER_ITERATION])
             plans += 1
             if plans % 10 == 0:
-                assert_in_reach(space, draft, found[Figure.ITERATION_S], dice)
+                assert_in_reach(space, draft, found, dice)
     assert plans > JOBS * PLANS / 4
     assert nearest > 0.9
 
@@ -165,6 +207,32 @@ def test_money_that_buys_fewer_devices_raises_the_bound():
     assert found[1] > 1.2 * free
     assert found[3] > found[2] > free
     assert found[4] > free
+
+
+def test_money_for_one_zone_alone_leaves_no_plan_whose_all_reduces_cross_zones():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    units = {pool.accelerator.name: 1 for pool in space.pools}
+    one, _, crossing, *_ = placements(space)
+    limit = Limit(name="", figure=Figure.USD_PER_ITERATION, at_most=0.031)
+    target = Target(goal=Figure.ITERATION_S, limits=(limit,))
+    assert (one.name, crossing.name) == ("all in us-central1-a", "every all-reduce between zones")
+    # 1.63 GB of gradients go each way, for 0.01 USD per GiB.
+    assert crossing.egress_usd == pytest.approx(2 * 1_629_724_672 * 0.01 / 2**30)
+    assert one.work_bound_s(target, units, 9.0) < 3.0
+    assert crossing.work_bound_s(target, units, 9.0) > 50.0
+
+
+def test_money_refutes_what_devices_alone_do_not():
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"]))
+    limit = Limit(name="", figure=Figure.USD_PER_HOUR, at_most=20.0)
+    poor, rich = (
+        next(iter(branches(space, Target(goal=Figure.ITERATION_S, limits=limits), {"A100-40": 5, "V100-16": 2}, 9.0)))
+        for limits in ((limit,), ())
+    )
+    assert poor.refuted_s > 1.5 * rich.refuted_s
+    poor.refuted_s = rich.refuted_s = 0.0
+    assert poor.refutes(3.5)
+    assert not rich.refutes(3.5)
 
 
 def test_a_number_of_nodes_raises_the_bound():
@@ -214,11 +282,11 @@ def test_the_proof_raises_the_bound_up_to_a_plan_at_most():
     )
     known_s = replayed(draft, evaluate(to_plan(space, draft), space.scenario))[Figure.ITERATION_S]
     work_s = work_bound_s(space)
-    bound_s, branch = proven_s(space, known_s, work_s)
+    bound_s, branch = proven_s(space, SOONEST, known_s, work_s)
     assert 1.02 * work_s < bound_s <= known_s
     assert "pipelines" in branch
     space.known.deadline.at_s = -1.0
-    assert proven_s(space, known_s, work_s)[0] == work_s
+    assert proven_s(space, SOONEST, known_s, work_s)[0] == work_s
 
 
 def test_a_branch_is_halved_where_it_can_t_be_raised():
@@ -231,7 +299,7 @@ def test_a_branch_is_halved_where_it_can_t_be_raised():
             resources__0__accelerators={"A100-40": 32},
         )
     ).at(1)
-    *_, whole = branches(space, {"A100-40": 1})
+    *_, whole = branches(space, SOONEST, {"A100-40": 1}, 1.0)
     low, high = whole.halves()
     assert whole.count == (17, 32)
     assert (low.count, high.count) == ((17, 24), (25, 32))

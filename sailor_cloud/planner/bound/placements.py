@@ -1,0 +1,217 @@
+"""Where the nodes of a plan may stand, as branches of the proof: in one zone, or in several, which costs egress.
+
+If nodes stand in several zones, either every layer is in two of them, or some layer is in one zone alone, its home.
+Then all pipelines go through home. Either another layer is in other zones alone, so that every pipeline crosses, or
+pipelines that do not cross stand at home, and what crosses pays for its samples and for the all-reduces of its layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sailor_cloud.planner.bound.bounds import (
+    Resource,
+    device_rates,
+    device_seconds,
+    iteration_bound_s,
+    offered,
+    spending,
+)
+from sailor_cloud.planner.bound.programme import linear
+from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.units import SECONDS_PER_HOUR
+
+Floats = NDArray[np.float64]
+
+# By what factor a bound from work alone is raised at once.
+_STEP = 1.01
+_ROUNDED = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """What pipelines over several zones pay at least.
+
+    `sample_usd`: of a sample's tensors over a cut. `layer_usd`: of the all-reduce of each layer, shape [layers].
+    """
+
+    sample_usd: float
+    layer_usd: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Plans whose nodes stand in zones of a space in one way.
+
+    `rings_cross`: whether all-reduces go from zone to zone; None where some may. `egress_usd`: of an iteration, at
+    least. `home`: the zone of all pipelines that do not cross; those that do are of `crossing` and leave some work to
+    other zones.
+    """
+
+    name: str
+    space: Space
+    rings_cross: bool | None = None
+    egress_usd: float = 0.0
+    home: str | None = None
+    crossing: Crossing | None = None
+
+    @property
+    def least_pipelines(self) -> int:
+        """An all-reduce has two members to go from zone to zone, and pipelines that cross stand beside others."""
+        return 2 if self.rings_cross or self.crossing is not None else 1
+
+    @property
+    def pools(self) -> list[int]:
+        """The pools of pipelines that the pricing problem makes."""
+        return [number for number, pool in enumerate(self.space.pools) if self.home in (None, pool.offer.zone)]
+
+    def work_bound_s(self, target: Target, units: Mapping[str, int], known_s: float) -> float:
+        """Return seconds that no iteration of these plans undercuts, from work alone; no search beyond `known_s`."""
+        seconds = iteration_bound_s(self.space, target, self.egress_usd)
+        while self.crossing is not None and seconds < known_s:
+            supply = Supply.of(self, target, units, seconds, seconds * _STEP)
+            if supply is not None and supply.most_work() >= self.space.batch:
+                break
+            seconds *= _STEP
+        return seconds
+
+
+def placements(space: Space) -> Iterator[Placement]:
+    """Yield placements that hold all plans of a space together."""
+    zones = sorted({pool.offer.zone for pool in space.pools})
+    if len(zones) == 1:
+        yield Placement(name="", space=space, rings_cross=False)
+        return
+    for zone in zones:
+        kept = [number for number, pool in enumerate(space.pools) if pool.offer.zone == zone]
+        yield Placement(name=f"all in {zone}", space=space.part(kept, zero_stage=space.zero_stage), rings_cross=False)
+    crossing = _crossing(space)
+    yield Placement(
+        name="every all-reduce between zones",
+        space=space,
+        rings_cross=True,
+        egress_usd=float(crossing.layer_usd.sum()),
+    )
+    yield Placement(name="every pipeline over several zones", space=space, egress_usd=crossing.sample_usd * space.batch)
+    for zone in zones:
+        yield Placement(name=f"some pipelines from {zone} to other zones", space=space, home=zone, crossing=crossing)
+
+
+def _crossing(space: Space) -> Crossing:
+    """Return the least egress of what crosses zones, whichever they are."""
+    one_of = {pool.offer.zone: number for number, pool in enumerate(space.pools)}
+    # There and back: an all-reduce of members in two zones sends its bytes once each way, in more zones more.
+    both_ways = min(
+        space.usd_per_byte(src, dst) + space.usd_per_byte(dst, src) for src, dst in combinations(one_of.values(), 2)
+    )
+    tables = [
+        space.table(pool, tp, 1)
+        for pool in {pool.accelerator.name: number for number, pool in enumerate(space.pools)}.values()
+        for tp in space.tp_degrees[pool]
+    ]
+    layers = np.min([np.diff(table.gradient_prefix_bytes) for table in tables], axis=0)
+    tied = max(table.gradient_bytes_per_parameter * table.tied_parameters * table.tp for table in tables)
+    # A tied weight is at both ends of the model, and summed once.
+    layers[0] = max(0.0, layers[0] - tied)
+    if (space.scenario.job.training.sync_every or 1) > 1:
+        layers = np.zeros_like(layers)
+    inner = min(float(table.boundary_bytes[1:-1].min(initial=np.inf)) for table in tables)
+    return Crossing(sample_usd=both_ways * inner if np.isfinite(inner) else np.inf, layer_usd=both_ways * layers)
+
+
+@dataclass(slots=True)
+class Supply:
+    """The devices that plans of a placement may have at once, and the samples that pipelines do which cross zones.
+
+    Columns are the devices of each accelerator. With a home they are followed by devices elsewhere, as if busy all the
+    time, and by samples that cross. `units`: what a column adds to the units of pipelines at home; `samples`: to those
+    done. `near`: the number of columns of devices at home.
+    """
+
+    units: Floats
+    samples: Floats
+    rows: Floats
+    limits: Floats
+    near: int
+
+    @classmethod
+    def of(
+        cls, placement: Placement, target: Target, units: Mapping[str, int], least_s: float, most_s: float
+    ) -> Supply | None:
+        """Return the supply of plans whose iterations take from `least_s` to `most_s`; None where all are too dear."""
+        space, egress_usd = placement.space, placement.egress_usd
+        rates = device_rates(space)
+        each = np.array([float(units[name]) for name in sorted(rates)])
+        rate = np.array([rates[name] for name in sorted(rates)])
+        money = spending(space, target, least_s, most_s)
+        rows, limits = _taken(offered(space), sorted(rates))
+        money_limits = [limit.usd_per_hour(egress_usd) for limit in money]
+        if min(money_limits, default=0.0) < 0.0:
+            return None
+        if placement.crossing is None:
+            rows, limits = np.vstack([rows, *[rate] * len(money)]), np.concatenate([limits, money_limits])
+            return cls(each, np.zeros(len(each)), rows, limits, len(each))
+        home = space.part(placement.pools, zero_stage=space.zero_stage)
+        near, near_limits = _taken(offered(home), sorted(rates))
+        absent = np.diag([float(name not in device_rates(home)) for name in sorted(rates)])
+        work = device_seconds(space)
+        # The least units that a sample of each layer takes.
+        layer = np.min([units[name] * work[name] for name in sorted(rates)], axis=0) / most_s
+        paid = zip(placement.crossing.layer_usd, layer, strict=True)
+        per_unit_usd = min((usd / taken for usd, taken in paid if taken > 0.0), default=0.0) / space.batch
+        none, zero = np.zeros((len(each), len(each))), np.zeros(len(each))
+        per_usd = [limit.iterations * SECONDS_PER_HOUR / limit.paid_s for limit in money]
+        every_row = [
+            np.hstack([rows, rows, np.zeros((len(rows), 1))]),
+            np.hstack([near, np.zeros((len(near), len(each) + 1))]),
+            np.hstack([absent, none, np.zeros((len(each), 1))]),
+            # Elsewhere no more is done than all work of what crosses.
+            np.concatenate([zero, each, [-layer.sum()]]),
+            np.concatenate([zero, zero, [1.0]]),
+            *(
+                np.concatenate([rate, rate + usd * per_unit_usd * each, [usd * placement.crossing.sample_usd]])
+                for usd in per_usd
+            ),
+        ]
+        return cls(
+            np.concatenate([each, each, [-layer.sum()]]),
+            np.concatenate([zero, zero, [1.0]]),
+            np.vstack(every_row),
+            np.concatenate([limits, near_limits, zero, [0.0, space.batch], money_limits]),
+            len(each),
+        )
+
+    def at_home(self) -> int:
+        """Return the most units of pipelines that the pricing problem makes."""
+        return int(self._most(self.units[: self.near]) * (1.0 + _ROUNDED))
+
+    def most(self, unit: float) -> float:
+        """Return the most that the supply is worth where a unit of a device is worth so many samples."""
+        return self._most(unit * self.units + self.samples)
+
+    def most_work(self) -> float:
+        """Return the samples that devices do which are busy all the time, where some samples cross zones."""
+        return self._most(np.append(self.units[:-1], 0.0)) / -float(self.units[-1])
+
+    def _most(self, worth: Floats) -> float:
+        """Return the most that the first columns are worth, by prices of the rows that cover each column."""
+        rows = self.rows[:, : len(worth)]
+        solved = linear(-worth, rows, self.limits)
+        assert solved is not None, "no devices at all are a solution"
+        # However the solver rounded, what its prices do not cover is worth something for as many as there may be.
+        missing = np.maximum(0.0, worth - solved.prices @ rows)
+        least = np.where(rows > 0.0, self.limits[:, None] / np.where(rows > 0.0, rows, 1.0), np.inf)
+        alone = least[(rows >= 0.0).all(axis=1)].min(axis=0)
+        return float(solved.prices @ self.limits + missing @ np.where(missing > 0.0, alone, 0.0))
+
+
+def _taken(resources: Sequence[Resource], names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Return how much of each resource a device of each accelerator takes, and the limits."""
+    rows = np.array([[each.each.get(name, 0.0) for name in names] for each in resources])
+    return rows, np.array([each.limit for each in resources])
