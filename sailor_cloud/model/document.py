@@ -548,15 +548,19 @@ class PlanDocument(Shown):
         return dict(bought.most_common())
 
     def check_offers(self) -> None:
-        """Raise RequestError unless every node is of an offer that the inputs describe."""
+        """Raise RequestError unless every node is of an offer in the inputs, and every stage on a node of the plan."""
+        if self.plan is None:
+            return
         described = self.inputs.hardware_by_id()
-        unknown = [
+        problems = [
             Problem(path=f"plan.nodes[{index}]", message=f"is of {node.offer!r}, which inputs don't describe")
-            for index, node in enumerate(() if self.plan is None else self.plan.nodes)
+            for index, node in enumerate(self.plan.nodes)
             if node.offer not in described
-        ]
-        if unknown:
-            raise RequestError(unknown)
+        ] + self.plan.device_problems()
+        if not self.plan.pipelines:
+            problems.append(Problem(path="plan.pipelines", message="are none"))
+        if problems:
+            raise RequestError(problems)
 
     def shown_facts(self) -> list[tuple[str, str]]:
         facts = [("plan", self.job.name), ("status", self.status.value)]

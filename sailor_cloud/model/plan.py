@@ -178,7 +178,7 @@ class Plan:
 
     def check(self, *, layers: int, global_batch_size: int) -> None:
         """Raise RequestError unless every layer of every pipeline is covered once, on devices that exist once."""
-        problems = [*self._cover_problems(layers), *self._turn_problems(), *self._device_problems()]
+        problems = [*self._cover_problems(layers), *self._turn_problems(), *self.device_problems()]
         if self.global_batch_size != global_batch_size:
             problems.append(
                 Problem(
@@ -235,7 +235,7 @@ class Plan:
                 problems.append(Problem(path=where, message=message, hint=hint))
         return problems
 
-    def _device_problems(self) -> list[Problem]:
+    def device_problems(self) -> list[Problem]:
         problems = []
         nodes = {node.id: node for node in self.nodes}
         used: set[tuple[str, int]] = set()

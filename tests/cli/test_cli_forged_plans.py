@@ -328,6 +328,25 @@ def test_a_node_of_an_offer_that_the_file_does_not_describe_is_one_clear_error(
     assert answer.stderr.splitlines() == ["error: plan.nodes[0]: is of 'nowhere', which inputs don't describe"]
 
 
+@pytest.mark.parametrize(
+    ("forge", "said"),
+    [
+        (put("plan.pipelines.0.stages.0.node", "nobody"), "plan.pipelines[0].stages[0]: names unknown node 'nobody'"),
+        (put("plan.pipelines", []), "plan.pipelines: are none"),
+    ],
+)
+@pytest.mark.parametrize("form", ["sailor-artifact", "torchtitan", "skypilot", "slurm"])
+def test_a_plan_whose_stages_are_on_no_node_is_not_exported(
+    form: str, forge: Forgery, said: str, tmp_path: Path
+) -> None:
+    raw = json.loads(plans()["gcp"].to_json())
+    forge(raw)
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    answer = called("export", "plan.json", "--format", form, cwd=tmp_path)
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines() == [f"error: {said}"]
+
+
 def test_a_choice_that_a_file_does_not_hold_is_one_clear_error() -> None:
     planned = plans()["gcp"]
     empty = Decision(chosen=Pick.CHEAPEST, asked=None, choices=(), left_out=())

@@ -131,7 +131,7 @@ class _Teardown:
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
             at, swept = self.clock.now(), self.leftovers.sweep()
-            if not (swept.found or swept.silent or swept.problems or self._doubts(state)):
+            if not (swept.found or swept.silent or swept.problems or self._doubts(state) or _again(state, swept)):
                 return self._destroyed(state, swept, at, ())
         if harm:
             self.problems.append(f"{harm}; what it lacks is made up for by looking everywhere")
@@ -199,12 +199,10 @@ class _Teardown:
 
     def _also_found(self, state: RunState, before: CloudSweep) -> RunState:
         """Write down what the journal does not name, or calls gone, and which was found all the same."""
-        live = [found for found in before.found if found.type != FOLDER]
-        again = [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
         new = unknown(state, (*before.found, *before.stays, *before.silent))
         self.journal.append_all(
             [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]
-            + [Draft(event=Event.CREATED, resource=row.resource, key=row.key) for row in again]
+            + [Draft(event=Event.CREATED, resource=row.resource, key=row.key) for row in _again(state, before)]
         )
         return self._state()
 
@@ -430,6 +428,12 @@ class _Teardown:
             else KeptBucket(name=row.data["name"]).row(row.resource, monthly)
             for row in kept
         )
+
+
+def _again(state: RunState, swept: CloudSweep) -> list[ResourceState]:
+    """Return what the journal calls gone and a look has found."""
+    live = [found for found in (*swept.found, *swept.stays) if found.type != FOLDER]
+    return [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
 
 
 def _may_have_state(root: Root) -> bool:

@@ -27,6 +27,8 @@ from factories.storage_faults import (
 )
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event
+from sailor_cloud.run.state import fold
 from sailor_cloud.testing.mock_cloud import in_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("damaged folders")]
@@ -99,6 +101,19 @@ def test_the_receipt_lists_every_place_and_kind_with_the_time_at_which_it_was_as
     assert named
     assert all(place["asked_at"] and not place["problem"] for place in receipt["asked"])
     assert all(place["asked_at"] >= row["created_at"] for place in receipt["asked"] for row in receipt["resources"])
+
+
+def test_a_bucket_that_the_journal_calls_gone_and_that_is_there_is_told(run: Bought) -> None:
+    journal = run.run.journal()
+    for row in fold(journal.entries()).resources:
+        journal.append(Event.GONE, resource=row.resource, key=row.key)
+    journal.append(Event.TORN_DOWN)
+    kept = run.results()
+    answer = called("down", run.run.run.run_id)
+    assert (answer.code, run.left(), run.results()) == (0, (), kept), answer.text
+    assert "; 1 kept on purpose" in answer.text
+    again = called("down", run.run.run.run_id)
+    assert "; 1 kept on purpose" in again.text
 
 
 def test_a_region_that_does_not_answer_is_not_confirmed_and_the_others_are(run: Bought) -> None:
