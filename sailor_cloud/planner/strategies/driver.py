@@ -42,6 +42,22 @@ def iteration_s(evaluation: Evaluation) -> float:
     return evaluation.prediction.iteration_s_replay
 
 
+def computing_s(plan: Plan, cluster: Cluster) -> float:
+    """Return the seconds that the busiest stage computes in an iteration; no iteration takes less."""
+    accelerators = {node.id: cluster.scenario.offers[node.offer].accelerator for node in plan.nodes}
+    stages = {
+        (
+            pipeline.microbatches,
+            (stage.first_layer, stage.end_layer),
+            (accelerators[stage.node], len(stage.devices), pipeline.microbatch_size, stage.recompute, plan.zero_stage),
+        )
+        for pipeline in plan.pipelines
+        for stage in pipeline.stages
+    }
+    known = [(count, layers, cluster.table(*of)) for count, layers, of in stages]
+    return max(count * float(table.compute_s(*layers)) for count, layers, table in known if table is not None)
+
+
 def best_of(
     strategy: Strategy,
     clusters: Sequence[Cluster],
@@ -82,7 +98,7 @@ def carried_out(
     """
     ranking, cut_short = _ranking(strategy, cluster, expired)
     best = Outcome(strategy=strategy, proposals=len(ranking), cut_short=cut_short)
-    least = math.inf
+    least, bounded = math.inf, score is iteration_s and cluster.scenario.engine.formulas is None
     for proposal in islice(ranking, MOST_LOOKED_AT):
         # What was proposed in time is looked at until one fits.
         if best.plan is not None and expired():
@@ -90,6 +106,8 @@ def carried_out(
             break
         try:
             plan = proposal.build()
+            if bounded and computing_s(plan, cluster) >= least:
+                continue
             evaluation = evaluate(plan, cluster.scenario)
         except RequestError:
             best = replace(best, inexpressible=best.inexpressible + 1)

@@ -112,10 +112,16 @@ class _Search:
     def _toured(self, grouping: Grouping) -> Grouping:
         """Return the groups in the order of the shortest open tour."""
         if len(grouping) <= MOST_TOURED:
-            return min(
-                permutations(grouping),
-                key=lambda order: sum(self._hop_s(a, b) for a, b in pairwise(order)),
-            )
+            known: dict[tuple[int, int], float] = {}
+
+            def hop_s(a: int, b: int) -> float:
+                if (a, b) not in known:
+                    known[a, b] = self._hop_s(grouping[a], grouping[b])
+                return known[a, b]
+
+            orders = permutations(range(len(grouping)))
+            best = min(orders, key=lambda order: sum(hop_s(a, b) for a, b in pairwise(order)))
+            return tuple(grouping[number] for number in best)
         left = list(grouping)
         order = [left.pop(0)]
         while left:

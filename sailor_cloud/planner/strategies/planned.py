@@ -8,9 +8,9 @@ from dataclasses import replace
 from sailor_cloud.model.document import Infeasibility, PlanDocument, Search, Status, StrategyRun
 from sailor_cloud.planner.documents import given_document, infeasible_document
 from sailor_cloud.planner.space.candidates import Candidates
-from sailor_cloud.planner.space.goals import Target, figures_of, target_of
+from sailor_cloud.planner.space.goals import Figure, Target, figures_of, target_of
 from sailor_cloud.planner.strategies.cluster import clusters_of
-from sailor_cloud.planner.strategies.driver import Outcome, best_of
+from sailor_cloud.planner.strategies.driver import Outcome, best_of, iteration_s
 from sailor_cloud.planner.strategies.strategy import Strategy
 from sailor_cloud.simulator import Evaluation, Scenario
 
@@ -33,7 +33,9 @@ def plans_by(
         strategy,
         clusters_of(scenario, candidates),
         allowed=lambda evaluation: keeps(target, evaluation, scenario.job.constraints.probability),
-        score=lambda evaluation: float(figures_of(evaluation)[target.goal]),
+        score=iteration_s
+        if target.goal is Figure.ITERATION_S
+        else lambda evaluation: float(figures_of(evaluation)[target.goal]),
         expired=lambda: time_limit_s is not None and elapsed_s() >= time_limit_s,
     ):
         yield _document(outcome, scenario, candidates, elapsed_s())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import combinations, count, pairwise, product
+from itertools import combinations, count, islice, pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +34,10 @@ from sailor_cloud.planner.strategies import (
     varuna,
 )
 from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, clusters_of, even_cuts, shares
-from sailor_cloud.planner.strategies.driver import best_of, carried_out, iteration_s
+from sailor_cloud.planner.strategies.driver import best_of, carried_out, computing_s, iteration_s
 from sailor_cloud.planner.strategies.grid import even_microbatches
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
-from sailor_cloud.simulator import Evaluation, Scenario
+from sailor_cloud.simulator import Evaluation, Scenario, evaluate
 
 JOB = """
 name: small
@@ -156,6 +156,25 @@ def test_a_strategy_that_the_clock_ends_comes_to_the_best_of_what_it_has_propose
     assert outcome.evaluation.fits
     at_once = next(best_of(strategy_named("metis"), clusters("A100-40: 6", batch=24), expired=lambda: True))
     assert (at_once.plan, at_once.cut_short) == (None, True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+def test_no_iteration_takes_less_than_its_busiest_stage_computes(strategy: Strategy) -> None:
+    mixed = cluster("A100-40: 2, V100-16: 4", batch=24)
+    looked_at = 0
+    for proposal in islice(sorted(strategy.propose(mixed), key=lambda each: each.order), 0, 40, 4):
+        plan = proposal.build()
+        assert computing_s(plan, mixed) <= iteration_s(evaluate(plan, mixed.scenario)) * (1.0 + 1e-12)
+        looked_at += 1
+    assert looked_at
+
+
+@pytest.mark.parametrize("name", ["amp", "galvatron", "flashflex"])
+def test_the_oracle_judges_the_same_plan_best_without_looking_at_those_that_compute_too_long(name: str) -> None:
+    (_, some), (_, every) = (
+        carried_out(strategy_named(name), cluster(), score=score) for score in (iteration_s, lambda e: iteration_s(e))
+    )
+    assert some == every
 
 
 def test_one_search_serves_a_strategy_and_its_oracle() -> None:
