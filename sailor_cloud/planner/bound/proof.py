@@ -23,8 +23,9 @@ from sailor_cloud.planner.space.space import Space
 
 # How much more units than would be of use are looked at: pipelines with fewer samples need no other look then.
 _MORE = 1.25
-# The share of the distance to the known time by which a branch is raised at once, and the gap at which it is closed.
-_RAISED, _CLOSED = 2.0 / 3.0, 5e-4
+# The share of the distance to the known time by which a branch is raised at once; the gaps, relative to that time, at
+# which a branch is closed, and at which one of several numbers of pipelines is halved.
+_RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
 # The share of the batch that pipelines are worth beside their units, at first.
 _FIRST = 0.2
 _ROUNDED = 1e-9
@@ -61,22 +62,12 @@ class Branch:
         where = f", {self.placement.name}" if self.placement.name else ""
         return f"{self.count.least} to {self.count.most} pipelines{zero}{where}"
 
-    def raised(self, known_s: float) -> bool:
-        """Try a higher time; return whether one is left to try below that of a known plan."""
-        above = min(self.open_s, known_s)
-        if above - self.refuted_s <= _CLOSED * known_s:
-            # The longer an iteration takes at least, the fewer devices money buys.
-            if self.open_s >= known_s or self.refuted_s - self.open_from_s <= _CLOSED * known_s:
-                return False
-            above = known_s
-            self.open_s = math.inf
-        share = _RAISED if self.open_s > known_s else 0.5
-        seconds = self.refuted_s + share * (above - self.refuted_s)
+    def tried(self, seconds: float) -> None:
+        """Try a time above the one that no plan takes."""
         if self.refutes(seconds):
             self.refuted_s = seconds
         else:
             self.open_s, self.open_from_s = seconds, self.refuted_s
-        return True
 
     def halves(self) -> tuple[Branch, Branch]:
         """Return the branches of the smaller and of the larger numbers of pipelines."""
@@ -198,10 +189,10 @@ def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> 
 def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:
     """Return seconds that no iteration undercuts, and which branch has them; `known_s`: of the best plan known.
 
-    The weakest branch is raised, and halved where it can't be, until no time is left, until a branch of one number of
-    pipelines can't be raised, or until somebody presses Ctrl-C.
+    The weakest branch is raised up to the least time that is open in any. Then the branch of that time is halved. This
+    ends when no time is left, when a branch of one number of pipelines is open, or when somebody presses Ctrl-C.
     """
-    weakest: Branch | None = None
+    every: list[Branch] = []
     try:
         stages = (space.at(stage) for stage in zero_stages(space))
         every = [branch for there in stages for branch in branches(there, target, prices(there), known_s)]
@@ -209,16 +200,33 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
             branch.refuted_s = max(branch.refuted_s, at_least_s)
         while True:
             weakest = min(every, key=lambda branch: branch.refuted_s)
-            if weakest.raised(known_s):
-                continue
-            if weakest.open_s > known_s or weakest.count.least == weakest.count.most:
+            stuck = min(every, key=lambda branch: branch.open_s)
+            above = min(stuck.open_s, known_s)
+            one = stuck.open_s > known_s or stuck.count.least == stuck.count.most
+            closed_s = (_CLOSED if one else _HALVED) * known_s
+            if above - weakest.refuted_s > closed_s:
+                # As high as another branch has come, or on towards what is open.
+                level = max((each.refuted_s for each in every if each.columns and each.refuted_s < above), default=0.0)
+                share = _RAISED if above == known_s else 0.5
+                onward = weakest.refuted_s + share * (above - weakest.refuted_s)
+                weakest.tried(level if level - weakest.refuted_s > closed_s else onward)
+            elif stuck.open_s > known_s:
                 break
-            every.remove(weakest)
-            every += weakest.halves()
+            elif stuck.refuted_s - stuck.open_from_s > closed_s:
+                # The longer an iteration takes at least, the fewer devices money buys.
+                stuck.open_s = math.inf
+            elif stuck.count.least == stuck.count.most:
+                break
+            else:
+                every.remove(stuck)
+                every += stuck.halves()
     except (OutOfTimeError, KeyboardInterrupt):
         # The plan is there already, and so is what has been proven.
         pass
-    return (at_least_s, "") if weakest is None else (weakest.refuted_s, weakest.name)
+    if not every:
+        return at_least_s, ""
+    weakest = min(every, key=lambda branch: branch.refuted_s)
+    return weakest.refuted_s, weakest.name
 
 
 def branches(space: Space, target: Target, units: Mapping[str, int], known_s: float) -> Iterator[Branch]:
