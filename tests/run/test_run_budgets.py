@@ -87,7 +87,7 @@ def test_every_budget_that_holds_for_a_run_must_have_enough_left(book: Book) -> 
 
 
 def test_another_month_has_its_own_money_and_asking_reserves_nothing(book: Book) -> None:
-    mine(book).reserve("run-1", 100.0, NOW, only_ask=True)
+    mine(book).reserve("run-0", 100.0, NOW, only_ask=True)
     mine(book).reserve("run-1", 100.0, NOW)
     mine(book).reserve("run-2", 100.0, NOW.replace(month=12))
     assert mine(book, OURS).reserve("run-3", 999.0, NOW.replace(month=12)) == ()

@@ -343,3 +343,36 @@ def test_what_a_ledger_can_not_write_stops_a_run_and_no_teardown(tmp_path: Path,
         open_node(Ledger.of(folder, clock), "n0", 1.0)
     open_node(Ledger.of(folder, clock, or_keep=True), "n0", 1.0)
     assert [json.loads(line)["key"] for line in kept_lines(folder.ledger_file)] == ["n0"]
+
+
+def test_a_ledger_that_can_not_be_written_to_says_so_unless_it_is_a_teardowns(
+    tmp_path: Path, clock: FixedClock
+) -> None:
+    nowhere = tmp_path / "nowhere" / "ledger.jsonl"
+    with pytest.raises(FileNotFoundError):
+        open_node(Ledger(nowhere, clock), "a", 1.0)
+    kept = Ledger(nowhere, clock, or_keep=True)
+    open_node(kept, "a", 1.0)
+    assert kept.usd_per_hour() == 1.0
+
+
+def test_a_price_of_nothing_is_a_price_and_an_endless_one_is_damage(tmp_path: Path, clock: FixedClock) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, clock)
+    open_node(ledger, "free", 0.0)
+    assert (ledger.paid_by_time(), ledger.damage()) == (("free",), ())
+    path.write_text(path.read_text().replace("0.0", "Infinity", 1).replace("free", "endless"))
+    ledger = Ledger(path, clock)
+    assert ledger.paid_by_time() == ()
+    assert ledger.damage() == (f"1 lines of {path} can't be read: more may have been spent than the ledger says",)
+
+
+def test_damage_is_forgotten_once_the_file_is_begun_anew(tmp_path: Path, clock: FixedClock) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, clock)
+    open_node(ledger, "a", 1.0)
+    with path.open("a") as file:
+        file.write("garbage\n")
+    assert len(ledger.damage()) == 1
+    path.write_text("")
+    assert (ledger.paid_by_time(), ledger.damage()) == ((), ())

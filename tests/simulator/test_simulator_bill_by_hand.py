@@ -318,6 +318,7 @@ def test_a_line_is_known_to_the_ledger_by_its_part_or_by_its_text() -> None:
     (disks,) = lines_of(cost, "disk", "2 x disk-balanced of 100 GiB")
     (writes,) = lines_of(cost, "checkpoint", "writing checkpoints")
     assert (disks.part, writes.part) == ("disk-balanced of 100 GiB", "writing checkpoints")
+    assert not disks.stale
 
 
 def test_a_spot_price_that_has_no_other_beside_it_is_the_worst() -> None:
