@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, apart_document
-from factories.cloud_runs import INSTANCE, STOCKOUT, CloudRun, cloud_run, reached
+from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, apart_document, with_job
+from factories.cloud_runs import INSTANCE, PROJECT, STOCKOUT, CloudRun, cloud_run, reached
 from factories.storage_faults import Damage, harm
+from factories.watchdogs import watchdog_of
 from sailor_cloud.errors import ProvisionError, QuotaError, StockoutError
+from sailor_cloud.model.job import AwsAccount, GcpAccount
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access.nodes import running_names
@@ -20,8 +23,11 @@ from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.run.state import fold
 from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.http_api import Answer, serving
 from sailor_cloud.testing.mock_cloud import in_environment
+from sailor_cloud.testing.object_store import ObjectStore
 from sailor_cloud.testing.terraform_cloud import Failure
+from sailor_cloud.testing.terraform_compute import serve_compute
 
 GCP, AWS = Provider("gcp"), Provider("aws")
 GOOGLE, AMAZON = GCP_OFFERS[1], AWS_OFFERS[1]
@@ -192,3 +198,22 @@ def test_what_the_ledger_charges_for_on_the_other_cloud_is_not_gone_because_one_
     assert doubt in [place.problem for place in first.asked]
     assert not run.destroy(also=project).clean
     run.assert_gone(run.destroy(also=project | region))
+
+
+def test_each_cloud_has_a_watchdog_of_its_own_and_googles_leaves_nothing_of_the_tunnel_there(run: CloudRun) -> None:
+    accounts = {"gcp": GcpAccount(project=PROJECT, watchdog=True), "aws": AwsAccount(watchdog=True)}
+    obtained(run.apply(with_job(run.document, to="gs://mine/run", **accounts)))
+    (amazons,) = run.cloud.of_type("aws_lambda_function").values()
+    assert amazons["environment"][0]["variables"]["REGIONS"] == "us-east-1"
+    (googles,) = run.cloud.of_type("google_cloudfunctions2_function").values()
+    own = {**googles["service_config"][0]["environment_variables"], "DUE_AT": "2026-01-01T00:00:00Z"}
+    token = Answer(status=200, body=json.dumps({"access_token": "t", "expires_in": 3599}).encode())
+    with (
+        serve_compute(run.cloud, store=ObjectStore()) as variables,
+        serving(lambda ask: token) as metadata,
+        in_environment({**variables, **own, "GCE_METADATA_HOST": metadata.removeprefix("http://")}),
+    ):
+        told = watchdog_of("gcp-data").watchdog(None)
+        assert told == (f"everything of {run.run.run_id} is deleted\n", 200)
+    assert {kind.partition("_")[0] for kind, _ in run.cloud.owned_by(run.run.run_id)} == {"aws"}
+    run.assert_gone(run.destroy())

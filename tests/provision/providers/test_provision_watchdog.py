@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from types import ModuleType
 from typing import Any
 
 import boto3
@@ -16,10 +14,10 @@ import pytest
 from moto import mock_aws
 
 from factories.cloud_runs import PROJECT
+from factories.watchdogs import watchdog_of
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.account_sweep import sweep_aws_account
 from sailor_cloud.provision.providers.aws.sweep import AWS_KINDS, sweep_aws
-from sailor_cloud.resources import data_root
 from sailor_cloud.run.folder import resource_name, resource_prefix
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -34,17 +32,6 @@ POLICY = json.dumps(
     {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}]}
 )
 DUE, EARLY = datetime.now(UTC) - timedelta(minutes=1), datetime.now(UTC) + timedelta(hours=1)
-
-
-def function(stack: str) -> ModuleType:
-    file = data_root() / "terraform" / "stacks" / stack / "watchdog.py"
-    spec = importlib.util.spec_from_file_location(f"watchdog_{stack[:3]}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.PAUSE_S = 0
-    return module
 
 
 class Context:
@@ -189,7 +176,7 @@ def test_on_aws_everything_of_an_overdue_run_is_deleted_and_nothing_of_another(a
     # A block can't be cancelled; it ends by itself.
     kinds = set(AWS_KINDS) - {"aws_ec2_capacity_block_reservation"}
     assert {(region, kind) for region, kind, _ in before} >= {(r, kind) for r in REGIONS for kind in kinds}
-    assert function("aws-data").handler({}, Context()) == f"everything of {OURS} is deleted"
+    assert watchdog_of("aws-data").handler({}, Context()) == f"everything of {OURS} is deleted"
     assert left(OURS) == set()
     assert left(OTHERS) == theirs
     assert log_groups() == {f"/aws/lambda/{resource_name(OTHERS, 'watchdog')}"}
@@ -201,7 +188,7 @@ def test_on_aws_results_that_nobody_has_fetched_are_kept(aws: Gaps) -> None:
     build_run(OURS, 0)
     bucket = resource_name(OURS, "data")
     boto3.client("s3").put_object(Bucket=bucket, Key="checkpoints/step-10", Body=b"x")
-    told = function("aws-data").handler({}, Context())
+    told = watchdog_of("aws-data").handler({}, Context())
     assert told.endswith(f"s3://{bucket} is kept, it holds results that nobody has fetched")
     assert left(OURS) == {(REGIONS[0], "aws_s3_bucket", bucket)}
 
@@ -213,7 +200,7 @@ def test_on_aws_what_has_a_name_of_the_run_and_not_its_tag_is_left_alone(aws: Ga
     iam.tag_role(RoleName=node, Tags=pairs(OTHERS))
     iam.untag_instance_profile(InstanceProfileName=node, TagKeys=[RUN_LABEL])
     s3.delete_bucket_tagging(Bucket=bucket)
-    assert function("aws-data").handler({}, Context()) == f"everything of {OURS} is deleted"
+    assert watchdog_of("aws-data").handler({}, Context()) == f"everything of {OURS} is deleted"
     assert iam.get_role(RoleName=node)["Role"]["RoleName"] == node
     assert iam.get_instance_profile(InstanceProfileName=node)["InstanceProfile"]["InstanceProfileName"] == node
     assert [found["Name"] for found in s3.list_buckets()["Buckets"]] == [bucket]
@@ -223,14 +210,14 @@ def test_on_aws_nothing_is_deleted_before_the_run_is_overdue(aws: Gaps, monkeypa
     build_run(OURS, 0)
     before = left(OURS)
     monkeypatch.setenv("DUE_AT", f"{EARLY:%Y-%m-%dT%H:%M:%SZ}")
-    assert "nothing is deleted before" in function("aws-data").handler({}, Context())
+    assert "nothing is deleted before" in watchdog_of("aws-data").handler({}, Context())
     assert left(OURS) == before
 
 
 def test_on_aws_the_watchdog_stays_as_long_as_something_is_left(aws: Gaps, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it can't delete is told in an error, which Lambda counts, and the next call tries again."""
     build_run(OURS, 0)
-    watchdog = function("aws-data")
+    watchdog = watchdog_of("aws-data")
     refused = tuple(kind._replace(delete=_refused) if kind.key == "Volumes" else kind for kind in watchdog.KINDS)
     monkeypatch.setattr(watchdog, "KINDS", refused)
     with pytest.raises(RuntimeError, match=r"2 resources of .*Volumes vol-\w+ in us-east-1: .*not authorized"):
@@ -309,18 +296,18 @@ def test_on_google_everything_of_an_overdue_run_is_deleted_and_nothing_of_anothe
     # A name that begins like ours is somebody else's.
     near = build_google(google.cloud, f"{OURS}0")
     google.cloud.deletion_looks = 0
-    assert function("gcp-data").watchdog(None) == (f"everything of {OURS} is deleted\n", 200)
+    assert watchdog_of("gcp-data").watchdog(None) == (f"everything of {OURS} is deleted\n", 200)
     assert not mine & google.cloud.resources.keys()
     assert google.cloud.resources.keys() == theirs | near | {("google_compute_network", stranger)}
     assert {ask.headers["Metadata-Flavor"] for ask in google.asked} == {"Google"}
-    assert function("gcp-data").watchdog(None)[1] == 200
+    assert watchdog_of("gcp-data").watchdog(None)[1] == 200
 
 
 def test_on_google_results_that_nobody_has_fetched_are_kept(google: Project) -> None:
     build_google(google.cloud, OURS)
     bucket = resource_name(OURS, "data")
     google.store.objects[bucket, "checkpoints/step-10"] = b"x"
-    told, status = function("gcp-data").watchdog(None)
+    told, status = watchdog_of("gcp-data").watchdog(None)
     assert (status, f"gs://{bucket} is kept, it holds results that nobody has fetched" in told) == (200, True)
     assert set(google.cloud.resources) == {("google_storage_bucket", bucket)}
     assert google.store.of(bucket) == {"checkpoints/step-10": b"x"}
@@ -333,21 +320,21 @@ def test_on_google_what_has_a_name_of_the_run_and_not_its_label_is_left_alone(go
     bucket = {"name": resource_name(OURS, "data"), "labels": {RUN_LABEL: OTHERS}, "location": "us-central1"}
     google.cloud.create("google_storage_bucket", bucket, config)
     before = set(google.cloud.resources)
-    assert function("gcp-data").watchdog(None) == (f"everything of {OURS} is deleted\n", 200)
+    assert watchdog_of("gcp-data").watchdog(None) == (f"everything of {OURS} is deleted\n", 200)
     assert google.cloud.resources.keys() == before
 
 
 def test_on_google_nothing_is_deleted_before_the_run_is_overdue(google: Project) -> None:
     mine = build_google(google.cloud, OURS)
     with in_environment({"DUE_AT": f"{EARLY:%Y-%m-%dT%H:%M:%SZ}"}):
-        told, status = function("gcp-data").watchdog(None)
+        told, status = watchdog_of("gcp-data").watchdog(None)
     assert (status, "nothing is deleted before" in told) == (200, True)
     assert mine == google.cloud.resources.keys()
 
 
 def test_on_google_the_watchdog_stays_as_long_as_a_zone_cannot_be_asked(google: Project) -> None:
     mine = build_google(google.cloud, OURS)
-    watchdog = function("gcp-data")
+    watchdog = watchdog_of("gcp-data")
     watchdog.LIMIT_S = 0
     with serve_compute(google.cloud, unreachable="zones/us-central1-f") as variables, in_environment(variables):
         told, status = watchdog.watchdog(None)
