@@ -6,6 +6,7 @@ are missing: mypy --strict finds most of them. Each fault meets only the tests b
 own; no file is changed. A fault in a function is first tried in a fork of a process that has imported the package. What
 passes there, and a fault elsewhere, is tried in one that imports the package with the fault. What was noticed once is
 kept in the state file while the module stays as it is, so that a run that was broken off goes on; `--fresh` forgets it.
+What survived is tried again. `--report` writes what was found so far.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from datetime import UTC, datetime
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 import libcst
 from mutmut.mutation import mutators
@@ -125,6 +126,7 @@ class Mutant:
 class Tally:
     """What became of the faults of one module."""
 
+    planted: int = 0
     killed: int = 0
     timed_out: int = 0
     survived: list[Mutant] = field(default_factory=list)
@@ -329,11 +331,12 @@ def judge(faults: Sequence[Mutant], tests: Sequence[str], *, jobs: int) -> dict[
     limit_s = PATIENCE * _warm_up(tests) + 10.0
     known_functions = functions({mutant.path for mutant in faults})
     tallies: dict[str, Tally] = {mutant.path: Tally() for mutant in faults}
-    known = noticed()
+    known = found()
     for mutant in faults:
-        if mutant.key in known:
-            tallies[mutant.path].add(late=known[mutant.key]["late"])
-    faults = [mutant for mutant in faults if mutant.key not in known]
+        tallies[mutant.path].planted += 1
+        if _noticed(row := known.get(mutant.key)):
+            tallies[mutant.path].add(late=row["late"])
+    faults = [mutant for mutant in faults if not _noticed(known.get(mutant.key))]
     left = [(mutant, _swaps(mutant, known_functions)) for mutant in reversed(faults)]
     running: dict[int, tuple[Mutant, bool, float]] = {}
     while left or running:
@@ -355,20 +358,40 @@ def judge(faults: Sequence[Mutant], tests: Sequence[str], *, jobs: int) -> dict[
                     continue
                 if not late and os.waitstatus_to_exitcode(status) == BROKEN:
                     raise SystemExit(f"{mutant.path}:{mutant.line} could not be tried")
+                with STATE.open("a") as state:
+                    state.write(json.dumps({"key": mutant.key, "late": late, "survived": not (late or status)}) + "\n")
                 if late or status:
                     tally.add(late=late)
-                    with STATE.open("a") as state:
-                        state.write(json.dumps({"key": mutant.key, "late": late}) + "\n")
                 else:
                     tally.survived.append(mutant)
                     print(f"survived: {mutant.path}:{mutant.line}\n  - {mutant.was}\n  + {mutant.now}", flush=True)
     return tallies
 
 
-def noticed() -> dict[str, dict[str, Any]]:
-    """Return the faults that were noticed so far, by their key."""
+def found() -> dict[str, dict[str, Any]]:
+    """Return what became of the faults so far, by their key; of one that was tried again, what came last."""
     rows = map(json.loads, STATE.read_text().splitlines()) if STATE.exists() else ()
     return {row["key"]: row for row in rows}
+
+
+def _noticed(row: dict[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+    return row is not None and not row.get("survived")
+
+
+def tried_so_far() -> dict[str, Tally]:
+    """Return what became of the faults of every module that were tried as it is now."""
+    known, tallies = found(), dict[str, Tally]()
+    for paths, _ in modules(""):
+        for path in paths:
+            tally = tallies[path] = Tally()
+            for mutant in mutants(path):
+                tally.planted += 1
+                row = known.get(mutant.key)
+                if _noticed(row):
+                    tally.add(late=row["late"])
+                elif row is not None:
+                    tally.survived.append(mutant)
+    return tallies
 
 
 def explanations() -> dict[tuple[str, str, str], str]:
@@ -401,21 +424,19 @@ def interval(hits: int, tries: int) -> tuple[float, float]:
 
 
 def table(tallies: dict[str, Tally]) -> Iterable[str]:
-    yield "| module | faults tried | killed | without an end | survived |"
-    yield "|---|---|---|---|---|"
-    for path, tally in tallies.items():
-        yield f"| {path} | {tally.total} | {tally.killed} | {tally.timed_out} | {len(tally.survived)} |"
-    totals = [
-        sum(column)
-        for column in zip(*((t.total, t.killed, t.timed_out, len(t.survived)) for t in tallies.values()), strict=True)
-    ]
+    yield "| module | faults | tried | killed | without an end | survived |"
+    yield "|---|---|---|---|---|---|"
+    rows = {p: (t.planted, t.total, t.killed, t.timed_out, len(t.survived)) for p, t in tallies.items()}
+    for path, row in rows.items():
+        yield f"| {path} | {' | '.join(map(str, row))} |"
+    totals = [sum(column) for column in zip(*rows.values(), strict=True)]
     yield f"| all | {' | '.join(str(total) for total in totals)} |"
 
 
-def results(tallies: dict[str, Tally], *, percent: float, planted: int) -> str:
-    found = sum(tally.killed + tally.timed_out for tally in tallies.values())
-    tried = sum(tally.total for tally in tallies.values())
-    low, high = interval(found, tried)
+def results(tallies: dict[str, Tally]) -> str:
+    noticed = sum(tally.killed + tally.timed_out for tally in tallies.values())
+    tried, planted = (sum(getattr(tally, name) for tally in tallies.values()) for name in ("total", "planted"))
+    low, high = interval(noticed, tried)
     known = explanations()
     lines = [
         "# Faults planted in the code that guards money",
@@ -424,11 +445,11 @@ def results(tallies: dict[str, Tally], *, percent: float, planted: int) -> str:
         f"Python {platform.python_version()}, mutmut {importlib.metadata.version('mutmut')}; at commit "
         f"{commit_of_checkout()}.",
         "",
-        f"{100 * found / tried:.1f} % of the faults are noticed by the tests beside their module. "
+        f"{100 * noticed / tried:.1f} % of the faults that were tried are noticed by the tests beside their module. "
         + (
-            f"A sample: {percent:g} % of each module's faults, drawn with seed {SEED}, {tried} of {planted}. With a "
-            f"confidence of 95 %, the tests notice between {100 * low:.1f} and {100 * high:.1f} % of all. "
-            * (tried < planted)
+            f"Tried were {tried} of {planted}, in each module in an order of chance (seed {SEED}). As a sample of such "
+            f"faults, they say with a confidence of 95 % that between {100 * low:.1f} and {100 * high:.1f} % are "
+            "noticed. " * (tried < planted)
         )
         + " ".join(str(__doc__).partition("\n\n")[2].split()),
         "",
@@ -450,22 +471,18 @@ def main() -> int:
     parser.add_argument("--only", default="", help="modules whose path holds this text; the results are only shown")
     parser.add_argument("--sample", type=float, default=100.0, metavar="PERCENT", help="try a share of each module's")
     parser.add_argument("--fresh", action="store_true", help="forget what was noticed")
+    parser.add_argument("--report", action="store_true", help="try nothing; write what was found so far")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "runtime"), str(ROOT / "tests")]
     STATE.parent.mkdir(exist_ok=True)
     if options.fresh:
         STATE.unlink(missing_ok=True)
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    tallies: dict[str, Tally] = {}
-    planted = 0
-    for paths, tests in modules(options.only):
-        by_path = [list(mutants(path)) for path in paths]
-        planted += sum(map(len, by_path))
-        faults = [fault for every in by_path for fault in drawn(every, options.sample)]
-        tallies |= judge(faults, tests, jobs=options.jobs)
-        print("\n".join(table(tallies)), flush=True)
+    for paths, tests in () if options.report else modules(options.only):
+        faults = [fault for path in paths for fault in drawn(list(mutants(path)), options.sample)]
+        print("\n".join(table(judge(faults, tests, jobs=options.jobs))), flush=True)
     if not options.only:
-        RESULTS.write_text(results(tallies, percent=options.sample, planted=planted))
+        RESULTS.write_text(results(tried_so_far()))
     return 0
 
 
