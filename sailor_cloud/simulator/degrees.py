@@ -209,8 +209,8 @@ def _faults_of_engine(degrees: Degrees, engine: Engine) -> Iterator[Problem]:
         message = f"zero {zero} is not what {engine.name} does{pipelined}"
         yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(map(str, stages))}")
     if degrees.schedule not in engine.schedules:
-        message = f"schedule {degrees.schedule} is not what {engine.name} does"
-        yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(engine.schedules)}")
+        message = f"schedule {degrees.schedule} is not simulated under {engine.name}"
+        yield Problem(path=LAYOUT, message=message, hint=f"{', '.join(engine.schedules)} is")
     if degrees.recompute not in engine.recompute:
         names = ", ".join(kind.name.lower() for kind in engine.recompute)
         message = f"recompute {degrees.recompute.name.lower()} is not what {engine.name} does"

@@ -115,6 +115,8 @@ def _group(text: str, catalog: Catalog) -> NodeGroup:
     found = _GROUP.fullmatch(text.strip())
     if found is None:
         raise DataError(f"{text!r} is not a group of nodes; {_FORM}")
+    if int(found["count"]) < 1:
+        raise DataError(f"{text!r} is no node")
     zone = catalog.zone(found["zone"])
     count, name, market = int(found["count"]), found["type"], _market(found["market"])
     alone = _DEVICES.fullmatch(name)
@@ -179,7 +181,7 @@ def _offer(
         if not elsewhere:
             raise DataError(f"no instance type {name!r} of {provider}; {_like(name, catalog, provider)}")
         raise DataError(
-            f"no price of {name} in {zone}; 'sailor-cloud prices list' shows where there is one, and "
+            f"no price of {name} in {zone}; {_nearest(elsewhere, zone, market, catalog)}, and "
             f"{name}:{_kinds(elsewhere)[0]}@{zone} names a machine with its devices and without a price"
         )
     kinds = _kinds(offers)
@@ -191,6 +193,18 @@ def _offer(
     if market not in by_market:
         raise DataError(f"no {market} price of {name} in {zone}; known: {', '.join(by_market)}")
     return by_market[market]
+
+
+def _nearest(elsewhere: Sequence[Offer], zone: str, market: Market | None, catalog: Catalog) -> str:
+    """Say which zone is the nearest that sells a type; on demand, where no market is named and one does."""
+    markets = sorted({offer.market for offer in elsewhere}) if market is None else [market]
+    markets.sort(key=lambda each: each is not Market.ON_DEMAND)
+    kind = elsewhere[0]
+    found = (
+        catalog.nearest_sold(zone, kind.accelerator, each, instance_types=[kind.instance_type]) for each in markets
+    )
+    name = next(filter(None, found), None)
+    return f"the nearest zone with one is {name}" if name else f"no zone has one {market}"
 
 
 def _kinds(offers: Sequence[Offer]) -> list[str]:

@@ -175,6 +175,9 @@ def test_words_and_nodes_that_mean_nothing_are_told_together(folder: Path) -> No
         *("--nodes", "2 x a2-highgpu-8g@us-central1-a/cheap"),
         *("--nodes", "2 x a2-highgpu-8g:many@us-central1-a"),
         *("--nodes", "2 x 8xA100-41@us-central1-a"),
+        *("--nodes", "0 x a2-highgpu-8g@us-central1-a"),
+        *("--nodes", "1 x a2-highgpu-8g@europe-west2-a"),
+        *("--nodes", "1 x a3-highgpu-1g@us-central1-a/on-demand"),
         layout="tp=x foo=1 tp=2 recompute=some",
         nodes="4 a2@us-central1-a",
     )
@@ -193,6 +196,9 @@ def test_words_and_nodes_that_mean_nothing_are_told_together(folder: Path) -> No
             "nodes[4]: no market 'cheap'; known: on-demand, spot",
             "nodes[5]: 'many' names no devices; write NxACCELERATOR",
             "nodes[6]: no instance type '8xA100-41' of gcp; of accelerators did you mean 'A100-40'",
+            "nodes[7]: '0 x a2-highgpu-8g@us-central1-a' is no node",
+            "nodes[8]: no price of a2-highgpu-8g in europe-west2-a; the nearest zone with one is europe-west4-a, and",
+            "nodes[9]: no on-demand price of a3-highgpu-1g in us-central1-a; known: spot",
         )
     ):
         assert told[place].startswith(message), told[place]
