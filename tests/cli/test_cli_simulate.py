@@ -286,6 +286,7 @@ def test_up_refuses_a_layout_that_breaks_the_job_s_limits(folder: Path) -> None:
             "plan: takes ",
             "plan: has 4 nodes",
             "plan: reaches ",
+            "plan: the nodes would end themselves ",
         ),
         (
             "at most 16 may be bought",
@@ -293,6 +294,7 @@ def test_up_refuses_a_layout_that_breaks_the_job_s_limits(folder: Path) -> None:
             " s, the job allows 60",
             "the job allows 3",
             "iterations/s, the job asks for 99",
+            "give the --pricing, --network and --profiles it had)",
         ),
         strict=True,
     ):
