@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.workload.local_costs import LocalCosts
+
+logger = logging.getLogger(__name__)
 
 # Names a machine in place of the one that is measured: cores, and their speed.
 VARIABLE = "SAILOR_CLOUD_MACHINE"
@@ -29,6 +32,7 @@ def usable_cores() -> int:
 def this_machine(costs: LocalCosts) -> LocalMachine:
     """Return the cores that this process may use and their speed, rounded to 5 %; takes about half a second.
 
+    Speed is in processor time, as if nothing else ran; a warning tells where that is not so.
     The variable SAILOR_CLOUD_MACHINE, as in `4 cores at 1.0`, goes before what is measured. Raises RequestError where
     it has another form.
     """
@@ -36,6 +40,7 @@ def this_machine(costs: LocalCosts) -> LocalMachine:
     if given is not None:
         return _parsed(given)
     cores = usable_cores()
+    _warn_if_busy()
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     workers = [
         subprocess.Popen([sys.executable, "-P", str(_WORK)], stdout=subprocess.PIPE, env=environment, text=True)
@@ -44,6 +49,13 @@ def this_machine(costs: LocalCosts) -> LocalMachine:
     seconds = [float(worker.communicate()[0]) for worker in workers]
     speed = costs.timed_work_s * len(seconds) / sum(seconds)
     return LocalMachine(cores=cores, speed=max(_STEP, round(round(speed / _STEP) * _STEP, 2)))
+
+
+def _warn_if_busy() -> None:
+    load, all_cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > all_cores:
+        text = "this machine is busy: load average %.1f on %d core%s; nodes on it will be slower than planned"
+        logger.warning(text, load, all_cores, "s" if all_cores > 1 else "")
 
 
 def _parsed(text: str) -> LocalMachine:

@@ -35,3 +35,17 @@ def test_the_cores_of_this_process_count_and_their_speed_is_told_in_steps(monkey
     assert found.cores == 1
     assert found.speed > 0.0
     assert found.speed / 0.05 == pytest.approx(round(found.speed / 0.05))
+
+
+@pytest.mark.parametrize(("load_average", "told"), [(0.0, []), (9.5, ["9.5"])])
+def test_other_programs_that_take_its_cores_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, load_average: float, told: list[str]
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load_average, 0.0, 0.0))
+    this_machine(load().local)
+    assert caplog.messages == [
+        f"this machine is busy: load average {load} on 2 cores; nodes on it will be slower than planned"
+        for load in told
+    ]
