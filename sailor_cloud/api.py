@@ -296,14 +296,19 @@ def explain(
     deciding: Callable[[Decision], None] | None = None,
     planned: Callable[[PlanDocument, Explanation], None] = lambda document, so_far: None,
     found: Callable[[Gain], None] = lambda gain: None,
+    with_gains: bool = True,
     time_limit_s: float | None = None,
     machine: LocalMachine | None = None,
 ) -> Explanation:
     """Say why the best plan of a job, or the plan of a document, is what it is; arguments and errors as of `plan`.
 
-    `planned` gets all but the gains as soon as there is a plan, `found` each gain as it comes. `progress` gets
-    before each search for a gain how many are done, of how many. These searches take no more processor time than the
-    plan took, and 10 s together with it, but 2 s at least. After `time_limit_s` all searches end.
+    A document's plan is not searched again. Its figures and the price of insisting are worked out here; what the
+    document says of its proof and of other plans is left out.
+
+    `planned` gets all but the gains as soon as there is a plan, `found` each gain as it comes; without `with_gains`
+    there are none. `progress` gets before each search for a gain how many are done, of how many. These searches take
+    no more processor time than the plan took, and 10 s together with it, but 2 s at least. After `time_limit_s` all
+    searches end.
     """
     from time import process_time
 
@@ -311,7 +316,7 @@ def explain(
     from sailor_cloud import network as networks
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
-    from sailor_cloud.planner.explaining import Explanation, reasons, ruled_out
+    from sailor_cloud.planner.explaining import Explanation, reasons, recomputed, ruled_out
     from sailor_cloud.planner.marginal import gains
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.space.effort import Deadline
@@ -331,7 +336,7 @@ def explain(
         # The plan is the first thing that it explains.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
         document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **options)
-    job, prices = document.job, catalog.load(pricing=pricing)
+    taken, job, prices = document.search.seconds, document.job, catalog.load(pricing=pricing)
     known: Any = {
         "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
@@ -341,6 +346,8 @@ def explain(
         "engine": engine_named(document.engine, profiles=profiles),
     }
     problem = problem_of(job, **known)
+    if given is not None:
+        document = recomputed(document, problem)
     so_far = Explanation(
         job=job.name,
         feasible=document.plan is not None,
@@ -351,7 +358,9 @@ def explain(
         gains=(),
     )
     planned(document, so_far)
-    taken = process_time() - begun if given is None else document.search.seconds
+    if not with_gains:
+        return so_far
+    taken = process_time() - begun if given is None else taken
     deadline = Deadline(process_time, process_time() + max(2.0, min(taken, 10.0 - taken)))
     if time_limit_s is not None:
         deadline = Deadline(clock.monotonic_s, started_s + time_limit_s)

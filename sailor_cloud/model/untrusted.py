@@ -25,7 +25,7 @@ def read_at_most(path: Path, most_bytes: int) -> bytes:
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise RequestError(f"{path} is larger than {most_bytes // 2**10:,} KiB; no such file is")
+        raise RequestError(f"{path} is larger than {most_bytes // 2**10:,} KiB, the most that is read")
     return content
 
 
@@ -55,7 +55,7 @@ def too_many(most: int) -> str:
 
 
 def too_deep() -> str:
-    return f"is nested more than {DEEPEST} deep; no such file is"
+    return f"is nested more than {DEEPEST} deep, the most that is read"
 
 
 def _walk(raw: Any) -> Iterator[tuple[str, int, Any]]:

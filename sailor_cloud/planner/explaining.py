@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sailor_cloud.model.document import Ground, LeftOut, PlanDocument
+from sailor_cloud.model.document import Decision, Ground, LeftOut, PlanDocument
 from sailor_cloud.model.shown import Rows, Shown
+from sailor_cloud.planner.explain.decision import Deciding, draft_of, goal_pick
+from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.marginal import Gain
 from sailor_cloud.planner.search import Problem
+from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator.resimulate import as_given, simulate_document
 from sailor_cloud.units import GIB, MIB, duration_text, pace_text, signed_usd_text, usd_text
 
 
@@ -49,6 +54,40 @@ class Explanation(Shown):
     def __repr__(self) -> str:
         counts = f"{len(self.reasons)} reasons, {len(self.ruled_out)} ruled out, {len(self.gains)} changes tried"
         return f"<Explanation {self.job}: {self.verdict}, {counts}>"
+
+
+def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
+    """Return a file's plan with figures computed here, without what only a search can say of it.
+
+    Prices and day are those of the file. The other plans that it names are where the search for the price of insisting
+    begins; none of their figures is kept.
+    """
+    if document.plan is None:
+        return document
+    space, target = problem.space, problem.target
+    scenario = space.scenario
+    simulated = simulate_document(
+        document,
+        catalog=scenario.catalog,
+        network=scenario.network,
+        profiles=scenario.profiles,
+        decoder=scenario.decoder,
+        as_of=scenario.as_of,
+    )
+    found = replace(as_given(simulated.document), rejected=problem.rejected)
+    draft = draft_of(document.plan, space, target)
+    if draft is None:
+        return found
+    asked = None if document.decision is None else document.decision.asked
+    deciding = Deciding(space, target, problem.rejected, asked)
+    choices = () if document.decision is None else document.decision.choices
+    named = [*(other.plan for other in document.alternatives), *(choice.plan for choice in choices)]
+    deciding.meet([draft, *(other for plan in named if (other := draft_of(plan, space, target)) is not None)])
+    deciding.meet(homogeneous(space, target))
+    deciding.explore(NORMAL)
+    left_out = deciding.prices_of_insisting(Chosen(draft=draft, evaluation=simulated.evaluation))
+    chosen = asked or goal_pick(document.job.goal)
+    return replace(found, decision=Decision(chosen=chosen, asked=asked, choices=(), left_out=left_out))
 
 
 def reasons(document: PlanDocument) -> tuple[str, ...]:

@@ -88,9 +88,10 @@ def gains(
     try:
         if space is not None:
             space.known.deadline = deadline
-        if space is not None and document.plan is not None and (asked or small_layouts(space) is None):
-            # What is found without any change is no gain of one: the plan may be another than the goal's, or its search
-            # may have been cut short.
+        unsure = asked or document.objective is None or space is None or small_layouts(space) is None
+        if space is not None and document.plan is not None and unsure:
+            # What is found without any change is no gain of one: the plan may be another than the goal's or given by
+            # a file, or its search may have been cut short.
             before = _better(job, before, _value(searched, space, job, document, effort))
         for number, (change, changed, wider) in enumerate(wanted):
             progress(number, len(wanted))

@@ -310,6 +310,7 @@ class _Run:
         self.chosen = chosen
         effort = self.effort.between(searched.share, 1.0)
         border = 0.3 if asked.frontier else 1.0
+        rest = effort.between(border, 1.0)
         drafts = [chosen.draft, *self.answer.drafts, *self.answer.others, *simple]
         self.deciding.meet(drafts)
         self._tell(chosen)
@@ -321,18 +322,23 @@ class _Run:
             extras = [extra for extra in _BESIDE if not set(extra) <= known]
             beside.restricted([(*asked.restrictions, *extra) for extra in extras])
             self._take(chosen if proven else beside.overtaken(chosen))
+        drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
         if asked.decide:
             self.deciding.meet(beside.drafts)
             self.deciding.explore(effort)
             self.deciding.meet(shared)
-            self._decide(proven=proven)
         effort.tell(border)
-        drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
+        spread_out: list[Draft] = []
         if asked.frontier:
-            rest = effort.between(border, 1.0)
             # Steps from a plan with ZeRO-2 or 3 would make its pipelines differ.
-            free = [draft for draft in (*drafts, *beside.drafts) if draft.zero_stage < 2]
-            every = [*self._spread(rest.between(0.0, 0.9), free), *shared]
+            free = [draft for draft in (*drafts, *beside.drafts, *self.deciding.drafts) if draft.zero_stage < 2]
+            spread_out = self._spread(rest.between(0.0, 0.9), free)
+        if asked.decide:
+            # The choices are the best of all that a report shows.
+            self.deciding.meet(spread_out)
+            self._decide(proven=proven)
+        if asked.frontier:
+            every = [*spread_out, *shared, *self.deciding.drafts]
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
         if asked.top:
             beside.kinds(drafts, most=asked.top)

@@ -6,14 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sailor_cloud import network, resources
+from sailor_cloud import catalog, network, resources
+from sailor_cloud.catalog.job_check import resource_problems
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.provision.account_check import check_account
+from sailor_cloud.model.job import Job
+from sailor_cloud.planner.space.candidates import collect
+from sailor_cloud.provision.account_check import check_account, check_credentials
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.capacity_check import bought_apart, check_capacity
-from sailor_cloud.provision.guards import refuse_doubtful_prices, refuse_stale_prices, refuse_two_clouds
+from sailor_cloud.provision.guards import (
+    refuse_doubtful_prices,
+    refuse_stale_offers,
+    refuse_stale_prices,
+    refuse_two_clouds,
+)
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.provisioner import check_supported
@@ -23,6 +31,21 @@ from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import fold
+
+
+def check_before_searching(
+    job: Job, *, clock: Clock, allow_stale: bool = False, tell: Callable[[str], None] = lambda note: None
+) -> None:
+    """Check what no plan of a job could do without: resources that are known, fresh prices, and credentials.
+
+    `tell` is as of `check_credentials`. Raises RequestError, StalePriceError and CredentialsError.
+    """
+    prices, now = catalog.load(), clock.now()
+    if problems := resource_problems(job, prices):
+        raise RequestError(problems)
+    if not allow_stale:
+        refuse_stale_offers([pool.offer for pool in collect(job, prices).pools], now.date())
+    check_credentials(job, now=now, tell=tell)
 
 
 def check_before_buying(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import permutations
@@ -118,6 +118,18 @@ def refuse_stale_prices(document: PlanDocument, today: date) -> None:
         raise StalePriceError(
             f"{len(stale)} of the plan's {len(offers)} offers have stale prices:\n{listed}\n"
             "get today's with 'sailor-cloud prices refresh' and plan again, or give --allow-stale to buy all the same"
+        )
+
+
+def refuse_stale_offers(offers: Sequence[Offer], today: date) -> None:
+    """Raise StalePriceError where all that a job may buy is on clouds and has prices too old to spend money on."""
+    if any(on_this_machine(offer.provider) or not is_stale(offer, today) for offer in offers):
+        return
+    newest = max((offer.as_of_from for offer in offers), default=None)
+    if newest is not None:
+        raise StalePriceError(
+            f"all {len(offers)} offers that the job may buy have stale prices, the newest of {newest}; "
+            "get today's with 'sailor-cloud prices refresh', or give --allow-stale to buy all the same"
         )
 
 

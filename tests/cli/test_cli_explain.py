@@ -52,21 +52,37 @@ def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:
     assert "--why-not H100-80: the job does not name it; it names CPU-fast, CPU-slow, local-a" in answer.stderr
 
 
-def test_a_plan_chosen_afterwards_says_that_it_does_not_know_what_insisting_costs(folder: Path) -> None:
+def test_what_a_file_says_of_its_proof_and_of_other_plans_is_not_repeated(folder: Path) -> None:
     document = json.loads((folder / "plan.json").read_text())
-    document["decision"]["left_out"] = []
-    (folder / "chosen.json").write_text(json.dumps(document))
-    used = {offer["accelerator"] for offer in document["inputs"]["offers"]} & {"CPU-fast", "CPU-slow"}
+    document |= {"status": "optimal", "optimality_gap": 0.0, "bound": 1e-9}
+    document["prediction"]["waits"]["bubble_s"] = 1e9
+    document["rejected"] = [{"what": "owned", "why": "owned", "ground": "memory"}]
+    document["alternatives"] = []
+    row = {"subject": "accelerator", "why": "owned", "runs_on": "owned"}
+    document["decision"]["left_out"] = [{**row, "name": "CPU-fast"}, {**row, "name": "CPU-slow"}]
+    (folder / "forged.json").write_text(json.dumps(document))
+    answer = called("explain", "forged.json", "--time-limit", "5", cwd=folder)
+    assert answer.returncode == 0, answer.stderr
+    assert "small  plan as given, not searched" in answer.stdout
+    assert "owned" not in answer.stdout
+    assert "100 % pipeline bubbles" not in answer.stdout
+    used = {offer["accelerator"] for offer in document["inputs"]["offers"]}
     for name in ("CPU-fast", "CPU-slow"):
-        answer = called("explain", "chosen.json", "--why-not", name, cwd=folder)
-        assert (answer.returncode, f"the plan uses {name}" in answer.stdout) == (
-            (0, True) if name in used else (2, False)
-        )
+        told = called("explain", "forged.json", "--why-not", name, cwd=folder).stdout
+        assert "owned" not in told
+        assert (f"the plan uses {name}" in told, "insisting on it" in told) == (name in used, name not in used)
 
 
 def test_one_search_writes_several_files_each_in_the_form_of_its_ending(folder: Path) -> None:
     answer = called("plan", "job.yaml", "-o", "one.json", "-o", "one.html", "-o", "one.md", "-o", "one.txt", cwd=folder)
-    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("small  ")
+    assert "why not" in answer.stdout
+    assert "cost of the run" not in answer.stdout
+    assert "wrote one.json, one.html, one.md, one.txt" in answer.stderr
+    assert "sailor-cloud up job.yaml --plan one.json" in answer.stderr
+    quiet = called("plan", "job.yaml", "--json", "-o", "one.json", cwd=folder)
+    assert (quiet.returncode, quiet.stdout) == (0, "")
     assert json.loads((folder / "one.json").read_text())["status"] == "optimal"
     begins = {name: (folder / name).read_text()[:15] for name in ("one.html", "one.md", "one.txt")}
     assert begins["one.html"] == "<!doctype html>"

@@ -144,14 +144,27 @@ TO_BUY = ("up", "job.yaml", "--ssh-from", "203.0.113.7/32")
 @pytest.mark.parametrize(
     ("preset", "arguments", "home", "code", "message"),
     [
-        ("aws", ("--yes",), "home", 1, "error: no AWS credentials; run 'aws configure' or 'aws sso login'"),
-        ("gcp", ("--yes",), "home", 1, "error: no Google Cloud credentials: "),
+        (
+            "gcp",
+            ("--yes",),
+            "home",
+            1,
+            "error: all 52 offers that the job may buy have stale prices, ",
+        ),
+        (
+            "aws",
+            ("--yes", "--allow-stale"),
+            "home",
+            1,
+            "error: no AWS credentials; run 'aws configure' or ",
+        ),
+        ("gcp", ("--yes", "--allow-stale"), "home", 1, "error: no Google Cloud credentials: "),
         ("gcp", (), "home", 2, "error: there is no terminal to ask on; give --yes to buy without being asked"),
         ("gcp", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be used: /proc/1/nope: No such file"),
         ("local", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be used: /proc/1/nope: No such fil"),
     ],
 )
-def test_credentials_terminal_and_state_folder_are_checked_before_the_search(
+def test_prices_credentials_terminal_and_state_folder_are_checked_before_the_search(
     preset: str, arguments: tuple[str, ...], home: str, code: int, message: str, tmp_path: Path
 ) -> None:
     called("init", "--preset", preset, "--no-schema", cwd=tmp_path)

@@ -35,6 +35,7 @@ from sailor_cloud.model.plan import Pipeline
 from sailor_cloud.provision.dry_run import checked_source
 from sailor_cloud.provision.guards import (
     refuse_doubtful_prices,
+    refuse_stale_offers,
     refuse_stale_prices,
     refuse_two_clouds,
     traffic_between_clouds,
@@ -216,6 +217,14 @@ def test_stale_prices_stop_up_on_a_cloud(offer: Offer, limit: int) -> None:
         refuse_stale_prices(cloud_document(("n0", aged(offer, limit + 1))), TODAY)
     assert f"{offer.id}: 1.5 USD/h" in str(refused.value)
     assert f"{limit + 1} days old" in str(refused.value)
+
+
+def test_stale_prices_of_all_that_a_job_may_buy_refuse_a_search() -> None:
+    stale, fresh = aged(GCP_OFFERS[0], 8), aged(GCP_OFFERS[0], 7)
+    for enough in ([stale, fresh], [stale, document().inputs.offers[0]], []):
+        refuse_stale_offers(enough, TODAY)
+    with pytest.raises(StalePriceError, match="all 2 offers that the job may buy have stale prices, the newest of 20"):
+        refuse_stale_offers([stale, stale], TODAY)
 
 
 def test_allow_stale_passes_stale_prices_but_nothing_else(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_the_page_draws_the_line_through_the_cheapest_points_alone_and_says_what
     assert "no faster plan has nodes for 11.40 USD/h or less" in shown
     assert 'class="key"' in shown
     assert 'class="key"' not in plain
-    assert drawn(shown)["nothing beats it"] == [[1.1111, 50.0]]
-    assert drawn(shown)["fewer USD per hour"] == [[1.6667, 60.0]]
+    assert drawn(shown)["Pareto frontier"] == [[1.1111, 50.0]]
+    assert drawn(shown)["frontier per hour"] == [[1.6667, 60.0]]
     assert set(drawn(plain)) == {"alternative", "chosen"}
 
 

@@ -150,6 +150,8 @@ def test_charts_are_drawn_without_a_complaint(
         assert box[1] > 60
         assert browser.run(f"{_chart(name)}.querySelectorAll('path, canvas').length") >= 1
     assert browser.run("document.documentElement.scrollWidth") <= width
+    wide = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
+    assert browser.run(wide) == 0
     assert browser.complaints == []
     assert {url.split("/")[0] for url in browser.requested} <= {"file:", "data:"}
     picture = tmp_path / "page.png"

@@ -28,7 +28,7 @@ from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
-    from sailor_cloud.model.document import LeftOut, PlanDocument
+    from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.planner.marginal import Gain
@@ -64,6 +64,7 @@ def explain(
     as_json: bool,
 ) -> int:
     """Say why a plan is what it is: the plan of a job file, or one that 'plan -o' wrote, which is not searched again.
+    The figures of a plan file are computed again; what it says of its proof and of other plans is left out.
 
     Shows where the time goes, which limits bind, what the plan leaves out, what was ruled out and why, and what more
     devices, money or zones would bring.
@@ -86,21 +87,13 @@ def explain(
     clock = None if as_of is None and given is not None else clock_for(as_of)
     if why_not is not None:
         _check_named(job, why_not)
-        if given is None:
-            with waiting("searching for the best plan") as show:
-                given = api.plan(
-                    job,
-                    clock=clock,
-                    time_limit_s=time_limit_s,
-                    progress=lambda share: show(share, 1.0),
-                    base=what.parent,
-                )
-        return _answer(given, why_not, as_json=as_json)
     console = result_console()
+    planned_as: list[PlanDocument] = []
     with waiting("searching for the best plan") as show:
 
         def planned(document: PlanDocument, so_far: Explanation) -> None:
-            if not as_json:
+            planned_as.append(document)
+            if not as_json and why_not is None:
                 print_reasons(so_far, console)
                 echo()
 
@@ -112,12 +105,15 @@ def explain(
             job if given is None else given,
             clock=clock,
             progress=lambda done, of: show(done, of, "searching with one limit loosened after the other"),
-            deciding=first_screen(job, show),
+            deciding=None if why_not is not None else first_screen(job, show),
             planned=planned,
             found=found,
+            with_gains=why_not is None,
             time_limit_s=time_limit_s,
             base=what.parent,
         )
+    if why_not is not None:
+        return _answer(explanation, planned_as[0], why_not, as_json=as_json)
     if as_json:
         echo(_json(explanation))
     else:
@@ -140,7 +136,7 @@ def _check_named(job: Job, name: str) -> None:
         raise RequestError(f"--why-not {name}: the job does not name it; it names {', '.join(_names(job))}")
 
 
-def _answer(document: PlanDocument, name: str, *, as_json: bool) -> int:
+def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_json: bool) -> int:
     """Print what insisting on something costs, or that the plan uses it."""
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.decision.decision_rows import left_out_table
@@ -148,30 +144,18 @@ def _answer(document: PlanDocument, name: str, *, as_json: bool) -> int:
 
     if document.plan is None:
         reason = document.infeasibility
-        raise RequestError(f"no plan meets the constraints: {reason.message if reason else 'infeasible'}")
+        echo(f"no plan meets the constraints: {reason.message if reason else 'infeasible'}", err=True)
+        return INFEASIBLE
     if document.decision is None:
-        raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
-    rows: list[LeftOut] = [row for row in document.decision.left_out if row.name == name]
+        raise RequestError("the plan's nodes are not what its job may buy today; plan again to compare it with others")
+    rows = [row for row in explanation.left_out if row.name == name]
     if as_json:
         echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif rows:
         print_report(left_out_table(rows), result_console())
-    elif name in used_names(document):
-        echo(f"the plan uses {name}")
     else:
-        raise RequestError(
-            f"another plan of the document was chosen, so that it does not say what insisting on {name} costs; "
-            "'sailor-cloud explain JOB --why-not' searches anew"
-        )
+        echo(f"the plan uses {name}")
     return 0
-
-
-def used_names(document: PlanDocument) -> set[str]:
-    """Return the accelerators, zones, markets and providers that a plan uses."""
-    offers = document.inputs.offers_by_id()
-    nodes = () if document.plan is None else document.plan.nodes
-    used = [offers[node.offer] for node in nodes]
-    return {name for offer in used for name in (offer.accelerator, offer.zone, offer.market.value, str(offer.provider))}
 
 
 def _json(found: Explanation) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import (
     ENGINES,
     POSITIVE,
@@ -147,16 +148,22 @@ def plan(
             oracle=oracle,
             engine=engine,
         )
-    if forms == {None: "table"}:
+    for place, chosen in forms.items():
+        if place is None and chosen == "table":
+            continue
+        with waiting("writing the report") as show:
+            written = _written(document, chosen, base=job_file.parent, details=details, show=show)
+        write_output(place, written)
+    if asked in (None, "table") and not (outputs and asked):
         from sailor_cloud.report.console import result_console
         from sailor_cloud.report.plan.plan_text import print_plan
 
-        print_plan(document, result_console(), details=details)
-    else:
-        for place, chosen in forms.items():
-            with waiting("writing the report") as show:
-                written = _written(document, chosen, base=job_file.parent, details=details, show=show)
-            write_output(place, written)
+        print_plan(document, result_console(), details=details, whole=not outputs)
+    if outputs:
+        echo(f"wrote {', '.join(map(str, outputs))}", err=True)
+        saved = next((path for path in outputs if forms[path] == "json"), None)
+        if saved is not None and document.plan is not None and engine == ENGINES[0]:
+            echo(f"next: 'sailor-cloud up {job_file} --plan {saved}' buys exactly this plan", err=True)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
 

@@ -116,7 +116,19 @@ def up(
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
         raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
-    document = _document(job_file, plan_file, choose, budget, deadline, source, on, cluster, dry_run, asks=not yes)
+    document = _document(
+        job_file,
+        plan_file,
+        choose,
+        budget,
+        deadline,
+        source,
+        on,
+        cluster,
+        dry_run,
+        asks=not yes,
+        allow_stale=allow_stale,
+    )
     print_plan(document, progress_console() if as_json else result_console())
     if document.status is Status.INFEASIBLE:
         if as_json:
@@ -179,13 +191,13 @@ def _document(
     dry_run: bool,
     *,
     asks: bool,
+    allow_stale: bool,
 ) -> PlanDocument:
-    from datetime import UTC, datetime
-
     from sailor_cloud import api
+    from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.start import check_job
     from sailor_cloud.model.document import Pick
-    from sailor_cloud.provision.account_check import check_credentials
+    from sailor_cloud.provision.before_buying import check_before_searching
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_a_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
@@ -206,7 +218,7 @@ def _document(
                 _check_terminal()
             check_job(job, job_file.parent)
             writable_home()
-            check_credentials(job, now=datetime.now(UTC), tell=_tell)
+            check_before_searching(job, clock=SystemClock(), allow_stale=allow_stale, tell=_tell)
         with waiting("searching for the best plan") as show:
             return api.plan(
                 job,

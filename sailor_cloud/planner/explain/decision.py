@@ -192,10 +192,14 @@ class Deciding:
             chosen=chosen,
             asked=self.asked,
             choices=cheapest_first,
-            left_out=tuple(self.insisted(subject, name, picks[chosen]) for subject, name in self._left(picks[chosen])),
+            left_out=self.prices_of_insisting(picks[chosen]),
             notes=(*_much_for_little(cheapest_first), *warnings(evaluation.prediction, evaluation.cost, as_of)),
             complete=complete,
         )
+
+    def prices_of_insisting(self, chosen: Chosen) -> tuple[LeftOut, ...]:
+        """Return what insisting on each thing costs that the job names and a plan leaves out."""
+        return tuple(self.insisted(subject, name, chosen) for subject, name in self._left(chosen))
 
     def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
         """Return what insisting on something would change: by the best plan found that uses it.
@@ -212,7 +216,9 @@ class Deciding:
             if best is None:
                 continue
             theirs = _figures(best)
-            trade = self._difference(theirs[0] / ours[0], theirs[1] - ours[1])
+            whole = "run" if self.space.scenario.job.training.steps else "iteration"
+            money = signed_usd_text(theirs[1] - ours[1]).replace("-", "saves ")
+            trade = f"{whole} {pace_text(theirs[0] / ours[0])}, {money}"
             breaks = "" if drafts is kept else f"; breaks {_broken(self.target, best)}"
             prediction, cost = best.evaluation.prediction, best.evaluation.cost
             return LeftOut(
@@ -226,17 +232,6 @@ class Deciding:
                 keeps_limits=drafts is kept,
             )
         return LeftOut(subject=subject, name=name, why=self._why_not(subject, name))
-
-    def _difference(self, ratio: float, usd: float) -> str:
-        """Return what another plan changes: `run 1.8× slower, saves 45.23 USD; the fastest plan is chosen`.
-
-        Without a number of steps it is an iteration that gets slower. The last part stands where the change looks good.
-        """
-        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
-        money = signed_usd_text(usd).replace("-", "saves ")
-        whole = "run" if self.space.scenario.job.training.steps else "iteration"
-        better = usd < 0.0 if chosen is Pick.FASTEST else ratio < 1.0 if chosen is Pick.CHEAPEST else False
-        return f"{whole} {pace_text(ratio)}, {money}{f'; the {chosen.value} plan is chosen' if better else ''}"
 
     def _value(self) -> Callable[[Draft], float]:
         """Return what plans are compared by that insist on something: money where that is chosen, else time x money.
@@ -467,6 +462,7 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     needed, stage = max(estimated, key=lambda entry: entry[0] / entry[1].limit_bytes, default=(0, None))
     if stage is not None and needed * (1.0 + _MEMORY_ERROR) > stage.limit_bytes:
         yield (
-            f"stage {stage.stage} may run out of memory: {needed / GIB:.1f} of {stage.limit_bytes / GIB:.1f} GiB, "
-            f"without fragmentation, is an estimate, and estimates are off by {100 * _MEMORY_ERROR:.1f} % on average"
+            f"stage {stage.stage} may run out of memory: it needs an estimated {needed / GIB:.1f} of "
+            f"{stage.limit_bytes / GIB:.1f} GiB, the allocator's cache takes up to the rest, and such estimates are "
+            f"off by {100 * _MEMORY_ERROR:.1f} % on average"
         )

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from sailor_cloud.model.document import Status
 from sailor_cloud.report.decision.decision_rows import left_out_table
 from sailor_cloud.report.plan.ruled_out import grouped
 from sailor_cloud.report.tables import plain_table, print_report
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 def print_reasons(found: Explanation, console: Console) -> None:
     """Print all but the gains: why the plan is what it is, what it leaves out, and what can't be used."""
     title = Text(found.job, style="bold")
-    title.append(f"  {found.verdict}", style="green" if found.feasible else "bold red")
+    verdict = "plan as given, not searched" if found.verdict == Status.GIVEN else found.verdict
+    title.append(f"  {verdict}", style="green" if found.feasible else "bold red")
     parts: list[RenderableType] = [title, _block(_list("why", found.reasons))]
     if found.left_out:
         parts.append(_block(left_out_table(found.left_out)))

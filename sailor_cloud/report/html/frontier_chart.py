@@ -43,7 +43,7 @@ def frontier_chart(document: PlanDocument) -> Markup:
     above = {"labelLayout": {"dy": -10}}
     series: list[dict[str, Any]] = [
         {
-            "name": "nothing beats it",
+            "name": "Pareto frontier",
             "type": "line",
             "step": "end",
             "data": best,
@@ -52,7 +52,7 @@ def frontier_chart(document: PlanDocument) -> Markup:
             "lineStyle": {"type": "dashed", "width": 1.5},
             "color": "var(--accent)",
         },
-        _dots("fewer USD per hour", hourly, 5, "var(--muted)"),
+        _dots("frontier per hour", hourly, 5, "var(--muted)"),
         _dots("alternative", others, 11, "var(--c2)", label=label, **above),
         _dots("other choice", choose, 14, "var(--c3)", label=label, **above),
         {

@@ -1,4 +1,4 @@
-"""One iteration as a Gantt chart: what each stage computes, sends, sums, and when it waits."""
+"""One iteration as a Gantt chart: what each stage computes, sends and all-reduces, and when it waits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sailor_cloud.simulator import TimelineSpan
 
 TITLE = "Schedule of one iteration"
 
-# Kinds later in the list cover earlier ones.
+# Kinds later in the list cover earlier ones: of what goes over the network, what no computation hides is seen.
 _KINDS = {
     "transfer": ("c2", ("receive_activation", "receive_gradient", "send_activation", "send_gradient")),
+    "all-reduce or gather": ("c5", ("sync", "gather")),
     "forward": ("c1", ("forward",)),
     "backward": ("c3", ("backward", "weight_gradients")),
-    "all-reduce or gather": ("c5", ("sync", "gather")),
     "optimizer": ("c4", ("update",)),
 }
 

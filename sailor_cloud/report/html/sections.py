@@ -46,8 +46,8 @@ def frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
     if all(point.cheapest for point in document.frontier):
         return ()
     told = (
-        "Dashed: no plan as fast costs less for the run. Small grey points: none as fast has nodes for less per hour. "
-        "The wheel zooms, dragging moves."
+        "Dashed: the Pareto frontier of time and the cost of the run. Small grey points: the frontier of time and the "
+        "nodes' price per hour. Scroll to zoom, drag to move."
     )
     return (element("p", told, class_="key"),)
 
@@ -77,7 +77,7 @@ def waits(document: PlanDocument) -> Markup:
         ("compute", spent.compute_s),
         ("transfer", spent.transfer_s),
         ("bubble", spent.bubble_s),
-        ("sync", spent.sync_s),
+        ("all-reduces", spent.sync_s),
     )
     whole = sum(seconds for _, seconds in parts) or 1.0
     rows = ((name, text.seconds(seconds), text.share(seconds / whole)) for name, seconds in parts)

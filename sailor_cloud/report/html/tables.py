@@ -14,7 +14,7 @@ TIGHT = ("pipelines", "devices", "zone", "nodes", "market", "as of", "from", "to
 def html_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: bool = False
 ) -> Markup:
-    """Return a table that scrolls by itself where the page is narrow; `total` sets the last row apart."""
+    """Return a table whose rows become lines where the page is narrow; `total` sets the last row apart."""
     classes = [_class(heading, numbers) for heading in headings]
     head = element(
         "tr",
@@ -27,13 +27,16 @@ def html_table(
     body = [
         element(
             "tr",
-            *(element("td", content, class_=class_) for content, class_ in zip(row, classes, strict=True)),
+            *(
+                element("td", content, class_=class_, data_of=heading)
+                for content, class_, heading in zip(row, classes, headings, strict=True)
+            ),
             class_="total" if total and place == len(listed) - 1 else None,
         )
         for place, row in enumerate(listed)
     ]
     table = element("table", element("thead", head), element("tbody", *body))
-    return element("div", table, class_="scroll")
+    return element("div", table, class_="scroll rows")
 
 
 def _class(heading: str, numbers: Sequence[str]) -> str | None:

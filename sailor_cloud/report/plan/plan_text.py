@@ -23,17 +23,24 @@ _COLOURS = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBL
 
 
 def plan_report(
-    document: PlanDocument, *, details: bool = False, width: int = 120, ascii_only: bool = False
+    document: PlanDocument, *, details: bool = False, whole: bool = True, width: int = 120, ascii_only: bool = False
 ) -> RenderableType:
-    """Return the cost report of a plan; `details` adds sources of prices, every stage and the assumptions."""
+    """Return the cost report of a plan; `details` adds sources of prices, every stage and the assumptions.
+
+    Where it is not the `whole` report, only what there is to decide.
+    """
     if document.plan is None:
         return _infeasible(document)
     parts: list[RenderableType] = []
     if document.decision is not None and document.decision.choices:
         parts.append(decision_report(document.job, document.decision, width=width, ascii_only=ascii_only))
+        if not whole:
+            return Group(*parts)
         parts.append(_block(_title(document)))
     else:
         parts.append(_title(document))
+    if not whole:
+        return Group(*parts, _block(_facts(outcome_facts(document))))
     parts.append(_facts(request_facts(document)))
     tables: list[RenderableType] = [groups_table(document, width=width)]
     tables += [Text(line, style="dim") for line in recompute_key(document)]
@@ -60,8 +67,9 @@ def plan_report(
     return Group(*parts)
 
 
-def print_plan(document: PlanDocument, console: Console, *, details: bool = False) -> None:
-    report = plan_report(document, details=details, width=console.width, ascii_only=console.options.ascii_only)
+def print_plan(document: PlanDocument, console: Console, *, details: bool = False, whole: bool = True) -> None:
+    ascii_only = console.options.ascii_only
+    report = plan_report(document, details=details, whole=whole, width=console.width, ascii_only=ascii_only)
     print_report(report, console)
 
 

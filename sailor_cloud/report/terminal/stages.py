@@ -53,7 +53,7 @@ def waits_table(document: PlanDocument, *, ascii_only: bool, width: int) -> Tabl
         ("compute", waits.compute_s),
         ("transfer", waits.transfer_s),
         ("bubble", waits.bubble_s),
-        ("sync", waits.sync_s),
+        ("all-reduces", waits.sync_s),
     )
     whole = sum(spent for _, spent in parts)
     for name, spent in parts:

@@ -158,19 +158,6 @@ def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_
         assert [note.startswith("stage 0 may run out of memory: ") for note in found] == [True] * told
 
 
-@pytest.mark.parametrize(
-    ("goal", "ratio", "usd", "told"),
-    [
-        ("maximize-throughput", 1.8, -45.23, "run 1.8× slower, saves 45.23 USD; the fastest plan is chosen"),
-        ("maximize-throughput", 2.0, 6.56, "run 2.0× slower, +6.56 USD"),
-        ("minimize-cost", 0.5, 6.56, "run 2.0× faster, +6.56 USD; the cheapest plan is chosen"),
-    ],
-)
-def test_insisting_that_saves_says_so_and_why_it_is_not_chosen(goal: str, ratio: float, usd: float, told: str) -> None:
-    job = tiny_job(**SIZE, goal=goal)
-    assert Deciding(make_space(job), target_of(job))._difference(ratio, usd) == told
-
-
 def test_what_no_plan_can_use_says_why() -> None:
     job = example("llama3-8b-two-clouds.yaml", resources__0__accelerators={"A100-40": 16, "T4-16": 2})
     prices, links, times = data()

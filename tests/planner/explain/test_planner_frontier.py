@@ -127,9 +127,13 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
         network=links,
         profiles=times,
         clock=FixedClock(AS_OF),
-        wishes=planner.Wishes(beside=True, frontier=True),
+        wishes=planner.Wishes(beside=True, frontier=True, decide=True),
     )
     points = document.frontier
+    kept = [point for point in points if point.total_usd <= document.constraints.budget_usd]
+    choices = document.decision.choices
+    assert min(choice.iteration_s for choice in choices) <= min(point.iteration_s for point in kept) * 1.001
+    assert min(choice.total_usd for choice in choices) <= min(point.total_usd for point in kept) * 1.001
     assert len(points) >= 15
     assert {point.cheapest for point in points} == {True, False}
     for point in points:
