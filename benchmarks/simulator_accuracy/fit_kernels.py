@@ -270,12 +270,18 @@ BARS = (
 
 
 def bars(found: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[list[str], bool]:
-    """Return a table of the bars, and whether all are met; the median of the starved rows is one of them."""
+    """Return a table of the bars, and whether all are met; the median of the starved rows is one of them.
+
+    A table may lack the rows that a bar is about.
+    """
     by_title = dict(found)
     rows = [(title, name, by_title[title][name], limit) for title, name, limit in BARS]
-    rows += [(SOURCES, "starved, median", by_title[SOURCES]["starved"]["median"], 0.25)]
+    rows += [(SOURCES, "starved, median", (by_title[SOURCES]["starved"] or {}).get("median"), 0.25)]
     lines, all_met = ["| bar | figure | limit | |", "|---|---|---|---|"], True
     for title, name, value, limit in rows:
+        if value is None:
+            lines.append(f"| {title}: {name} | no rows | {limit} | |")
+            continue
         met = value >= limit if "spearman" in name else abs(value) <= limit
         all_met = all_met and met
         lines.append(f"| {title}: {name} | {value:.3f} | {limit} | {'met' if met else 'MISSED'} |")

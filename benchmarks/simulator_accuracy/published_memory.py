@@ -4,9 +4,9 @@ python benchmarks/simulator_accuracy/published_memory.py [--reference DIR] [--me
     [--results FILE]
 
 The reference folder (default: $SAILOR_CLOUD_REFERENCE, else ../shared/reference beside the checkout) holds
-published_throughput.csv, published_failed_or_oom.csv, measured_iterations.csv and sailor-artifact/. Without it the
-benchmark prints SKIPPED and ends with 0; it ends with 1 where a bar is missed. --measurements predicts another table of
-published_throughput.csv's columns with the shipped constants, and fits nothing.
+published_throughput.csv; without it the benchmark prints SKIPPED and ends with 0. It ends with 1 where a bar is missed.
+published_failed_or_oom.csv, measured_iterations.csv and sailor-artifact/ are used where they are. --measurements
+predicts another table of published_throughput.csv's columns with the shipped constants, and fits nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ def published_rows(runs: Sequence[PublishedRun], devices: Devices) -> tuple[list
 
 
 def measured_rows(reference: Path) -> list[Row]:
-    """Return the measured iterations, which are fitted on, too."""
+    """Return the measured iterations, which are fitted on, too, where the folder has them."""
+    if not (reference / "measured_iterations.csv").is_file() or not (reference / "sailor-artifact").is_dir():
+        return []
     scenario = base_scenario(reference / "sailor-artifact")
     return [
         Row(
@@ -239,11 +241,14 @@ def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
     }
     of = {name: summaries(rows, each[: len(rows)], SHIPPED) for name, each in errors.items()}
     own = summaries(everything[len(rows) :], errors[IN_SAMPLE][len(rows) :], SHIPPED)
-    failed, _ = read_failed(reference / "published_failed_or_oom.csv", {run.decoder.name: run.decoder for run in runs})
-    comfortable = comfortable_share(failed, devices)
+    table_of_failed = reference / "published_failed_or_oom.csv"
+    shapes = {run.decoder.name: run.decoder for run in runs}
+    failed = read_failed(table_of_failed, shapes)[0] if table_of_failed.is_file() else ()
+    comfortable = comfortable_share(failed, devices) if failed else None
     bars = [bar(f"mean of the sources' mean errors, {name}", mean_of_means(of[name]), LIMITS[name]) for name in LIMITS]
     bars.append(bar("runs that ran, called impossible", ran_impossible(of[IN_SAMPLE]), IMPOSSIBLE_LIMIT))
-    bars.append(bar(f"{len(failed)} failed layouts, called comfortable", comfortable, COMFORTABLE_LIMIT))
+    if comfortable is not None:
+        bars.append(bar(f"{len(failed)} failed layouts, called comfortable", comfortable, COMFORTABLE_LIMIT))
     lines = [
         "# Peak memory of published runs",
         "",
@@ -258,7 +263,7 @@ def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
         *(line for line, _ in bars),
         "",
         *(line for name in of for line in (*table(name, of[name]), "")),
-        *table("measured clusters, in sample", own),
+        *(table("measured clusters, in sample", own) if own else ()),
         "",
         "Fitted on all of it:",
         "",

@@ -124,7 +124,10 @@ def sources(runs: Sequence[PublishedRun]) -> list[str]:
 
 
 def orders(timed: Sequence[Timed]) -> list[Order]:
-    """Return the rank correlation of each group of layouts of one model, on one cluster, in one batch."""
+    """Return the rank correlation of each group of layouts of one model, on one cluster, in one batch.
+
+    Runs of a single layout have no order. Equal figures for all layouts count as no correlation.
+    """
     groups: dict[tuple[object, ...], list[Timed]] = defaultdict(list)
     for each in timed:
         run = each.run
@@ -142,13 +145,19 @@ def orders(timed: Sequence[Timed]) -> list[Order]:
         Order(
             group=", ".join(map(str, key)),
             rows=len(rows),
-            spearman=float(
-                spearmanr([row.run.tokens_per_s_per_device for row in rows], [row.tokens_per_s for row in rows])[0]
+            spearman=_correlation(
+                [row.run.tokens_per_s_per_device or 0.0 for row in rows], [row.tokens_per_s for row in rows]
             ),
         )
         for key, rows in groups.items()
-        if len(rows) >= FEWEST_ROWS
+        if len(rows) >= FEWEST_ROWS and len({row.run.layout for row in rows}) > 1
     ]
+
+
+def _correlation(measured: Sequence[float], predicted: Sequence[float]) -> float:
+    if len(set(measured)) == 1 or len(set(predicted)) == 1:
+        return 0.0
+    return float(spearmanr(measured, predicted)[0])
 
 
 def summary(timed: Sequence[Timed]) -> dict[str, float]:

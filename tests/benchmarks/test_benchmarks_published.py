@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_acc
 
 import fit_kernels
 from published import PROGRAMS, Recompute, is_failed, is_published, known_program, read_failed, read_published
-from published_time import not_in_bars
+from published_time import Timed, not_in_bars, orders
 from reference import read_measured
 
 from sailor_cloud.units import GIB
@@ -165,3 +165,23 @@ def test_a_missed_bar_is_named_and_fails_the_benchmark() -> None:
     lines, met = fit_kernels.bars([(fit_kernels.SOURCES, worse), *((title, figures) for title in titles[1:])])
     assert not met
     assert sum("MISSED" in line for line in lines) == 2
+    fewer = figures | {"spearman_large": None, "starved": None}
+    lines, met = fit_kernels.bars([(title, fewer) for title in titles])
+    assert met
+    assert sum("no rows" in line for line in lines) == 3
+
+
+def test_runs_of_one_layout_have_no_order(tmp_path: Path) -> None:
+    def predicted(speeds: list[float], microbatches: list[int]) -> list[Timed]:
+        rows = [
+            ROW | {"tokens_per_s_per_gpu": str(speed), "microbatch_size": str(size)}
+            for speed, size in zip(speeds, microbatches, strict=True)
+        ]
+        runs, _ = read_published(table(tmp_path, *rows))
+        return [Timed(run=run, tokens_per_s=1.0 * run.microbatch_size, error_p50=0.1, error_p90=0.2) for run in runs]
+
+    assert orders(predicted([5.0, 6.0, 7.0, 8.0, 9.0], [2] * 5)) == []
+    assert [each.spearman for each in orders(predicted([5.0, 6.0, 7.0, 8.0, 9.0], [1, 2, 4, 8, 16]))] == [
+        pytest.approx(1.0)
+    ]
+    assert [each.spearman for each in orders(predicted([5.0] * 5, [1, 2, 4, 8, 16]))] == [0.0]
