@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import importlib
 import json
@@ -21,6 +22,8 @@ from sailor_runtime.training.refusal import RefusedError
 
 # So often a rank says that it is there while a node is set up.
 _LOOK_S = 1.0
+# Numbers of glibc's malloc.h, with the most that they can be set to.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = (-1, 2**31 - 1), (-3, 2**25)
 
 
 def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, str] = os.environ) -> None:
@@ -37,6 +40,7 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
         environ["OMP_NUM_THREADS"] = "1"
         # Where cores are shared, threads that spin at a barrier keep the one they wait for from running.
         environ["OMP_WAIT_POLICY"] = "passive"
+        _keep_freed_memory()
     environ["DS_BUILD_OPS"] = "0"
     environ["DS_IGNORE_CUDA_DETECTION"] = "1"
     environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
@@ -45,6 +49,14 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     environ.setdefault("TRITON_CACHE_DIR", str(home / "triton"))
     if all(other.address.startswith("127.") for other in spec.nodes):
         environ["GLOO_SOCKET_IFNAME"] = "lo"
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep freed memory: else the kernel clears the pages of gradients anew at each step."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(*_M_TRIM_THRESHOLD)
+        libc.mallopt(*_M_MMAP_THRESHOLD)
 
 
 def set_up(spec: RunSpec, home: Path, alive: Callable[[], None]) -> None:
