@@ -122,7 +122,11 @@ class Engine:
         self._ahead = Ahead(samples, device.torch_device)
         self._device = device
         self._pipeline = spec.pipelines[place.pipeline]
-        self._first_sample = layout.samples_of(spec, place.pipeline).start
+        own = layout.samples_of(spec, place.pipeline)
+        self._first_sample = own.start
+        every = torch.arange(own.start, own.stop, device=device.torch_device)
+        # In the global batch, of the samples of each microbatch.
+        self._positions = every.split(self._pipeline.microbatch_size)
         islands = layout.islands(spec)
         self.islands = len(islands)
         self.island = next(number for number, island in enumerate(islands) if place.pipeline in island)
@@ -263,7 +267,8 @@ class Engine:
         totals[self.island] = squares
         if self._reports_loss:
             totals[self.islands] = loss * self._shares[self.island]
-        dist.all_reduce(totals, group=self._world.everyone)
+        if self._world.size > 1:
+            dist.all_reduce(totals, group=self._world.everyone)
         return _Totals(totals)
 
     def _timed(self, step: Step, started: float) -> Step:
@@ -291,8 +296,7 @@ class Engine:
                 self.weights.wait_for(layer)
 
     def _microbatch(self, number: int, with_tokens: bool) -> Microbatch:
-        training, size = self.spec.training, self._pipeline.microbatch_size
-        first = self._first_sample + number * size
+        training = self.spec.training
         tokens = _NOTHING
         if with_tokens:
             count = self._pipeline.microbatches
@@ -311,7 +315,7 @@ class Engine:
                 probability=training.dropout,
                 seed=training.seed,
                 step=self.next_step,
-                samples=torch.arange(first, first + size, device=self.device),
+                samples=self._positions[number],
             ),
         )
 

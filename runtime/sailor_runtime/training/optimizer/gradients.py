@@ -150,8 +150,10 @@ class GradientSum:
         self._sums_of_shares = [self._empty_shares(bucket) for bucket in self.scattered]
         # Of the last pass: each bucket's number, and its sum, which may still run.
         self._passing: list[tuple[int, Any]] = []
-        # On this rank a parameter is done with its first layer here; a tied one may lie in two layers.
-        self._first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.trained}
+        # On this rank a parameter is done with its first layer here, a bucket with that of all its parameters; a tied
+        # parameter may lie in two layers.
+        first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.trained}
+        self._done_with = [min(first_use[part.parameter] for part in bucket.parts) for bucket in self.buckets]
         self._begun: list[tuple[Any, Tensor | None]] = []
         # With ZeRO, the sums of this rank's shares in the order of the buckets, then of those scattered.
         self.totals: list[Tensor] = []
@@ -175,11 +177,8 @@ class GradientSum:
         """
         if self.scattered and layer > self._module.layers[0]:
             return
-        while len(self._begun) < len(self.buckets):
-            bucket = self.buckets[len(self._begun)]
-            if min(self._first_use[part.parameter] for part in bucket.parts) < layer:
-                return
-            self._begun.append(self._begin(bucket))
+        while len(self._begun) < len(self.buckets) and self._done_with[len(self._begun)] >= layer:
+            self._begun.append(self._begin(self.buckets[len(self._begun)]))
 
     @torch.no_grad()
     def pass_done(self, layer: int) -> None:

@@ -76,16 +76,17 @@ def step(optimizer: torch.optim.Optimizer, *, rate: float, factor: Tensor | None
     if not weights:
         return
     queued = isinstance(optimizer, torch.optim.AdamW | torch.optim.SGD)
+    # Without a device nothing is queued, and kernels told what to skip undo their count weight by weight.
+    if not (queued and skip.is_cuda) and skip.item():
+        return
     # Their kernels divide by a number in single precision, which is too coarse for weights in float64.
     divided = queued and factor is not None and all(weight.dtype != torch.float64 for weight in weights)
     if factor is not None and not divided:
         torch._foreach_mul_([weight.grad for weight in weights], factor.to(weights[0].device))
     if queued:
         optimizer.grad_scale = factor.reciprocal().float() if factor is not None and divided else None
-        optimizer.found_inf = skip.float()
-        optimizer.step()
-    elif not skip.item():
-        optimizer.step()
+        optimizer.found_inf = skip.float() if skip.is_cuda else None
+    optimizer.step()
 
 
 def check(name: str, device: torch.device) -> None:

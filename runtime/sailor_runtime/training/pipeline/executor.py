@@ -90,9 +90,8 @@ class Executor:
             with self._spans.during(Doing.RECEIVE_ACTIVATION, number, turn):
                 value = self._transfers[turn].receive(1)
         with self._spans.during(Doing.FORWARD, number, turn):
-            cut = self._halved or number == self._microbatches - 1
             given = microbatch(number, turn in (self._first, self._last))
-            activation = self._module.forward(value, given, ready, cut=cut, turn=turn)
+            activation = self._module.forward(value, given, ready, halved=self._halved, turn=turn)
         if turn != self._last:
             with self._spans.during(Doing.SEND, number, turn):
                 self._transfers[turn].send(_given(activation.result), 1)

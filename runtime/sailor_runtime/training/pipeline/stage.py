@@ -66,10 +66,11 @@ def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
 
 @dataclass(slots=True)
 class Activation:
-    """What the backward pass of one microbatch needs: inputs and outputs of each layer, first layer first.
+    """What the backward pass of one microbatch needs: inputs and outputs of each of `layers`, first layer first.
 
-    Those of `layers`, or of all together where the graph is `whole`. `later`: what gives the gradients of each layer's
-    weights once a backward pass through its inputs is done, last layer first; None where they are there.
+    Where the graph is `whole`, the inputs are places in it and there is one output. `later`: what gives the gradients
+    of each layer's weights once a backward pass through its inputs is done, last layer first; None where they are
+    there.
     """
 
     microbatch: Microbatch
@@ -95,7 +96,7 @@ class StageModule:
     """The layers of one stage on one rank, in one range or several.
 
     Where it must, the autograd graph is cut between layers, which allows for timing, repeating and recomputing each
-    layer by itself, and for summing its gradients while the others go through their backward pass.
+    layer by itself. A cut costs a backward pass of its own per layer, so else the graph of all layers is one.
     """
 
     def __init__(
@@ -210,16 +211,16 @@ class StageModule:
         microbatch: Microbatch,
         before_layer: Callable[[int], None] | None = None,
         *,
-        cut: bool = True,
+        halved: bool = False,
         turn: int = 0,
     ) -> Activation:
         """Run a range of layers on a microbatch; `value` is None on the first stage. before_layer: called before each.
 
-        cut: the backward pass will be asked to tell of each layer. turn: which of the ranges.
+        halved: `backward_input` will be called. turn: which of the ranges.
         """
         layers = self.ranges[turn]
         repeated = self._recomputed or self._device.kernel_runs > 1
-        if not (cut or self.times_layers or repeated or self._sums is not None or self.sharing is not None):
+        if not (halved or self.times_layers or repeated or self.sharing is not None):
             return self._whole(layers, value, microbatch, before_layer)
         activation = Activation(microbatch=microbatch, layers=layers)
         for layer in layers:
@@ -249,10 +250,11 @@ class StageModule:
         before_layer: Callable[[int], None] | None,
     ) -> Activation:
         value = None if value is None else value.detach().requires_grad_()
-        activation = Activation(microbatch=microbatch, layers=layers, inputs=[value], whole=True)
+        activation = Activation(microbatch=microbatch, layers=layers, whole=True)
         for layer in layers:
             if before_layer is not None:
                 before_layer(layer)
+            activation.inputs.append(value)
             value = self._computed(layer, value, microbatch)
         activation.outputs.append(value)
         activation.result = None if value is None else value.detach()
@@ -267,14 +269,7 @@ class StageModule:
         layer after its pass, last layer first.
         """
         if activation.whole:
-            assert layer_done is None
-            value, output = activation.inputs.pop(), activation.outputs.pop()
-            assert output is not None
-            if output.requires_grad:
-                output.backward(gradient)
-            for layer in activation.layers:
-                self._add_to_sums(layer)
-            return None if value is None else value.grad
+            return self._whole_backward(activation, gradient, layer_done)
         for layer in reversed(activation.layers):
             if self.sharing is not None:
                 self.sharing.before_pass(layer, forward=False)
@@ -288,6 +283,32 @@ class StageModule:
             if layer_done is not None:
                 layer_done(layer)
         return gradient
+
+    def _whole_backward(
+        self, activation: Activation, gradient: Tensor | None, layer_done: Callable[[int], None] | None
+    ) -> Tensor | None:
+        left = list(activation.layers)
+
+        def reached(layer: int) -> None:
+            while left and left[-1] >= layer:
+                self._add_to_sums(left[-1])
+                if layer_done is not None:
+                    layer_done(left[-1])
+                left.pop()
+
+        first, output = activation.inputs[0], activation.outputs.pop()
+        assert output is not None
+        if layer_done is not None or self._sums is not None:
+            # Autograd runs later nodes first: with the gradient of a layer's input, those of its weights are there.
+            for layer, value in zip(activation.layers[1:], activation.inputs[1:], strict=True):
+                if value is not None and value.requires_grad:
+                    value.register_hook(lambda _, layer=layer: reached(layer))
+        activation.inputs.clear()
+        # The first layers have nothing to train where their parameters are frozen.
+        if output.requires_grad:
+            output.backward(gradient)
+        reached(activation.layers[0])
+        return None if first is None else first.grad
 
     def _layer_backward(
         self, layer: int, value: Tensor | None, output: Tensor | None, gradient: Tensor | None, microbatch: Microbatch
