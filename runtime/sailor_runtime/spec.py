@@ -152,10 +152,10 @@ class PipelineSpec:
     stages: tuple[StageSpec, ...]
 
     @property
-    def visits(self) -> tuple[tuple[int, range], ...]:
+    def virtual_stages(self) -> tuple[tuple[int, range], ...]:
         """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
-        turns = max(len(stage.ranges) for stage in self.stages)
-        return tuple((s, stage.ranges[turn]) for turn in range(turns) for s, stage in enumerate(self.stages))
+        chunks = max(len(stage.ranges) for stage in self.stages)
+        return tuple((s, stage.ranges[chunk]) for chunk in range(chunks) for s, stage in enumerate(self.stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,11 +115,13 @@ class Pipeline:
         return microbatches_per_round(self.microbatches, len(self.stages))
 
     @property
-    def visits(self) -> tuple[tuple[int, range], ...]:
+    def virtual_stages(self) -> tuple[tuple[int, range], ...]:
         """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
         held = [stage.ranges for stage in self.stages]
-        turns = max(map(len, held), default=0)
-        return tuple((s, ranges[turn]) for turn in range(turns) for s, ranges in enumerate(held) if turn < len(ranges))
+        chunks = max(map(len, held), default=0)
+        return tuple(
+            (s, ranges[chunk]) for chunk in range(chunks) for s, ranges in enumerate(held) if chunk < len(ranges)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +147,7 @@ class Plan:
     def node(self, node_id: str) -> Node:
         return next(node for node in self.nodes if node.id == node_id)
 
-    def in_turns(self, turns: int) -> Plan | None:
+    def interleaved(self, chunks: int) -> Plan | None:
         """Return the plan with so many ranges of layers in each stage, interleaved, or with one in 1F1B.
 
         Each stage keeps its number of layers, and a pipeline of one stage its range. None where a stage has too few
@@ -154,15 +156,15 @@ class Plan:
         pipelines = []
         for pipeline in self.pipelines:
             stages = pipeline.stages
-            each = turns if len(stages) > 1 else 1
+            each = chunks if len(stages) > 1 else 1
             if each > 1 and (pipeline.per_round is None or any(len(stage.layers) < each for stage in stages)):
                 return None
             ranges: list[list[tuple[int, int]]] = [[] for _ in stages]
             end = 0
-            for turn in range(each):
+            for chunk in range(each):
                 for s, stage in enumerate(stages):
                     # The first range also has the embedding, which takes little, the last one the head.
-                    place = each - 1 - turn if s == 0 else turn
+                    place = each - 1 - chunk if s == 0 else chunk
                     first, layers = end, len(stage.layers)
                     end += layers * (place + 1) // each - layers * place // each
                     ranges[s].append((first, end))
@@ -171,14 +173,14 @@ class Plan:
                 for stage, own in zip(stages, ranges, strict=True)
             )
             pipelines.append(replace(pipeline, stages=held))
-        if turns > 1 and all(len(pipeline.stages) == 1 for pipeline in pipelines):
+        if chunks > 1 and all(len(pipeline.stages) == 1 for pipeline in pipelines):
             return None
-        schedule = PipelineSchedule.INTERLEAVED if turns > 1 else PipelineSchedule.ONE_F_ONE_B
+        schedule = PipelineSchedule.INTERLEAVED if chunks > 1 else PipelineSchedule.ONE_F_ONE_B
         return replace(self, pipelines=tuple(pipelines), pipeline_schedule=schedule)
 
     def check(self, *, layers: int, global_batch_size: int) -> None:
         """Raise RequestError unless every layer of every pipeline is covered once, on devices that exist once."""
-        problems = [*self._cover_problems(layers), *self._turn_problems(), *self.device_problems()]
+        problems = [*self._cover_problems(layers), *self._chunk_problems(), *self.device_problems()]
         if self.global_batch_size != global_batch_size:
             problems.append(
                 Problem(
@@ -201,7 +203,7 @@ class Plan:
                 size = f"{pipeline.microbatch_size} x {pipeline.microbatches}"
                 problems.append(Problem(path=where, message=f"microbatch size and count must be positive, got {size}"))
             expected = 0
-            for s, held in pipeline.visits:
+            for s, held in pipeline.virtual_stages:
                 if held.start != expected or not held:
                     problems.append(
                         Problem(
@@ -215,7 +217,7 @@ class Plan:
                 problems.append(Problem(path=where, message=f"covers layers up to {expected}, the model has {layers}"))
         return problems
 
-    def _turn_problems(self) -> list[Problem]:
+    def _chunk_problems(self) -> list[Problem]:
         """Return where stages have other numbers of ranges of layers than the schedule wants."""
         problems, schedule = [], self.pipeline_schedule
         if schedule is PipelineSchedule.INTERLEAVED and all(len(pipeline.stages) < 2 for pipeline in self.pipelines):

@@ -108,12 +108,12 @@ def pipeline_s(compute_s: Floats, boundary_s: Floats, microbatches: ArrayLike, *
 def interleaved_s(compute_s: Floats, boundary_s: Floats, microbatches: int) -> float:
     """Return the seconds of a pipeline whose stages take turns with several ranges of layers.
 
-    compute_s: shape [turns, stages]; boundary_s: of each cut in the microbatch's order. The fill of 1F1B shrinks by the
-    number of turns: exact for even stages without transfers, after Narayanan et al. (SC'21).
+    compute_s: shape [chunks, stages]; boundary_s: of each cut in the microbatch's order. The fill of 1F1B shrinks by
+    the number of chunks: exact for even stages without transfers, after Narayanan et al. (SC'21).
     """
-    turns = len(compute_s)
+    chunks = len(compute_s)
     bottleneck = float(compute_s.sum(axis=0).max())
-    return (microbatches - 1.0 / turns) * bottleneck + float(compute_s.sum() + boundary_s.sum()) / turns
+    return (microbatches - 1.0 / chunks) * bottleneck + float(compute_s.sum() + boundary_s.sum()) / chunks
 
 
 def filled_s(weights_s: Floats, microbatches: int) -> float:

@@ -34,7 +34,7 @@ class Degrees:
     chunks: int | None = None
 
     @property
-    def turns(self) -> int:
+    def chunks_per_stage(self) -> int:
         """How many ranges of layers a stage has."""
         return self.chunks or (2 if self.schedule is PipelineSchedule.INTERLEAVED else 1)
 
@@ -65,7 +65,7 @@ def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sce
         for node in nodes
         for first in range(0, node.devices, degrees.tp)
     ]
-    bounds = stage_bounds(engine.split, scenario.decoder, degrees.pp * degrees.turns)
+    bounds = stage_bounds(engine.split, scenario.decoder, degrees.pp * degrees.chunks_per_stage)
     pipelines = []
     for p in range(dp):
         stages = []
@@ -138,11 +138,12 @@ def _faults_of_counts(degrees: Degrees) -> Iterator[Problem]:
     ):
         if value is not None and value < 1:
             yield Problem(path=LAYOUT, message=f"{name} must be 1 or more, got {value}")
-    if degrees.schedule is not PipelineSchedule.INTERLEAVED and degrees.turns > 1:
-        message = f"schedule {degrees.schedule} has chunks 1, got chunks {degrees.turns}"
+    if degrees.schedule is not PipelineSchedule.INTERLEAVED and degrees.chunks_per_stage > 1:
+        message = f"schedule {degrees.schedule} has chunks 1, got chunks {degrees.chunks_per_stage}"
         yield Problem(path=LAYOUT, message=message, hint="or schedule interleaved")
-    elif degrees.schedule is PipelineSchedule.INTERLEAVED and min(degrees.turns, degrees.pp) < 2:
-        message = f"schedule interleaved needs pp >= 2 and chunks >= 2, got pp {degrees.pp} and chunks {degrees.turns}"
+    elif degrees.schedule is PipelineSchedule.INTERLEAVED and min(degrees.chunks_per_stage, degrees.pp) < 2:
+        found = f"pp {degrees.pp} and chunks {degrees.chunks_per_stage}"
+        message = f"schedule interleaved needs pp >= 2 and chunks >= 2, got {found}"
         yield Problem(path=LAYOUT, message=message)
 
 
@@ -167,8 +168,8 @@ def _faults_of_model(degrees: Degrees, scenario: Scenario) -> Iterator[Problem]:
     decoder = scenario.decoder
     if fault := tp_problem(decoder, degrees.tp):
         yield Problem(path=LAYOUT, message=fault)
-    if degrees.pp * degrees.turns > decoder.blocks:
-        chunks = f" x chunks {degrees.turns}" if degrees.turns > 1 else ""
+    if degrees.pp * degrees.chunks_per_stage > decoder.blocks:
+        chunks = f" x chunks {degrees.chunks_per_stage}" if degrees.chunks_per_stage > 1 else ""
         message = f"pp {degrees.pp}{chunks} is more than the {decoder.blocks} blocks of {decoder.name}"
         yield Problem(path=LAYOUT, message=message, hint="every stage holds one block at least")
 

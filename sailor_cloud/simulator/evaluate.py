@@ -101,7 +101,7 @@ def _in_1f1b(layout: Layout) -> float | None:
     plan = layout.plan
     if plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
         return None
-    usual = plan.in_turns(1)
+    usual = plan.interleaved(1)
     assert usual is not None, "every plan can have 1F1B"
     same_stages = len(layout.devices) == len(layout.seats)
     return run_iteration(replace(layout, plan=usual) if same_stages else lay_out(usual, layout.scenario)).replay_s

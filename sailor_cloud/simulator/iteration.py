@@ -67,7 +67,7 @@ _COMPUTING = frozenset({"forward", "backward", "weight_gradients", "update"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineSpan:
-    """One thing that a stage did; seconds count from the start of the iteration. `turn` as in `Span`."""
+    """One thing that a stage did; seconds count from the start of the iteration. `chunk` as in `Span`."""
 
     pipeline: int
     stage: int
@@ -75,7 +75,7 @@ class TimelineSpan:
     microbatch: int | None
     start_s: float
     end_s: float
-    turn: int | None = None
+    chunk: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
     """
     if layout.scenario.engine.formulas is not None:
         return _by_formulas(layout, layout.scenario.engine.formulas)
-    passes = sum(len(pipeline.visits) * pipeline.microbatches for pipeline in layout.plan.pipelines)
+    passes = sum(len(pipeline.virtual_stages) * pipeline.microbatches for pipeline in layout.plan.pipelines)
     if passes > _MOST_SHARED and layout.on_machine:
         return _as_shorter(layout, passes)
     return _run(layout, timeline=timeline and passes <= _MOST_RECORDED, on_machine=layout.on_machine)
@@ -131,7 +131,7 @@ def _as_shorter(layout: Layout, passes: int) -> Iteration:
     pipelines = []
     for pipeline in layout.plan.pipelines:
         fewer = -(-pipeline.microbatches * _MOST_SHARED // passes)
-        if len(pipeline.visits) > len(pipeline.stages):
+        if len(pipeline.virtual_stages) > len(pipeline.stages):
             fewer += -fewer % (pipeline.per_round or 1)
         pipelines.append(replace(pipeline, microbatches=fewer))
     shorter = replace(layout, plan=replace(layout.plan, pipelines=tuple(pipelines)))
@@ -318,7 +318,7 @@ def _pipeline_times(
         gradient_s=tuple(gradient),
         microbatches=plan.microbatches,
         weights_s=_weights_s(layout, seats),
-        turns=len(seats) // len(plan.stages),
+        chunks=len(seats) // len(plan.stages),
         per_round=plan.per_round if len(seats) > len(plan.stages) else None,
     )
 
@@ -331,7 +331,7 @@ def _weights_s(layout: Layout, seats: Sequence[Seat]) -> tuple[float, ...]:
 
 
 def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], Passes]:
-    """Return the passes of each visit, by pipeline and visit; with ZeRO-2 and 3 weights and gradients move beside."""
+    """Return the passes by pipeline and virtual stage; with ZeRO-2 and 3 weights and gradients move beside."""
     beside = {seat.key: (0.0, 0.0) for seat in layout.seats}
     for group in groups:
         for seat in group.members:
@@ -452,7 +452,7 @@ def _gather(
 def _gather_of(layout: Layout, group: SyncGroup, times: list[PipelineTimes]) -> Gather:
     bucket, needed = group.bucket(layout.scenario.engine.bucket_bytes), []
     for seat in group.members:
-        reached, stage = times[seat.pipeline].reached_s(seat.visit), seat.stage
+        reached, stage = times[seat.pipeline].reached_s(seat.virtual_stage), seat.stage
         # A tied weight is used by the first layer, or by the last one alone.
         first = stage.end_layer - 1 if group.tied and stage.first_layer else max(group.first_layer, stage.first_layer)
         end = first + 1 if group.tied else min(group.end_layer, stage.end_layer)
@@ -473,7 +473,7 @@ def _gradients_s(
     table, stage = seat.table, seat.stage
     halved = seat.index > 0 and layout.plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE
     pass_s = table.weights_s if halved else table.backward_s
-    last_pass = replays[seat.pipeline].last_backward_start_s[seat.visit]
+    last_pass = replays[seat.pipeline].last_backward_start_s[seat.virtual_stage]
     done = last_pass + float(pass_s(stage.first_layer, stage.end_layer))
     if group.tied:
         return done, done
@@ -512,8 +512,8 @@ def _closed_form_s(layout: Layout, times: list[PipelineTimes], groups: tuple[Syn
     for each in set(times):
         compute = np.array(each.forward_s) + np.array(each.backward_s)
         cuts = np.array(each.activation_s) + np.array(each.gradient_s)
-        if each.turns > 1:
-            longest = max(longest, float(interleaved_s(compute.reshape(each.turns, -1), cuts, each.microbatches)))
+        if each.chunks > 1:
+            longest = max(longest, float(interleaved_s(compute.reshape(each.chunks, -1), cuts, each.microbatches)))
             continue
         seconds = float(pipeline_s(compute, cuts, each.microbatches, engine=engine))
         if each.halved:
@@ -548,7 +548,7 @@ def _of_replay(pipeline: int, span: Span) -> TimelineSpan:
         microbatch=span.microbatch,
         start_s=span.start_s,
         end_s=span.end_s,
-        turn=span.turn,
+        chunk=span.chunk,
     )
 
 

@@ -18,12 +18,12 @@ from sailor_cloud.workload import tp_problem
 class Seat:
     """One stage of one pipeline on its node; of a stage with several ranges of layers, one range.
 
-    `visit`: when a microbatch comes to it, counted from the pipeline's begin.
+    `virtual_stage`: when a microbatch comes to it, counted from the pipeline's begin.
     """
 
     pipeline: int
     index: int
-    visit: int
+    virtual_stage: int
     stage: Stage
     hardware: Hardware
     place: Place
@@ -40,7 +40,7 @@ class Seat:
 
     @property
     def key(self) -> tuple[int, int]:
-        return self.pipeline, self.visit
+        return self.pipeline, self.virtual_stage
 
     @property
     def compute_s(self) -> float:
@@ -72,7 +72,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The seats of every pipeline in the order of visits, and the links between their places.
+    """The seats of every pipeline in the order of virtual stages, and the links between their places.
 
     `devices`: the seats that share devices, by pipeline and stage.
     """
@@ -109,8 +109,8 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     nodes = {node.id: node for node in plan.nodes}
     pipelines = tuple(
         tuple(
-            _seat(plan, scenario, nodes, p, visit, s, _of_range(pipeline.stages[s], held))
-            for visit, (s, held) in enumerate(pipeline.visits)
+            _seat(plan, scenario, nodes, p, virtual_stage, s, _of_range(pipeline.stages[s], held))
+            for virtual_stage, (s, held) in enumerate(pipeline.virtual_stages)
         )
         for p, pipeline in enumerate(plan.pipelines)
     )
@@ -133,7 +133,7 @@ def _seat(
     scenario: Scenario,
     nodes: dict[str, Node],
     pipeline: int,
-    visit: int,
+    virtual_stage: int,
     index: int,
     stage: Stage,
 ) -> Seat:
@@ -154,7 +154,7 @@ def _seat(
     return Seat(
         pipeline=pipeline,
         index=index,
-        visit=visit,
+        virtual_stage=virtual_stage,
         stage=stage,
         hardware=hardware,
         place=place_of(hardware, stage.node),

@@ -27,7 +27,7 @@ class Operation(IntEnum):
 
 Step = tuple[Operation, int]
 # With the number of the stage's range of layers.
-Turn = tuple[Operation, int, int]
+ChunkStep = tuple[Operation, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class PipelineTimes:
     """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way.
 
     `weights_s`: the part of each backward pass that a zero-bubble schedule puts off; empty under 1F1B. Where stages
-    have several ranges of layers, `turns`, passes and cuts are those of each visit, in the microbatch's order, and
-    `per_round` microbatches go through each range at a time; left out: as many as there are stages.
+    have several ranges of layers, `chunks`, passes and cuts are those of each virtual stage, in the microbatch's order,
+    and `per_round` microbatches go through each range at a time; left out: as many as there are stages.
     """
 
     forward_s: tuple[float, ...]
@@ -45,12 +45,12 @@ class PipelineTimes:
     gradient_s: tuple[float, ...]
     microbatches: int
     weights_s: tuple[float, ...] = ()
-    turns: int = 1
+    chunks: int = 1
     per_round: int | None = None
 
     @property
     def stages(self) -> int:
-        return len(self.forward_s) // self.turns
+        return len(self.forward_s) // self.chunks
 
     @property
     def compute_s(self) -> tuple[float, ...]:
@@ -63,22 +63,22 @@ class PipelineTimes:
         """Whether backward passes are halved; one stage alone has no bubble to fill."""
         return bool(self.weights_s) and len(self.forward_s) > 1
 
-    def reached_s(self, visit: int) -> float:
+    def reached_s(self, virtual_stage: int) -> float:
         """Return when the first microbatch may be at a stage."""
-        return sum(self.forward_s[:visit]) + sum(self.activation_s[:visit])
+        return sum(self.forward_s[:virtual_stage]) + sum(self.activation_s[:virtual_stage])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """One operation of one stage, for a timeline; seconds count from the start of the iteration.
 
-    `turn`: through which of the stage's ranges of layers; None where each has one.
+    `chunk`: through which of the stage's ranges of layers; None where each has one.
     """
 
     stage: int
     what: str
     microbatch: int
-    turn: int | None
+    chunk: int | None
     start_s: float
     end_s: float
 
@@ -87,7 +87,7 @@ class Span:
 class PipelineReplay:
     """When each stage has finished its last pass, how long it computed and how long tensors held it up.
 
-    `last_backward_start_s`: of the pass that completes the gradients of the weights, by visit.
+    `last_backward_start_s`: of the pass that completes the gradients of the weights, by virtual stage.
     """
 
     end_s: tuple[float, ...]
@@ -173,51 +173,51 @@ def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step,
 
 
 @lru_cache(maxsize=4096)
-def interleaved_steps(stages: int, stage: int, microbatches: int, turns: int, per_round: int) -> tuple[Turn, ...]:
+def interleaved_steps(stages: int, stage: int, microbatches: int, chunks: int, per_round: int) -> tuple[ChunkStep, ...]:
     """Return the operations of one stage of several with so many ranges of layers, whose tensors are sent at once.
 
     `per_round` microbatches, a divisor of all and no fewer than the stages, go through each range at a time. A stage
     begins with the forward passes of a round through all ranges but the last, and two more for each stage behind it,
     then alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
     """
-    lot, count, last = per_round * turns, microbatches * turns, stages * turns - 1
-    ahead = min((turns - 1) * per_round + 2 * (stages - 1 - stage), count)
-    steps: list[Turn] = []
+    round_passes, count, last = per_round * chunks, microbatches * chunks, stages * chunks - 1
+    ahead = min((chunks - 1) * per_round + 2 * (stages - 1 - stage), count)
+    steps: list[ChunkStep] = []
     for number in range(count + ahead):
         if number < count:
-            turn, place = divmod(number % lot, per_round)
-            microbatch, visit = number // lot * per_round + place, turn * stages + stage
-            if visit > 0:
-                steps.append((Operation.RECEIVE_ACTIVATION, microbatch, turn))
-            steps.append((Operation.FORWARD, microbatch, turn))
-            if visit < last:
-                steps.append((Operation.SEND_ACTIVATION, microbatch, turn))
+            chunk, place = divmod(number % round_passes, per_round)
+            microbatch, virtual_stage = number // round_passes * per_round + place, chunk * stages + stage
+            if virtual_stage > 0:
+                steps.append((Operation.RECEIVE_ACTIVATION, microbatch, chunk))
+            steps.append((Operation.FORWARD, microbatch, chunk))
+            if virtual_stage < last:
+                steps.append((Operation.SEND_ACTIVATION, microbatch, chunk))
         back = number - ahead
         if back < 0:
             continue
-        turn, place = divmod(back % lot, per_round)
-        turn = turns - 1 - turn
-        microbatch, visit = back // lot * per_round + place, turn * stages + stage
-        if visit < last:
-            steps.append((Operation.RECEIVE_GRADIENT, microbatch, turn))
-        steps.append((Operation.BACKWARD, microbatch, turn))
-        if visit > 0:
-            steps.append((Operation.SEND_GRADIENT, microbatch, turn))
+        chunk, place = divmod(back % round_passes, per_round)
+        chunk = chunks - 1 - chunk
+        microbatch, virtual_stage = back // round_passes * per_round + place, chunk * stages + stage
+        if virtual_stage < last:
+            steps.append((Operation.RECEIVE_GRADIENT, microbatch, chunk))
+        steps.append((Operation.BACKWARD, microbatch, chunk))
+        if virtual_stage > 0:
+            steps.append((Operation.SEND_GRADIENT, microbatch, chunk))
     return tuple(steps)
 
 
 @lru_cache(maxsize=4096)
 def interleaved_held(
-    stages: int, stage: int, microbatches: int, turns: int, per_round: int
+    stages: int, stage: int, microbatches: int, chunks: int, per_round: int
 ) -> tuple[tuple[int, ...], ...]:
     """Return how many microbatches a stage may hold of each of its ranges of layers, by all moments that differ."""
-    held, met = [0] * turns, set()
-    for what, _, turn in interleaved_steps(stages, stage, microbatches, turns, per_round):
+    held, met = [0] * chunks, set()
+    for what, _, chunk in interleaved_steps(stages, stage, microbatches, chunks, per_round):
         if what is Operation.FORWARD:
-            held[turn] += 1
+            held[chunk] += 1
             met.add(tuple(held))
         elif what is Operation.BACKWARD:
-            held[turn] -= 1
+            held[chunk] -= 1
     return tuple(sorted(met))
 
 
@@ -251,12 +251,12 @@ _OTHER_END = {
 
 @lru_cache(maxsize=4096)
 def _program(
-    stages: int, stage: int, microbatches: int, eager: bool, halved: bool, turns: int, per_round: int
+    stages: int, stage: int, microbatches: int, eager: bool, halved: bool, chunks: int, per_round: int
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return the operations of a stage, each with its microbatch and the visit that it belongs to."""
-    if turns > 1:
-        steps = interleaved_steps(stages, stage, microbatches, turns, per_round)
-        return tuple((int(what), m, turn * stages + stage) for what, m, turn in steps)
+    """Return the operations of a stage, each with its microbatch and the virtual stage that it belongs to."""
+    if chunks > 1:
+        steps = interleaved_steps(stages, stage, microbatches, chunks, per_round)
+        return tuple((int(what), m, chunk * stages + stage) for what, m, chunk in steps)
     if halved:
         plain = zero_bubble_steps(stages, stage, microbatches)
     else:
@@ -271,10 +271,10 @@ class _Runner:
         self.times = times
         self.transfers = transfers
         self.record = record
-        self.stages, visits = times.stages, len(times.forward_s)
+        self.stages, virtual_stages = times.stages, len(times.forward_s)
         # Transfers that nobody waits for can only hide behind compute if they start as soon as they can.
         eager = transfers is Transfers.OVERLAPPED
-        plain = times.turns == 1 and not times.halved
+        plain = times.chunks == 1 and not times.halved
         assert eager or plain, "no engine whose transfers keep stages waiting has another schedule than 1F1B"
         self.programs = [
             _program(
@@ -283,19 +283,19 @@ class _Runner:
                 times.microbatches,
                 eager,
                 times.halved,
-                times.turns,
+                times.chunks,
                 times.per_round or self.stages,
             )
             for stage in range(self.stages)
         ]
-        self.seconds = [_operation_seconds(times, visit) for visit in range(visits)]
+        self.seconds = [_operation_seconds(times, virtual_stage) for virtual_stage in range(virtual_stages)]
         self.at = [0] * self.stages
         self.clock = [0.0] * self.stages
         self.transfer = [0.0] * self.stages
-        self.last_backward_start = [0.0] * visits
-        # When tensors are there to be received, by visit in the order of microbatches: activations and gradients.
-        self.activations: list[list[float]] = [[] for _ in range(visits)]
-        self.gradients: list[list[float]] = [[] for _ in range(visits)]
+        self.last_backward_start = [0.0] * virtual_stages
+        # When tensors are there to be received, by virtual stage in the order of microbatches.
+        self.activations: list[list[float]] = [[] for _ in range(virtual_stages)]
+        self.gradients: list[list[float]] = [[] for _ in range(virtual_stages)]
         # When a direction of a cut is free again, for transfers that nobody waits for.
         self.free: dict[tuple[int, int], float] = {}
         self.spans: list[Span] = []
@@ -304,7 +304,7 @@ class _Runner:
         advance = self._advance_blocking if self.transfers is Transfers.BLOCKING else self._advance
         stages, waiting = self.stages, list(range(self.stages))
         # From the last stage tensors come back to the first one where stages have several ranges.
-        around = self.times.turns > 1
+        around = self.times.chunks > 1
         while waiting:
             stage = waiting.pop()
             if advance(stage):
@@ -317,19 +317,25 @@ class _Runner:
         program, every, place = self.programs[stage], self.seconds, self.at[stage]
         started, clock, record = place, self.clock[stage], self.record
         waits, overlapped = self.transfers is Transfers.RECEIVER, self.transfers is Transfers.OVERLAPPED
-        for what, microbatch, visit in itertools.islice(program, place, None):
-            start, seconds = clock, every[visit]
+        for what, microbatch, virtual_stage in itertools.islice(program, place, None):
+            start, seconds = clock, every[virtual_stage]
             if what <= _BACKWARD or what == _WEIGHT_GRADIENTS:
                 if what != _FORWARD:
-                    self.last_backward_start[visit] = start
+                    self.last_backward_start[virtual_stage] = start
                 clock += seconds[what]
             elif what in _SENDS:
-                there = self._post(stage, visit, what, microbatch, clock) if overlapped else clock
-                (self.activations[visit + 1] if what == _SEND_ACTIVATION else self.gradients[visit - 1]).append(there)
+                there = self._post(stage, virtual_stage, what, microbatch, clock) if overlapped else clock
+                (
+                    self.activations[virtual_stage + 1]
+                    if what == _SEND_ACTIVATION
+                    else self.gradients[virtual_stage - 1]
+                ).append(there)
                 place += 1
                 continue
             else:
-                arrived = self.activations[visit] if what == _RECEIVE_ACTIVATION else self.gradients[visit]
+                arrived = (
+                    self.activations[virtual_stage] if what == _RECEIVE_ACTIVATION else self.gradients[virtual_stage]
+                )
                 if len(arrived) <= microbatch:
                     break
                 there = arrived[microbatch]
@@ -341,17 +347,17 @@ class _Runner:
                     clock += seconds[what]
                     self.transfer[stage] += seconds[what]
             if record and clock > start:
-                self._note(visit, what, microbatch, start, clock)
+                self._note(virtual_stage, what, microbatch, start, clock)
             place += 1
         self.at[stage], self.clock[stage] = place, clock
         return place > started
 
-    def _post(self, stage: int, visit: int, what: int, microbatch: int, now: float) -> float:
+    def _post(self, stage: int, virtual_stage: int, what: int, microbatch: int, now: float) -> float:
         """Hand a tensor to the network and return when it is there; a stage sends one at a time each way."""
         start = max(now, self.free.get((what, stage), 0.0))
-        there = self.free[what, stage] = start + self.seconds[visit][what]
+        there = self.free[what, stage] = start + self.seconds[virtual_stage][what]
         if self.record:
-            self._note(visit, what, microbatch, start, there)
+            self._note(virtual_stage, what, microbatch, start, there)
         return there
 
     def _advance_blocking(self, stage: int) -> bool:
@@ -387,26 +393,34 @@ class _Runner:
             at[stage] += 1
         return at[stage] > started
 
-    def _note(self, visit: int, what: int, microbatch: int, start_s: float, end_s: float) -> None:
-        turn, stage = divmod(visit, self.stages)
+    def _note(self, virtual_stage: int, what: int, microbatch: int, start_s: float, end_s: float) -> None:
+        chunk, stage = divmod(virtual_stage, self.stages)
         self.spans.append(
             Span(
                 stage=stage,
                 what=Operation(what).name.lower(),
                 microbatch=microbatch,
-                turn=turn if self.times.turns > 1 else None,
+                chunk=chunk if self.times.chunks > 1 else None,
                 start_s=start_s,
                 end_s=end_s,
             )
         )
 
 
-def _operation_seconds(times: PipelineTimes, visit: int) -> tuple[float, ...]:
-    """Seconds of every operation of a stage at a visit, in the order of Operation."""
-    before, after = visit > 0, visit < len(times.forward_s) - 1
-    received = times.activation_s[visit - 1] if before else 0.0
-    sent = times.activation_s[visit] if after else 0.0
-    received_back = times.gradient_s[visit] if after else 0.0
-    sent_back = times.gradient_s[visit - 1] if before else 0.0
-    later = times.weights_s[visit] if times.halved and before else 0.0
-    return (times.forward_s[visit], times.backward_s[visit] - later, received, sent, received_back, sent_back, later)
+def _operation_seconds(times: PipelineTimes, virtual_stage: int) -> tuple[float, ...]:
+    """Seconds of every operation of a virtual stage, in the order of Operation."""
+    before, after = virtual_stage > 0, virtual_stage < len(times.forward_s) - 1
+    received = times.activation_s[virtual_stage - 1] if before else 0.0
+    sent = times.activation_s[virtual_stage] if after else 0.0
+    received_back = times.gradient_s[virtual_stage] if after else 0.0
+    sent_back = times.gradient_s[virtual_stage - 1] if before else 0.0
+    later = times.weights_s[virtual_stage] if times.halved and before else 0.0
+    return (
+        times.forward_s[virtual_stage],
+        times.backward_s[virtual_stage] - later,
+        received,
+        sent,
+        received_back,
+        sent_back,
+        later,
+    )

@@ -33,7 +33,7 @@ _KEPT = 1 << 15
 
 
 class ScheduleEnds(NamedTuple):
-    """Per stage the end of its passes and what it waited for tensors, per visit the begin of its last backward pass."""
+    """Per stage the end of its passes and its waits for tensors, per virtual stage the begin of its last backward."""
 
     end_s: tuple[float, ...]
     last_backward_start_s: tuple[float, ...]
@@ -43,10 +43,10 @@ class ScheduleEnds(NamedTuple):
 @lru_cache(maxsize=_KEPT)
 def schedule_ends(times: PipelineTimes, transfers: Transfers) -> ScheduleEnds:
     """Return when the stages of a pipeline are through, in seconds of the iteration."""
-    if transfers is Transfers.OVERLAPPED and not times.halved and times.turns == 1:
+    if transfers is Transfers.OVERLAPPED and not times.halved and times.chunks == 1:
         return _overlapped(times)
     # Through several ranges of layers microbatches go in rounds.
-    stride = _STRIDE if times.turns == 1 else math.lcm(_STRIDE, times.per_round or times.stages)
+    stride = _STRIDE if times.chunks == 1 else math.lcm(_STRIDE, times.per_round or times.stages)
     if times.microbatches <= 2 * stride:
         return _ends(times, transfers)
     more, rest = divmod(times.microbatches - 2 * stride, stride)

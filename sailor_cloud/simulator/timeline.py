@@ -37,6 +37,6 @@ def _event(span: TimelineSpan) -> dict[str, Any]:
     }
     if span.microbatch is not None:
         event["args"] = {"microbatch": span.microbatch}
-        if span.turn is not None:
-            event["args"]["range"] = span.turn + 1
+        if span.chunk is not None:
+            event["args"]["range"] = span.chunk + 1
     return event

@@ -61,7 +61,7 @@ def in_turns() -> PlanDocument:
     """Two stages that take turns with two ranges of layers each."""
     planned = gcp_document()
     assert planned.plan is not None
-    plan = planned.plan.in_turns(2)
+    plan = planned.plan.interleaved(2)
     assert plan is not None
     training = planned.job.training.model_copy(update={"interleaved": True})
     return replace(planned, plan=plan, job=planned.job.model_copy(update={"training": training}))

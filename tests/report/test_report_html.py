@@ -102,7 +102,7 @@ def test_names_from_elsewhere_stay_text() -> None:
 def test_a_large_schedule_stays_under_three_megabytes() -> None:
     made, spans = gcp_document(), gcp_timeline()
     many = tuple(
-        replace(span, start_s=span.start_s + turn, end_s=span.end_s + turn) for turn in range(40) for span in spans
+        replace(span, start_s=span.start_s + chunk, end_s=span.end_s + chunk) for chunk in range(40) for span in spans
     )
     assert len(many) > 12_000
     assert len(plan_as_html(made, timeline=many).encode()) < LARGEST

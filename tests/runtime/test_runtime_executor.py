@@ -31,8 +31,8 @@ class _Layers:
     def __init__(self):
         self.left = []
 
-    def forward(self, value, microbatch, before_layer=None, *, halved=False, turn=0):
-        return Activation(microbatch=microbatch, layers=range(turn, turn + 1), result=torch.full((2,), float(turn)))
+    def forward(self, value, microbatch, before_layer=None, *, halved=False, chunk=0):
+        return Activation(microbatch=microbatch, layers=range(chunk, chunk + 1), result=torch.full((2,), float(chunk)))
 
     def backward(self, activation, gradient, layer_done=None):
         self.left.append(activation.result)

@@ -37,7 +37,7 @@ def test_gradients_beside_activations_share_the_cards_of_pipelines_that_lead_bac
 def test_an_interleaved_pipeline_on_two_nodes_waits_for_what_their_cards_carry() -> None:
     scenario = gcp_scenario(batch=16)
     usual = plan_on_nodes(scenario, [["a", "b"]])
-    plan = usual.in_turns(2)
+    plan = usual.interleaved(2)
     assert plan is not None
     timeline = run_iteration(lay_out(plan, scenario), timeline=True).timeline
     tensor = float(lay_out(plan, scenario).seats[0].table.boundary_bytes[7])

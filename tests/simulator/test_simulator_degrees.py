@@ -176,7 +176,7 @@ def test_an_interleaved_schedule_is_faster_and_a_device_holds_the_sum_of_its_ran
     plan, found = simulated(INTERLEAVED, scenario_of(), counts)
     first = plan.pipelines[0]
     assert (plan.world_size, len(first.stages)) == (usual.world_size, 4)
-    assert [layers for _, layers in first.visits] == [
+    assert [layers for _, layers in first.virtual_stages] == [
         range(*span) for span in [(0, 4), (4, 7), (7, 10), (10, 13), (13, 16), (16, 19), (19, 22), (22, 26)]
     ]
     assert found.prediction.iteration_s_replay < before.prediction.iteration_s_replay
@@ -215,18 +215,18 @@ def test_more_chunks_wait_less_and_send_more_between_zones() -> None:
 
 def test_a_plan_goes_from_one_range_per_stage_to_several_and_back() -> None:
     usual, _ = simulated(Degrees(pp=4, dp=4), scenario_of(), {("A100-40", 8): 2})
-    turned = usual.in_turns(2)
+    turned = usual.interleaved(2)
     assert turned is not None
     evaluate(turned, scenario_of())
     layers = [len(stage.layers) for stage in usual.pipelines[0].stages]
     assert [len(stage.layers) for stage in turned.pipelines[0].stages] == layers
     assert turned.pipelines[0].stages[0].ranges == (range(4), range(13, 16))
-    assert turned.in_turns(1) == usual
-    assert usual.in_turns(7) is None
+    assert turned.interleaved(1) == usual
+    assert usual.interleaved(7) is None
     odd = dataclasses.replace(usual.pipelines[0], microbatches=13)
-    assert dataclasses.replace(usual, pipelines=(odd,)).in_turns(2) is None
+    assert dataclasses.replace(usual, pipelines=(odd,)).interleaved(2) is None
     alone, _ = simulated(Degrees(dp=16), scenario_of(), {("A100-40", 8): 2})
-    assert alone.in_turns(2) is None
+    assert alone.interleaved(2) is None
 
 
 def test_layouts_that_can_not_be_interleaved_are_refused() -> None:
@@ -283,7 +283,7 @@ def test_a_plan_of_single_stages_is_not_interleaved() -> None:
 
 def test_layers_of_stages_are_noted_of_plans_in_1f1b_alone() -> None:
     usual, _ = simulated(Degrees(pp=4, dp=4), scenario_of(), {("A100-40", 8): 2})
-    turned = usual.in_turns(2)
+    turned = usual.interleaved(2)
     assert turned is not None
     assert layers_per_stage(usual) == "7 6 6 7"
     assert layers_per_stage(turned) == ""

@@ -86,19 +86,19 @@ def test_stages_of_a_zero_bubble_schedule_compute_in_the_order_in_which_the_runt
 
 def test_stages_of_an_interleaved_schedule_compute_in_the_order_in_which_the_runtime_does() -> None:
     kinds = {Operation.FORWARD: Kind.FORWARD, Operation.BACKWARD: Kind.BACKWARD}
-    for stages, turns, microbatches in itertools.product(range(2, 6), range(2, 5), range(2, 16)):
+    for stages, chunks, microbatches in itertools.product(range(2, 6), range(2, 5), range(2, 16)):
         per_round = microbatches_per_round(microbatches, stages)
         for stage in range(stages if per_round else 0):
-            steps = interleaved_steps(stages, stage, microbatches, turns, per_round)
-            ours = [(kinds[what], number, turn) for what, number, turn in steps if what in kinds]
-            assert ours == list(passes("interleaved", microbatches, stages, stage, turns))
+            steps = interleaved_steps(stages, stage, microbatches, chunks, per_round)
+            ours = [(kinds[what], number, chunk) for what, number, chunk in steps if what in kinds]
+            assert ours == list(passes("interleaved", microbatches, stages, stage, chunks))
 
 
 @pytest.mark.parametrize(("stages", "microbatches", "per_round"), [(3, 64, 4), (3, 5, 5), (5, 49, 7), (4, 64, 4)])
 def test_interleaving_needs_no_multiple_of_the_stages(stages: int, microbatches: int, per_round: int) -> None:
     assert microbatches_per_round(microbatches, stages) == per_round
     usual = times([1.0] * 2 * stages, [2.0] * 2 * stages, [0.0] * (2 * stages - 1), microbatches)
-    done = replay(dataclasses.replace(usual, turns=2, per_round=per_round), Transfers.OVERLAPPED)
+    done = replay(dataclasses.replace(usual, chunks=2, per_round=per_round), Transfers.OVERLAPPED)
     # The bubble is that of rounds of as many as there are stages.
     assert max(done.end_s) == pytest.approx(6.0 * microbatches + 3.0 * (stages - 1))
 
@@ -108,19 +108,19 @@ def test_microbatches_that_no_round_divides_are_not_interleaved() -> None:
     assert microbatches_per_round(3, 4) is None
 
 
-@pytest.mark.parametrize(("stages", "turns"), [(2, 2), (4, 2), (4, 3), (3, 5)])
+@pytest.mark.parametrize(("stages", "chunks"), [(2, 2), (4, 2), (4, 3), (3, 5)])
 @pytest.mark.parametrize("lots", [1, 2, 5])
-def test_an_interleaved_schedule_leaves_of_the_bubble_what_its_paper_says(stages: int, turns: int, lots: int) -> None:
+def test_an_interleaved_schedule_leaves_of_the_bubble_what_its_paper_says(stages: int, chunks: int, lots: int) -> None:
     """Even stages: the bubble is (S - 1) / (M v) of what a stage computes. Source: Narayanan et al., SC'21, 2.2."""
-    visits, microbatches = stages * turns, lots * stages
-    usual = times([1.0] * visits, [2.0] * visits, [0.0] * (visits - 1), microbatches)
-    interleaved = dataclasses.replace(usual, turns=turns)
+    virtual_stages, microbatches = stages * chunks, lots * stages
+    usual = times([1.0] * virtual_stages, [2.0] * virtual_stages, [0.0] * (virtual_stages - 1), microbatches)
+    interleaved = dataclasses.replace(usual, chunks=chunks)
     done = replay(interleaved, Transfers.OVERLAPPED)
-    computes = microbatches * turns * 3.0
+    computes = microbatches * chunks * 3.0
     assert done.compute_s == (computes,) * stages
-    assert max(done.end_s) / computes - 1.0 == pytest.approx((stages - 1) / (microbatches * turns))
-    each = np.full((turns, stages), 3.0)
-    assert interleaved_s(each, np.zeros(visits - 1), microbatches) == pytest.approx(max(done.end_s))
+    assert max(done.end_s) / computes - 1.0 == pytest.approx((stages - 1) / (microbatches * chunks))
+    each = np.full((chunks, stages), 3.0)
+    assert interleaved_s(each, np.zeros(virtual_stages - 1), microbatches) == pytest.approx(max(done.end_s))
 
 
 def test_tensors_come_back_from_the_last_stage_to_the_first_by_hand() -> None:
@@ -129,20 +129,20 @@ def test_tensors_come_back_from_the_last_stage_to_the_first_by_hand() -> None:
     Stage 0: F0 [0,1], F1 [1,2], F0' [4,5], F1' [5,6]; stage 1: F0 [2,3], F1 [3,4], F0' [6,7], B0' [7,8], F1' [8,9],
     B1' [9,10]. Stage 0: B0' [9,10], B1' [11,12]; stage 1: B0 [11,12], B1 [13,14]; stage 0: B0 [13,14], B1 [15,16].
     """
-    done = replay(dataclasses.replace(times([1.0] * 4, [1.0] * 4, [1.0] * 3, 2), turns=2), Transfers.OVERLAPPED)
+    done = replay(dataclasses.replace(times([1.0] * 4, [1.0] * 4, [1.0] * 3, 2), chunks=2), Transfers.OVERLAPPED)
     assert done.end_s == (16.0, 14.0)
     assert done.last_backward_start_s == (15.0, 13.0, 11.0, 9.0)
 
 
 def test_long_interleaved_schedules_are_counted_from_shorter_ones() -> None:
-    interleaved = dataclasses.replace(times([1.0, 1.5] * 3, [2.0] * 6, [0.1] * 5, 1686), turns=2)
+    interleaved = dataclasses.replace(times([1.0, 1.5] * 3, [2.0] * 6, [0.1] * 5, 1686), chunks=2)
     done, ends = replay(interleaved, Transfers.OVERLAPPED), schedule_ends(interleaved, Transfers.OVERLAPPED)
     assert ends.end_s == pytest.approx(done.end_s)
     assert ends.transfer_s == pytest.approx(done.transfer_s)
 
 
 def test_what_a_stage_holds_of_its_ranges_is_what_its_passes_have_left() -> None:
-    # Stage 0 of two: a lot of both microbatches through both ranges, and one forward pass ahead of the backward ones.
+    # Stage 0 of two: a round of both microbatches through both ranges, and one forward pass ahead of the backward ones.
     assert max(interleaved_held(2, 0, 8, 2, 2), key=sum) == (3, 2)
     assert max(sum(held) for held in interleaved_held(4, 0, 16, 2, 4)) == 4 + 2 * 3 + 1
     assert max(sum(held) for held in interleaved_held(4, 3, 16, 2, 4)) == 4 + 1

@@ -173,16 +173,16 @@ class Engine:
             self.module.sharing = PassSharing(self._gradients, self.weights, self._spans)
         self._spent = _NOT_YET
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
-        visits = self._pipeline.visits
+        virtual_stages = self._pipeline.virtual_stages
         transfers = [
             Transfers(self._pipeline, number, parallel, world.lanes, device.torch_device)
-            for number, (stage_number, _) in enumerate(visits)
+            for number, (stage_number, _) in enumerate(virtual_stages)
             if stage_number == place.stage
         ]
-        wire_s = connected(transfers, len(visits) - 1, self._shape, self.module.dtype)
+        wire_s = connected(transfers, len(virtual_stages) - 1, self._shape, self.module.dtype)
         self._wire_s = {
-            (doing, turn): seconds[direction]
-            for turn, seconds in enumerate(wire_s)
+            (doing, chunk): seconds[direction]
+            for chunk, seconds in enumerate(wire_s)
             for doing, direction in ((Doing.RECEIVE_ACTIVATION, 1), (Doing.RECEIVE_GRADIENT, -1))
             if direction in seconds
         }

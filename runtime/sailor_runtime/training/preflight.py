@@ -50,7 +50,7 @@ def preflight(spec: RunSpec, world: World, device: Device) -> dict[str, Any]:
 
 def neighbours(pipeline: PipelineSpec) -> list[tuple[StageSpec, StageSpec]]:
     """Return the stages that send each other tensors, each pair once, as activations go."""
-    pairs = dict.fromkeys(pairwise(stage for stage, _ in pipeline.visits))
+    pairs = dict.fromkeys(pairwise(stage for stage, _ in pipeline.virtual_stages))
     return [(pipeline.stages[before], pipeline.stages[after]) for before, after in pairs]
 
 

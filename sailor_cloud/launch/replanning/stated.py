@@ -48,7 +48,7 @@ def as_stated(
         if (zero, schedule) == has:
             return document
         ranges = max(len(stage.ranges) for pipeline in stated.pipelines for stage in pipeline.stages)
-        other = plan.in_turns(ranges if schedule is PipelineSchedule.INTERLEAVED else 1)
+        other = plan.interleaved(ranges if schedule is PipelineSchedule.INTERLEAVED else 1)
         if other is None:
             continue
         other = replace(other, zero_stage=zero, pipeline_schedule=schedule)

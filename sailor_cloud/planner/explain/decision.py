@@ -62,7 +62,7 @@ def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
         pool = pools[node.offer]
         places[node.id] = pool, instances[pool]
         instances[pool] += 1
-    usual = plan.in_turns(1)
+    usual = plan.interleaved(1)
     assert usual is not None, "every plan can have 1F1B"
     shapes = [
         Shape(

@@ -18,7 +18,7 @@ Rank = tuple[float, tuple[Any, ...]]
 
 _KINDS = tuple(Recompute)
 # Ranges of layers of each stage that are tried: more shorten what is left of the bubble ever less, and send ever more.
-_TURNS = (2, 3, 4)
+_CHUNKS = (2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ def _scheduled(space: Space, plan: Plan) -> Plan:
     if training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in known:
         others.append(replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE))
     if training.interleaved and PipelineSchedule.INTERLEAVED in known:
-        others += [plan.in_turns(turns) for turns in _TURNS]
+        others += [plan.interleaved(chunks) for chunks in _CHUNKS]
     each = [plan, *(other for other in others if other is not None)]
     return plan if len(each) == 1 else min(each, key=lambda one: _rank(space, one))
 

@@ -84,8 +84,8 @@ def _what(span: TimelineSpan) -> str:
     name = "all-reduce" if span.what == "sync" else span.what.replace("_", " ")
     if span.microbatch is None:
         return name
-    turn = "" if span.turn is None else f", range {span.turn + 1}"
-    return f"{name} of microbatch {span.microbatch}{turn}"
+    chunk = "" if span.chunk is None else f", range {span.chunk + 1}"
+    return f"{name} of microbatch {span.microbatch}{chunk}"
 
 
 def _rounded(at_s: float) -> float:

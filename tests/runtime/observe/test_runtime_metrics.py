@@ -49,7 +49,7 @@ def test_waiting_longer_than_the_wire_takes_is_bubble():
 
 
 def test_a_receive_counts_by_the_wire_of_its_own_range_of_layers():
-    given = [Span(Doing.RECEIVE_ACTIVATION, 0, 0.0, 1.0, turn) for turn in (0, 1)]
+    given = [Span(Doing.RECEIVE_ACTIVATION, 0, 0.0, 1.0, chunk) for chunk in (0, 1)]
     wires = {(Doing.RECEIVE_ACTIVATION, 0): 0.125, (Doing.RECEIVE_ACTIVATION, 1): 0.5}
     assert spent(given, 2.0, wires, 0.0).transfer_s == pytest.approx(0.625)
 

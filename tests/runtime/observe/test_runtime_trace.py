@@ -64,13 +64,13 @@ def test_an_interleaved_schedule_takes_every_microbatch_through_every_range_ther
     for stage in range(stages):
         order = passes("interleaved", microbatches, stages, stage, ranges)
         assert len(order) == 2 * microbatches * ranges
-        for turn in range(ranges):
-            own = tuple(each for each in order if each.turn == turn)
+        for chunk in range(ranges):
+            own = tuple(each for each in order if each.chunk == chunk)
             # Tensors of a cut arrive in the order of the microbatches, and the last one completes the gradients.
             assert numbers(own, Kind.FORWARD) == numbers(own, Kind.BACKWARD) == list(range(microbatches))
             place = {(each.kind, each.microbatch): at for at, each in enumerate(own)}
             assert all(place[Kind.FORWARD, m] < place[Kind.BACKWARD, m] for m in range(microbatches))
-        last = [each.turn for each in order if (each.kind, each.microbatch) == (Kind.BACKWARD, microbatches - 1)]
+        last = [each.chunk for each in order if (each.kind, each.microbatch) == (Kind.BACKWARD, microbatches - 1)]
         assert last == list(reversed(range(ranges))), "sums of gradients begin with the last layers"
 
 
@@ -104,9 +104,9 @@ def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp
 def test_a_pass_is_drawn_with_the_range_of_layers_that_it_goes_through(tmp_path):
     stages = [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]
     spec = run_spec([(3, 4, stages)], directory=tmp_path, pipeline_schedule="interleaved")
-    everyone = [[Span(Doing.FORWARD, 0, 0.001 * turn, 0.001 * (turn + 1), turn) for turn in (0, 1)], []]
+    everyone = [[Span(Doing.FORWARD, 0, 0.001 * chunk, 0.001 * (chunk + 1), chunk) for chunk in (0, 1)], []]
     events = trace_events(spec, layout.places(spec), everyone)["traceEvents"]
-    assert [e["args"] for e in events if e["ph"] == "X"] == [{"microbatch": 0, "range": turn} for turn in (1, 2)]
+    assert [e["args"] for e in events if e["ph"] == "X"] == [{"microbatch": 0, "range": chunk} for chunk in (1, 2)]
 
 
 def test_deepspeeds_schedule_is_read_without_the_package_around_it():

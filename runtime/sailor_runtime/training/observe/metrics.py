@@ -55,7 +55,7 @@ def spent(
     longer than that: what it waited beyond is that the sender had not computed the tensor yet.
     """
     waits = [span for span in spans if span.doing in WAITING]
-    transfer = sum(min(span.seconds, wire_s.get((span.doing, span.turn), 0.0)) for span in waits)
+    transfer = sum(min(span.seconds, wire_s.get((span.doing, span.chunk), 0.0)) for span in waits)
     gathers = total_s(spans, Doing.GATHER)
     return Spent(
         iteration_s=iteration_s,

@@ -39,7 +39,7 @@ def trace_events(spec: RunSpec, places: Mapping[int, Place], everyone: Sequence[
             f"tp {place.tp_index + 1}/{len(stage.ranks)}"
         )
         events.append(_name("thread_name", place.pipeline, rank, title))
-        events += [_event(span, place.pipeline, rank, turns=len(stage.ranges)) for span in spans]
+        events += [_event(span, place.pipeline, rank, chunks=len(stage.ranges)) for span in spans]
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
@@ -52,7 +52,7 @@ def _name(kind: str, process: int, thread: int, title: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": title}}
 
 
-def _event(span: Span, process: int, thread: int, *, turns: int) -> dict[str, Any]:
+def _event(span: Span, process: int, thread: int, *, chunks: int) -> dict[str, Any]:
     event: dict[str, Any] = {
         "name": str(span.doing),
         "ph": "X",
@@ -63,6 +63,6 @@ def _event(span: Span, process: int, thread: int, *, turns: int) -> dict[str, An
     }
     if span.microbatch >= 0:
         event["args"] = {"microbatch": span.microbatch}
-        if turns > 1:
-            event["args"]["range"] = span.turn + 1
+        if chunks > 1:
+            event["args"]["range"] = span.chunk + 1
     return event

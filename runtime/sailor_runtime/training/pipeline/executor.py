@@ -35,7 +35,7 @@ class Executor:
         self._module = module
         self._transfers = transfers
         self._spans = spans
-        # The turns that begin and end with the model's first and last layers, None where those are elsewhere.
+        # The chunks that begin and end with the model's first and last layers, None where those are elsewhere.
         self._first = 0 if stage == 0 else None
         self._last = ranges - 1 if stage == len(pipeline.stages) - 1 else None
 
@@ -62,65 +62,65 @@ class Executor:
         losses: list[Tensor] = []
         for transfers in self._transfers:
             transfers.begin(shape, dtype, self._microbatches)
-        for kind, number, turn in self._passes:
+        for kind, number, chunk in self._passes:
             last = gradients_ready if number == self._microbatches - 1 else None
             if kind is Kind.FORWARD:
                 ready = weights_ready if number == 0 else None
-                activations[number, turn] = self._forward(number, turn, microbatch, ready)
-                if turn == self._last:
-                    losses.append(_given(activations[number, turn].result))
+                activations[number, chunk] = self._forward(number, chunk, microbatch, ready)
+                if chunk == self._last:
+                    losses.append(_given(activations[number, chunk].result))
             elif kind is Kind.BACKWARD:
-                self._backward(number, turn, activations.pop((number, turn)), last)
+                self._backward(number, chunk, activations.pop((number, chunk)), last)
             elif kind is Kind.INPUT:
-                self._backward_input(number, turn, activations[number, turn])
+                self._backward_input(number, chunk, activations[number, chunk])
             else:
                 with self._spans.during(Doing.WEIGHT_GRADIENTS, number):
-                    self._module.backward_weights(activations.pop((number, turn)), last)
+                    self._module.backward_weights(activations.pop((number, chunk)), last)
         return torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64)
 
     def _forward(
         self,
         number: int,
-        turn: int,
+        chunk: int,
         microbatch: Callable[[int, bool], Microbatch],
         ready: Callable[[int], None] | None,
     ) -> Activation:
         value = None
-        if turn != self._first:
-            with self._spans.during(Doing.RECEIVE_ACTIVATION, number, turn):
-                value = self._transfers[turn].receive(1)
-        with self._spans.during(Doing.FORWARD, number, turn):
-            given = microbatch(number, turn in (self._first, self._last))
-            activation = self._module.forward(value, given, ready, halved=self._halved, turn=turn)
-        if turn != self._last:
-            with self._spans.during(Doing.SEND, number, turn):
-                self._transfers[turn].send(_given(activation.result), 1)
+        if chunk != self._first:
+            with self._spans.during(Doing.RECEIVE_ACTIVATION, number, chunk):
+                value = self._transfers[chunk].receive(1)
+        with self._spans.during(Doing.FORWARD, number, chunk):
+            given = microbatch(number, chunk in (self._first, self._last))
+            activation = self._module.forward(value, given, ready, halved=self._halved, chunk=chunk)
+        if chunk != self._last:
+            with self._spans.during(Doing.SEND, number, chunk):
+                self._transfers[chunk].send(_given(activation.result), 1)
             # The send holds it until it has left; where the last layer is computed again nothing else does.
             activation.result = None
         return activation
 
-    def _backward(self, number: int, turn: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
-        gradient = self._gradient_of_output(number, turn)
-        with self._spans.during(Doing.BACKWARD, number, turn):
+    def _backward(self, number: int, chunk: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
+        gradient = self._gradient_of_output(number, chunk)
+        with self._spans.during(Doing.BACKWARD, number, chunk):
             gradient = self._module.backward(activation, gradient, ready)
-        self._hand_back(number, turn, gradient)
+        self._hand_back(number, chunk, gradient)
 
-    def _backward_input(self, number: int, turn: int, activation: Activation) -> None:
-        gradient = self._gradient_of_output(number, turn)
-        with self._spans.during(Doing.BACKWARD, number, turn):
+    def _backward_input(self, number: int, chunk: int, activation: Activation) -> None:
+        gradient = self._gradient_of_output(number, chunk)
+        with self._spans.during(Doing.BACKWARD, number, chunk):
             gradient = self._module.backward_input(activation, gradient)
-        self._hand_back(number, turn, gradient)
+        self._hand_back(number, chunk, gradient)
 
-    def _gradient_of_output(self, number: int, turn: int) -> Tensor | None:
-        if turn == self._last:
+    def _gradient_of_output(self, number: int, chunk: int) -> Tensor | None:
+        if chunk == self._last:
             return None
-        with self._spans.during(Doing.RECEIVE_GRADIENT, number, turn):
-            return self._transfers[turn].receive(-1)
+        with self._spans.during(Doing.RECEIVE_GRADIENT, number, chunk):
+            return self._transfers[chunk].receive(-1)
 
-    def _hand_back(self, number: int, turn: int, gradient: Tensor | None) -> None:
-        if turn != self._first:
-            with self._spans.during(Doing.SEND, number, turn):
-                self._transfers[turn].send(_given(gradient), -1)
+    def _hand_back(self, number: int, chunk: int, gradient: Tensor | None) -> None:
+        if chunk != self._first:
+            with self._spans.during(Doing.SEND, number, chunk):
+                self._transfers[chunk].send(_given(gradient), -1)
 
 
 def _given(value: Tensor | None) -> Tensor:

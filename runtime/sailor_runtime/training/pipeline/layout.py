@@ -114,7 +114,7 @@ def _check_ranges(schedule: str, index: int, pipeline: PipelineSpec) -> None:
 
 def _check_pipeline(model: ModelSpec, index: int, pipeline: PipelineSpec) -> None:
     expected = 0
-    for _, layers in pipeline.visits:
+    for _, layers in pipeline.virtual_stages:
         if layers.start != expected or not layers:
             raise RefusedError(
                 f"a stage of pipeline {index} holds layers [{layers.start}, {layers.stop}), "

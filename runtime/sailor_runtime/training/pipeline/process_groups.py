@@ -54,7 +54,7 @@ class World:
         self.lanes: tuple[Lanes, ...] = ((None, None),)
         if backend == "nccl":
             interleaved = spec.pipeline_schedule == INTERLEAVED
-            cuts = max(len(each.visits) - 1 for each in spec.pipelines) if interleaved else 1
+            cuts = max(len(each.virtual_stages) - 1 for each in spec.pipelines) if interleaved else 1
             self.lanes = tuple(
                 (dist.new_group(timeout=_TIMEOUT), dist.new_group(timeout=_TIMEOUT)) for _ in range(max(1, cuts))
             )

@@ -20,11 +20,11 @@ class Kind(Enum):
 
 
 class Pass(NamedTuple):
-    """`turn`: through which of the stage's ranges of layers."""
+    """`chunk`: through which of the stage's ranges of layers."""
 
     kind: Kind
     microbatch: int
-    turn: int = 0
+    chunk: int = 0
 
 
 def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: int = 1) -> tuple[Pass, ...]:

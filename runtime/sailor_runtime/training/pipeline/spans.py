@@ -33,14 +33,14 @@ WAITING = (Doing.RECEIVE_ACTIVATION, Doing.RECEIVE_GRADIENT)
 class Span(NamedTuple):
     """Seconds count from the last moment that all ranks shared; `microbatch` is -1 where there is none.
 
-    `turn`: through which of the stage's ranges of layers.
+    `chunk`: through which of the stage's ranges of layers.
     """
 
     doing: Doing
     microbatch: int
     start_s: float
     end_s: float
-    turn: int = 0
+    chunk: int = 0
 
     @property
     def seconds(self) -> float:
@@ -75,26 +75,26 @@ class Spans:
         event.record()
         return event
 
-    def note(self, doing: Doing, microbatch: int, start: Any, turn: int = 0) -> None:
+    def note(self, doing: Doing, microbatch: int, start: Any, chunk: int = 0) -> None:
         """Record that the time from a mark until now went into something."""
-        self._marks.append((doing, microbatch, start, self.mark(), turn))
+        self._marks.append((doing, microbatch, start, self.mark(), chunk))
 
     @contextmanager
-    def during(self, doing: Doing, microbatch: int = -1, turn: int = 0) -> Iterator[None]:
+    def during(self, doing: Doing, microbatch: int = -1, chunk: int = 0) -> Iterator[None]:
         start = self.mark()
         yield
-        self.note(doing, microbatch, start, turn)
+        self.note(doing, microbatch, start, chunk)
 
     def read(self) -> list[Span]:
         """Return the spans so far in order of their ends."""
         if not self._on_device:
             zero = self._zero
-            return [Span(doing, m, start - zero, end - zero, turn) for doing, m, start, end, turn in self._marks]
+            return [Span(doing, m, start - zero, end - zero, chunk) for doing, m, start, end, chunk in self._marks]
         if self._marks:
             self._marks[-1][3].synchronize()
         return [
-            Span(doing, m, self._zero.elapsed_time(start) / 1e3, self._zero.elapsed_time(end) / 1e3, turn)
-            for doing, m, start, end, turn in self._marks
+            Span(doing, m, self._zero.elapsed_time(start) / 1e3, self._zero.elapsed_time(end) / 1e3, chunk)
+            for doing, m, start, end, chunk in self._marks
         ]
 
 

@@ -212,13 +212,13 @@ class StageModule:
         before_layer: Callable[[int], None] | None = None,
         *,
         halved: bool = False,
-        turn: int = 0,
+        chunk: int = 0,
     ) -> Activation:
         """Run a range of layers on a microbatch; `value` is None on the first stage. before_layer: called before each.
 
-        halved: `backward_input` will be called. turn: which of the ranges.
+        halved: `backward_input` will be called. chunk: which of the ranges.
         """
-        layers = self.ranges[turn]
+        layers = self.ranges[chunk]
         repeated = self._recomputed or self._device.kernel_runs > 1
         if not (halved or self.times_layers or repeated or self.sharing is not None):
             return self._whole(layers, value, microbatch, before_layer)

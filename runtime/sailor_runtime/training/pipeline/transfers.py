@@ -43,7 +43,7 @@ class _Lane:
 
 
 class Transfers:
-    """Moves activations of a visit of a stage to the next one, and gradients to the one before.
+    """Moves activations of a virtual stage to the next one, and gradients to the one before.
 
     All ranks of a stage have the same tensor. Each receiving rank is sent one part of it, so that it goes over the link
     once, and the ranks of `parallel`, the receiving stage, then gather the parts.
@@ -56,13 +56,13 @@ class Transfers:
     def __init__(
         self,
         pipeline: PipelineSpec,
-        visit: int,
+        virtual_stage: int,
         parallel: TensorParallel,
         lanes: Sequence[Lanes],
         device: torch.device,
     ) -> None:
-        ranks_of = [pipeline.stages[stage].ranks for stage, _ in pipeline.visits]
-        self._visit, self._visits = visit, len(ranks_of)
+        ranks_of = [pipeline.stages[stage].ranks for stage, _ in pipeline.virtual_stages]
+        self._virtual_stage, self._virtual_stages = virtual_stage, len(ranks_of)
         self._device = device
         self._pending: list[tuple[Any, Tensor]] = []
         self._posted: dict[int, tuple[Any, Tensor]] = {}
@@ -74,14 +74,14 @@ class Transfers:
         self._from: dict[int, _Lane] = {}
         index, size = parallel.index, parallel.size
         for number, direction in enumerate((1, -1)):
-            target, source = visit + direction, visit - direction
-            if 0 <= target < self._visits:
-                ranks, cut = ranks_of[target], min(visit, target)
+            target, source = virtual_stage + direction, virtual_stage - direction
+            if 0 <= target < self._virtual_stages:
+                ranks, cut = ranks_of[target], min(virtual_stage, target)
                 peers = {part: ranks[part] for part in parts_sent(index, size, len(ranks))}
                 group = lanes[cut % len(lanes)][number]
                 self._to[direction] = _Lane(peers=peers, parts=len(ranks), tag=2 * cut + number, group=group)
-            if 0 <= source < self._visits:
-                ranks, cut = ranks_of[source], min(visit, source)
+            if 0 <= source < self._virtual_stages:
+                ranks, cut = ranks_of[source], min(virtual_stage, source)
                 peers = {index: ranks[index * len(ranks) // size]}
                 group = lanes[cut % len(lanes)][number]
                 self._from[direction] = _Lane(peers=peers, parts=size, tag=2 * cut + number, group=group)
@@ -126,7 +126,7 @@ class Transfers:
 
         By direction of the tensors that come here.
         """
-        direction = {cut: -1, cut + 1: 1}.get(self._visit)
+        direction = {cut: -1, cut + 1: 1}.get(self._virtual_stage)
         if direction is None:
             return {}
         value = torch.zeros(shape, dtype=dtype, device=self._device)
