@@ -1,7 +1,8 @@
 """What is compared: the runtime and other programs that train the same decoder under the same uniform plan.
 
 Each is made once, inside a world that has been joined, and then asked for one optimizer step at a time. All of them
-accumulate the same microbatches, clip at the same norm and update with torch's fused AdamW.
+run the same modules of transformers, accumulate the same microbatches, clip at the same norm and update with torch's
+fused AdamW.
 """
 
 from __future__ import annotations

@@ -1,66 +1,42 @@
-"""The benchmark's decoder as ordinary modules: what the baselines train, layer for layer the runtime's GPT-2."""
+"""The benchmark's decoder for the baselines: transformers' GPT-2 blocks, as the runtime trains them, in a row."""
 
 from __future__ import annotations
 
 import torch.nn.functional as F  # noqa: N812 - torch's customary name
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from sailor_runtime.spec import ModelSpec
 
 
 class Embedding(nn.Module):
-    def __init__(self, model: ModelSpec) -> None:
+    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(model.vocab_size, model.hidden_size)
-        self.positions = nn.Embedding(model.max_positions, model.hidden_size)
-        nn.init.normal_(self.tokens.weight, std=0.02)
-        nn.init.normal_(self.positions.weight, std=0.01)
+        self.tokens, self.positions = tokens, positions
 
     def forward(self, indices: Tensor) -> Tensor:
         value: Tensor = self.tokens(indices) + self.positions.weight[: indices.shape[1]]
         return value
 
 
-class Block(nn.Module):
-    def __init__(self, model: ModelSpec) -> None:
-        super().__init__()
-        hidden = model.hidden_size
-        self.heads = model.heads
-        self.first, self.second = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.query, self.key, self.value, self.out = (nn.Linear(hidden, hidden) for _ in range(4))
-        self.up, self.down = nn.Linear(hidden, model.ffn_size), nn.Linear(model.ffn_size, hidden)
-        for part in (self.query, self.key, self.value, self.out, self.up, self.down):
-            nn.init.normal_(part.weight, std=0.02)
-            nn.init.zeros_(part.bias)
-
-    def forward(self, value: Tensor) -> Tensor:
-        samples, tokens, hidden = value.shape
-        normed = self.first(value)
-        queries, keys, values = (
-            part(normed).view(samples, tokens, self.heads, -1).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )
-        mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
-        value = value + self.out(mixed.transpose(1, 2).reshape(samples, tokens, hidden))
-        wide = F.gelu(self.up(self.second(value)), approximate="tanh")
-        result: Tensor = value + self.down(wide)
-        return result
-
-
-class Head(nn.Module):
-    def __init__(self, model: ModelSpec) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(model.hidden_size)
-        self.logits = nn.Linear(model.hidden_size, model.vocab_size, bias=False)
-        nn.init.normal_(self.logits.weight, std=0.02)
-
-    def forward(self, value: Tensor) -> Tensor:
-        logits: Tensor = self.logits(self.norm(value))
-        return logits
-
-
 def layers(model: ModelSpec) -> list[nn.Module]:
-    return [Embedding(model), *(Block(model) for _ in range(model.blocks)), Head(model)]
+    config = GPT2Config(
+        vocab_size=model.vocab_size,
+        n_positions=model.max_positions,
+        n_embd=model.hidden_size,
+        n_layer=model.blocks,
+        n_head=model.heads,
+        n_inner=model.ffn_size,
+        activation_function="gelu_pytorch_tanh",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+    )
+    whole = GPT2LMHeadModel(config)
+    decoder = whole.transformer
+    return [Embedding(decoder.wte, decoder.wpe), *decoder.h, nn.Sequential(decoder.ln_f, whole.lm_head)]
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
