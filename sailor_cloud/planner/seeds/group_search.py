@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
 from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
@@ -79,9 +80,19 @@ class GroupSearch:
 
     def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
         """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
-        assessor, shapes = self.evaluator.assessor, self._ground.shapes(asked.groups)
+        alternatives = (self._ground.shapes(asked.groups), self._ground.spread(asked.groups))
         drafts: list[Draft] = []
-        judged, microbatches = 0, asked.microbatches
+        judged = 0
+        for shapes in alternatives[: 1 + (alternatives[0] != alternatives[1])]:
+            found, more = self._sized(shapes, asked.microbatches)
+            drafts += found
+            judged += more
+        return drafts, judged
+
+    def _sized(self, shapes: Sequence[Shape], microbatches: int) -> tuple[list[Draft], int]:
+        assessor = self.evaluator.assessor
+        drafts: list[Draft] = []
+        judged = 0
         apart = [self.evaluator.expected(draft) for draft in apportioned(assessor, shapes)]
         while microbatches * len(shapes) <= assessor.space.batch:
             draft = with_balanced_sizes(assessor, shapes, microbatches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
@@ -16,6 +16,8 @@ from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
 _Each = TypeVar("_Each")
+# Takes so many nodes from pools with numbers of nodes.
+_Taking = Callable[[Sequence[tuple[int, int]], int], list[tuple[int, int]]]
 
 # The fastest accelerators that have groups, and by how many of them there are: sorts of pipelines of each that are
 # tried with those of others, and shares of their nodes.
@@ -95,11 +97,21 @@ class Ground:
         return [groups for groups in sets if groups]
 
     def shapes(self, groups: Groups) -> list[Shape]:
-        """Return the pipelines of groups, of microbatches of one sample."""
+        """Return the pipelines of groups, of microbatches of one sample; nodes are of the first pools."""
+        return self._shapes(groups, _taken)
+
+    def spread(self, groups: Groups) -> list[Shape]:
+        """Return the pipelines of groups with nodes of all pools, as of `shapes`.
+
+        The less zones differ in size, the more network cards share what crosses between them.
+        """
+        return self._shapes(groups, _taken_evenly)
+
+    def _shapes(self, groups: Groups, taken: _Taking) -> list[Shape]:
         return [
             shape
             for name, sort, count in groups
-            for pool, nodes in _taken(self.nodes[name], count)
+            for pool, nodes in taken(self.nodes[name], count)
             for node in range(nodes)
             for shape in self._on_node(pool, node, sort)
         ]
@@ -190,4 +202,14 @@ def _taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]
     for pool, count in nodes:
         found.append((pool, min(count, left)))
         left -= found[-1][1]
+    return found
+
+
+def _taken_evenly(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
+    """Return so many nodes, of all pools in proportion; the first pools give one more where that isn't whole."""
+    every = sum(count for _, count in nodes)
+    found = []
+    for pool, count in nodes:
+        found.append((pool, min(count, math.ceil(left * count / every)) if every else 0))
+        left, every = left - found[-1][1], every - count
     return found
