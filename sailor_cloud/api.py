@@ -12,6 +12,7 @@ from sailor_cloud.clock import Clock, FixedClock, SystemClock
 from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
+    from sailor_cloud.catalog import Catalog
     from sailor_cloud.launch.options import Outcome
     from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
@@ -105,7 +106,15 @@ def plan(
             )
         return purchase(job, catalog=prices, clock=clock)
     known = _inputs(
-        job, base=base, clock=clock, profiles=profiles, network=network, pricing=pricing, machine=machine, engine=engine
+        job,
+        prices,
+        base=base,
+        clock=clock,
+        profiles=profiles,
+        network=network,
+        pricing=pricing,
+        machine=machine,
+        engine=engine,
     )
     if strategy is not None:
         return next(islice(_by_strategy(job, strategy, time_limit_s, known), int(oracle), None))
@@ -206,6 +215,7 @@ def _job_of(
 
 def _inputs(
     job: Job,
+    prices: Catalog,
     *,
     base: Path | None = None,
     clock: Clock | None = None,
@@ -216,12 +226,12 @@ def _inputs(
     engine: str = "sailor",
 ) -> dict[str, Any]:
     """Return what planners read, our own and published ones; arguments as of `plan`."""
-    from sailor_cloud import catalog, workload
     from sailor_cloud import network as networks
+    from sailor_cloud import workload
     from sailor_cloud.simulator import engine_named
 
     return {
-        "catalog": catalog.load(pricing=pricing),
+        "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
         "clock": clock or SystemClock(),
@@ -262,6 +272,7 @@ def compare(
     """
     from time import process_time
 
+    from sailor_cloud import catalog
     from sailor_cloud.planner.strategies import STRATEGIES, compared, strategy_named
     from sailor_cloud.planner.strategies.comparison import contender
 
@@ -273,7 +284,11 @@ def compare(
     progress(0, len(named) + 1, "sailor-cloud")
     begun = process_time()
     found = [contender(plan(job, **options), "sailor-cloud", process_time() - begun)]
-    known = _inputs(job, **{name: options[name] for name in _READ_FROM if name in options})
+    known = _inputs(
+        job,
+        catalog.load(pricing=options.get("pricing")),
+        **{name: options[name] for name in _READ_FROM if name in options},
+    )
     for number, name in enumerate(named, 1):
         progress(number, len(named) + 1, name)
         begun = process_time()
@@ -312,15 +327,13 @@ def explain(
     """
     from time import process_time
 
-    from sailor_cloud import catalog, workload
-    from sailor_cloud import network as networks
+    from sailor_cloud import catalog
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.planner.explaining import Explanation, reasons, recomputed, ruled_out
     from sailor_cloud.planner.marginal import gains
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.space.effort import Deadline
-    from sailor_cloud.simulator import engine_named
 
     begun, started_s = process_time(), (clock or SystemClock()).monotonic_s()
     given = job if isinstance(job, PlanDocument) else None
@@ -336,15 +349,18 @@ def explain(
         # The plan is the first thing that it explains.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
         document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **options)
-    taken, job, prices = document.search.seconds, document.job, catalog.load(pricing=pricing)
-    known: Any = {
-        "catalog": prices,
-        "network": networks.load(profiles=network, pricing=pricing),
-        "profiles": _profiles(_names_local_nodes(job), profiles, machine or document.inputs.machine),
-        "clock": clock,
-        "decoder": workload.job_decoder(job, base=base),
-        "engine": engine_named(document.engine, profiles=profiles),
-    }
+    taken, job = document.search.seconds, document.job
+    known = _inputs(
+        job,
+        catalog.load(pricing=pricing),
+        base=base,
+        clock=clock,
+        profiles=profiles,
+        network=network,
+        pricing=pricing,
+        machine=machine or document.inputs.machine,
+        engine=document.engine,
+    )
     problem = problem_of(job, **known)
     if given is not None:
         document = recomputed(document, problem)
@@ -367,7 +383,7 @@ def explain(
     more = gains(
         job,
         document,
-        prices,
+        known["catalog"],
         lambda changed: problem_of(changed, **known),
         problem.space,
         progress,

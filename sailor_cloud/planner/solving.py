@@ -18,7 +18,8 @@ from sailor_cloud.planner.evaluate.similar_zones import elsewhere, families, sha
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.restricted import evened, evenly
-from sailor_cloud.planner.seeds.mixed import grouped, mix
+from sailor_cloud.planner.seeds.group_search import grouped
+from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
@@ -167,8 +168,8 @@ def _solve_part(
     """Solve by going through all plans where they are few, else by mixing pipelines.
 
     `whole`: the space with whole optimizers and its answer, where `space` is the same one with ZeRO-1. That is searched
-    as closely where the model fits on no device without, less closely where it does on some only, and else the plans
-    that are known become plans with ZeRO-1: there it makes room that nobody needs, and shares out the optimizer step.
+    as closely where the model fits on no device without, less closely where it does on some only, and else by
+    `_sharded`.
     """
     layouts = exhaustive.small_layouts(space)
     if layouts is not None and space.even_batches:

@@ -100,10 +100,8 @@ def up(
     sailor-cloud up job.yaml --plan plan.json --buy-reserved
     """
     from sailor_cloud import api
-    from sailor_cloud.cli.terminal.dry_run import show_dry_run
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.fleet.code import described
-    from sailor_cloud.launch.fleet.job_artefact import job_text
     from sailor_cloud.model.document import Status
     from sailor_cloud.provision.before_buying import check_before_buying
     from sailor_cloud.provision.dry_run import checked_source
@@ -134,12 +132,8 @@ def up(
         if as_json:
             echo(document.to_json(), nl=False)
         return INFEASIBLE
-    if dry_run and (text := job_text(document, base=job_file.parent)) is not None:
-        job = {"plan": document.to_dict(), "job": text}
-        echo(json.dumps(job, indent=2) if as_json else text)
-        return 0
     if dry_run:
-        show_dry_run(document, ssh_from=source, with_terraform=terraform_plan, as_json=as_json)
+        _show_dry_run(document, job_file.parent, source, with_terraform=terraform_plan, as_json=as_json)
         return 0
     check_before_buying(
         document,
@@ -153,13 +147,7 @@ def up(
     )
     if (files := described(document.job, job_file.parent)) is not None:
         echo(files, err=True)
-    try:
-        agreed = (buy_reserved or _reserved_confirmed(document)) and (yes or _confirmed(document))
-    except click.Abort:
-        echo("\nnothing was bought", err=True)
-        raise
-    if not agreed:
-        echo("nothing was bought", err=True)
+    if not _agreed(document, buy_reserved=buy_reserved, yes=yes):
         return DECLINED
     return follow(
         lambda observer, clock, on_start: api.up(
@@ -177,6 +165,32 @@ def up(
         ),
         as_json=as_json,
     )
+
+
+def _show_dry_run(
+    document: PlanDocument, base: Path, ssh_from: str | None, *, with_terraform: bool, as_json: bool
+) -> None:
+    """Print the job of a scheduler, or what Terraform would get."""
+    from sailor_cloud.cli.terminal.dry_run import show_dry_run
+    from sailor_cloud.launch.fleet.job_artefact import job_text
+
+    text = job_text(document, base=base)
+    if text is None:
+        show_dry_run(document, ssh_from=ssh_from, with_terraform=with_terraform, as_json=as_json)
+    else:
+        echo(json.dumps({"plan": document.to_dict(), "job": text}, indent=2) if as_json else text)
+
+
+def _agreed(document: PlanDocument, *, buy_reserved: bool, yes: bool) -> bool:
+    """Ask what was not agreed to beforehand, and say so where nothing is bought."""
+    try:
+        agreed = (buy_reserved or _reserved_confirmed(document)) and (yes or _confirmed(document))
+    except click.Abort:
+        echo("\nnothing was bought", err=True)
+        raise
+    if not agreed:
+        echo("nothing was bought", err=True)
+    return agreed
 
 
 def _document(

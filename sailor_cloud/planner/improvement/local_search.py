@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from random import Random
 
 from sailor_cloud.planner.evaluate.assess import Assessor
@@ -80,11 +80,17 @@ def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> l
 
 
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the best draft of each kind, best first; drafts that break limits count as worse by as much."""
+    """Return the best draft of each kind, in turn the best one that keeps all limits and the next best one.
+
+    Drafts that break limits count as worse by as much. They may lead to better plans, or to none that keeps the limits.
+    """
     kinds: dict[tuple[object, ...], Draft] = {}
     for draft in sorted(drafts, key=partial(_near, improver)):
         kinds.setdefault(_kind(space, draft), draft)
-    return list(kinds.values())
+    near = list(kinds.values())
+    kept = [draft for draft in near if improver.rank(draft)[0] == 1.0]
+    ordered = (draft for pair in zip_longest(kept, near) for draft in pair if draft is not None)
+    return list({draft.order(): draft for draft in ordered}.values())
 
 
 def _near(improver: Improver, draft: Draft) -> tuple[object, ...]:

@@ -1,7 +1,7 @@
 """Searches plans of a group of equal pipelines for each accelerator, with microbatches as large as each is fast.
 
-The fewer microbatches a pipeline has, the longer its last backward pass, beside which all-reduces run for nothing. So
-these plans are judged by about what the replay finds; the closed form, in which sums wait, thinks little of them.
+The fewer microbatches a pipeline has, the longer its last backward pass, which hides all-reduces. So these plans are
+ranked by estimated replay time. The closed form ignores that overlap and would rank them too low.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sailor_cloud.planner.evaluate.assess import Shape
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
 from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
-from sailor_cloud.planner.space.draft import Draft, Rank, significant
-from sailor_cloud.planner.space.goals import Figure
+from sailor_cloud.planner.seeds.narrowing import narrowed
+from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
+from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.space import Space
 
 # Sets of sorts that are tried on fewer nodes, those of which numbers of nodes near the best are tried, and how often.
 _FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
@@ -80,20 +82,20 @@ class GroupSearch:
 
     def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
         """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
-        alternatives = (self._ground.shapes(asked.groups), self._ground.spread(asked.groups))
         drafts: list[Draft] = []
         judged = 0
-        for shapes in alternatives[: 1 + (alternatives[0] != alternatives[1])]:
-            found, more = self._sized(shapes, asked.microbatches)
-            drafts += found
+        for shapes in self._ground.placed(asked.groups):
+            sized, more = self._sized(shapes, asked.microbatches)
+            drafts += sized
             judged += more
         return drafts, judged
 
     def _sized(self, shapes: Sequence[Shape], microbatches: int) -> tuple[list[Draft], int]:
+        """Return the drafts of pipelines with so many microbatches and more, and how many were judged."""
         assessor = self.evaluator.assessor
-        drafts: list[Draft] = []
-        judged = 0
         apart = [self.evaluator.expected(draft) for draft in apportioned(assessor, shapes)]
+        drafts: list[Draft] = []
+        judged = len(apart)
         while microbatches * len(shapes) <= assessor.space.batch:
             draft = with_balanced_sizes(assessor, shapes, microbatches)
             judged += 1
@@ -103,7 +105,7 @@ class GroupSearch:
             drafts.append(self.evaluator.expected(draft))
             if len(drafts) > 1 and self.evaluator.rank(drafts[-1]) > self.evaluator.rank(drafts[-2]):
                 break
-        return [*drafts, *apart], judged + len(apart)
+        return [*drafts, *apart], judged
 
     def enter(self, asked: Asked, drawn: tuple[list[Draft], int]) -> None:
         """Enter the drafts of groups."""
@@ -184,3 +186,15 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
         for search, asked in some:
             search.enter(asked, search.drawn(asked))
         turn += 1
+
+
+def grouped(space: Space, target: Target) -> list[Draft]:
+    """Return the best plans of such groups in a space, which may break limits a little."""
+    parts = narrowed(space)
+    searches = [GroupSearch(Evaluator(Assessor(part, target))) for part in parts]
+    run(searches, GroupSearch.for_the_best)
+    return [
+        draft if part is space else in_space(draft, part, space)
+        for part, search in zip(parts, searches, strict=True)
+        for draft in search.best()
+    ]

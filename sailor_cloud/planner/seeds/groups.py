@@ -96,18 +96,16 @@ class Ground:
         )
         return [groups for groups in sets if groups]
 
-    def shapes(self, groups: Groups) -> list[Shape]:
-        """Return the pipelines of groups, of microbatches of one sample; nodes are of the first pools."""
-        return self._shapes(groups, _taken)
-
-    def spread(self, groups: Groups) -> list[Shape]:
-        """Return the pipelines of groups with nodes of all pools, as of `shapes`.
+    def placed(self, groups: Groups) -> list[list[Shape]]:
+        """Return the pipelines of groups, of microbatches of one sample: on nodes of the first pools, and of all.
 
         The less zones differ in size, the more network cards share what crosses between them.
         """
-        return self._shapes(groups, _taken_evenly)
+        first = self._on(groups, _first_taken)
+        spread = self._on(groups, _evenly_taken)
+        return [first] if first == spread else [first, spread]
 
-    def _shapes(self, groups: Groups, taken: _Taking) -> list[Shape]:
+    def _on(self, groups: Groups, taken: _Taking) -> list[Shape]:
         return [
             shape
             for name, sort, count in groups
@@ -125,7 +123,7 @@ class Ground:
         """Return the sorts of pipelines by how soon an accelerator gets through so many samples with them."""
         rated = []
         for sort in self._possible(name):
-            pipelines = len(self.shapes(((name, sort, self.count(name)),)))
+            pipelines = len(self._on(((name, sort, self.count(name)),), _first_taken))
             seconds = self._seconds(name, assessor, sort, samples / pipelines, pipelines)
             if math.isfinite(seconds):
                 rated.append((seconds, sort.stages, sort.tp, sort))
@@ -196,7 +194,7 @@ def _by_number(each: Sequence[_Each], accelerators: int) -> _Each:
     return each[accelerators - 1]
 
 
-def _taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
+def _first_taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
     """Return so many nodes, from the first pools on."""
     found = []
     for pool, count in nodes:
@@ -205,7 +203,7 @@ def _taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]
     return found
 
 
-def _taken_evenly(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
+def _evenly_taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
     """Return so many nodes, of all pools in proportion; the first pools give one more where that isn't whole."""
     every = sum(count for _, count in nodes)
     found = []

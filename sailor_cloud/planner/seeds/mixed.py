@@ -54,17 +54,6 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     )
 
 
-def grouped(space: Space, target: Target) -> list[Draft]:
-    """Return the best plans of a group of equal pipelines for each accelerator, which may break limits a little."""
-    parts = [Part(part, target, NORMAL) for part in narrowed(space)]
-    run([part.groups for part in parts], GroupSearch.for_the_best)
-    return [
-        draft if part.space is space else in_space(draft, part.space, space)
-        for part in parts
-        for draft in part.groups.best()
-    ]
-
-
 @dataclass(slots=True)
 class _Search:
     """A search of all parts of a space; the best plan so far has `best` as the goal's figure, any at least `bound`."""

@@ -14,6 +14,7 @@ from sailor_cloud.planner.bound.bounds import goal_bound
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
+from sailor_cloud.planner.seeds.groups import Ground, Sort
 from sailor_cloud.planner.space.draft import nodes_of, to_plan
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.simulator import evaluate
@@ -135,3 +136,20 @@ def test_sets_that_take_too_many_nodes_lead_to_fewer():
     _, search = searched(job_of({"A100-40": 80, "V100-16": 80}, constraints={"max_nodes": 4}))
     assert {draft.figures[Figure.NODES] for draft in search.best()} <= {1, 2, 3, 4}
     assert 4 in {draft.figures[Figure.NODES] for draft in search.best()}
+
+
+def test_some_of_the_nodes_are_those_of_the_first_pools_or_an_equal_share_of_all():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    ground = Ground.of(space)
+    sort = Sort(1, 1, (0, space.layers))
+
+    def zones(nodes: int) -> list[Counter[str]]:
+        return [
+            Counter(space.pools[slot.pool].offer.zone[-1] for shape in placed for slot in shape.slots)
+            for placed in ground.placed((("V100-16", sort, nodes),))
+        ]
+
+    assert ground.count("V100-16") == 8
+    assert zones(4) == [Counter(a=32), Counter(a=16, b=16)]
+    assert zones(5) == [Counter(a=32, b=8), Counter(a=24, b=16)]
+    assert zones(8) == [Counter(a=32, b=32)]
