@@ -395,15 +395,15 @@ class _Teardown:
     def _doubts(self, state: RunState) -> tuple[str, ...]:
         """Say why there may be other places: also for a node that is charged for, and that no place has which is known.
 
-        A plan that can be read names all places.
+        A plan that can be read names all places. Where there is a doubt already, such nodes add nothing to it.
         """
         doubts, known = self.leftovers.places.doubts, {row.key for row in state.resources if row.resource == NODE}
-        if self.leftovers.places.planned:
+        if doubts or self.leftovers.places.planned:
             return doubts
         charged = {line.key for line in self.ledger.lines() if line.open}
         unseen = [node for node in charged_nodes(self.ledger) if ledger_key(node) in charged and node not in known]
         why = "the ledger charges for node {}, which no place that was asked has; --project or --region name others"
-        return (*doubts, *(why.format(node) for node in unseen))
+        return tuple(why.format(node) for node in unseen)
 
     def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime, doubts: tuple[str, ...]) -> Destroyed:
         return Destroyed(
