@@ -288,7 +288,7 @@ def _files(cluster: Inventory) -> Iterable[tuple[str, str, list[tuple[object, ..
             group.vcpus,
             group.memory_gib,
             "on-demand",
-            group.usd_per_hour or 0.0,
+            group.usd_per_hour,
             day,
             day,
             _SOURCE,

@@ -27,15 +27,14 @@ class _Part(BaseModel):
 class NodeGroup(_Part):
     """Equal nodes. `partition`, `constraint` and `gres` are Slurm's; `node_selector` and `resource` Kubernetes'.
 
-    `usd_per_hour` is of one node; without it plans count 0, and a simulated layout has no money. `gbit_per_s` is the
-    network card of a node. `device_link_gb_per_s` counts both directions per device, as data sheets do. `gres` is
-    without a count.
+    `usd_per_hour` is of one node, 0 where nobody is charged. `gbit_per_s` is the network card of a node.
+    `device_link_gb_per_s` counts both directions per device, as data sheets do. `gres` is without a count.
     """
 
     accelerator: str
     nodes: int = Field(gt=0, le=100_000)
     devices_per_node: int = Field(gt=0, le=256)
-    usd_per_hour: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    usd_per_hour: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     gbit_per_s: float = Field(gt=0, allow_inf_nan=False)
     rtt_ms: float | None = Field(default=None, gt=0)
     device_link: str = ""

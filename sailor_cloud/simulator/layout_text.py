@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.catalog.catalog import did_you_mean
 from sailor_cloud.errors import DataError, Problem, RequestError
-from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Hardware, Market, Offer, Provider
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
 from sailor_cloud.simulator.degrees import LAYOUT, NODES, Degrees, NodeGroup, plan_of_degrees, problems_without_nodes
@@ -36,7 +35,7 @@ def given_plan(layout: str, nodes: Sequence[str], scenario: Scenario) -> tuple[P
     degrees, problems = parse_layout(layout)
     groups: tuple[NodeGroup, ...] = ()
     try:
-        groups = tuple(_as_priced(group, scenario.job) for group in parse_nodes(nodes, scenario.catalog))
+        groups = parse_nodes(nodes, scenario.catalog)
     except RequestError as error:
         problems += error.problems
         problems += problems_without_nodes(degrees, scenario) if degrees else ()
@@ -131,16 +130,6 @@ def _group(text: str, catalog: Catalog) -> NodeGroup:
         if not offers and market is None:
             return NodeGroup(count=count, hardware=_unpriced(name, devices, zone.provider, zone.name, catalog))
     return NodeGroup(count=count, hardware=_offer(offers, name, zone.name, market, catalog, zone.provider))
-
-
-def _as_priced(group: NodeGroup, job: Job) -> NodeGroup:
-    """Return a group without the price that plans count where the job's inventory states none."""
-    inventory, known = job.cloud.inventory, group.hardware
-    if inventory is None or inventory.scheduler != known.provider:
-        return group
-    if inventory.groups[known.zone].usd_per_hour is not None:
-        return group
-    return replace(group, hardware=Hardware(**{field.name: getattr(known, field.name) for field in fields(Hardware)}))
 
 
 def _market(name: str | None) -> Market | None:

@@ -219,20 +219,6 @@ def test_a_plan_on_a_cluster_is_simulated_and_explained_where_nobody_has_read_it
     assert api.plan(command, on="slurm", cluster=cluster).plan is not None
 
 
-def test_a_layout_on_a_group_without_a_price_has_no_money(tmp_path: Path) -> None:
-    values = yaml.safe_load(JOB[: JOB.index("resources:")])
-    texts = (INVENTORY, INVENTORY.replace(" usd_per_hour: 1.0,", ""), INVENTORY.replace("per_hour: 1.0", "per_hour: 0"))
-    assert len(set(texts)) == 3
-    costs = []
-    for text in texts:
-        cluster = written(tmp_path, text)
-        made = api.simulate_layout(values, layout="dp=4", nodes=["2 x lab-a100@a100"], on="slurm", cluster=cluster)
-        cost = made.document.cost
-        assert (cost is None) == (api.simulate(made.document).bill is None)
-        costs.append(None if cost is None else cost.usd_per_hour)
-    assert costs == [2.0, None, 0.0]
-
-
 def test_an_inventory_that_nothing_uses_is_no_silent_no_op(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="nothing in the job uses the inventory lab; add --on slurm"):
         with_inventory(parse_job(JOB), cluster=written(tmp_path))

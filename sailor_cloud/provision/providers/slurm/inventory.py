@@ -86,7 +86,7 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
         f"gbit_per_s {GUESSED_GBIT_PER_S:g} and device_link_gb_per_s {_GUESSED_LINK_GB_PER_S:g} are guesses, since "
         "Slurm does not tell; measure them with 'sailor-cloud profile --link-to', and add links between groups"
     )
-    notes.append("usd_per_hour is not stated, so plans count 0; write what your site charges for an hour of a node")
+    notes.append("usd_per_hour is 0; write what your site charges for an hour of a node")
     found = Inventory(
         name=_plain(cluster_name()) or "cluster",
         scheduler=Provider("slurm"),
