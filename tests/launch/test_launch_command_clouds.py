@@ -123,7 +123,7 @@ def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_l
         logs = [path.read_text() for path in folder.glob(f"logs/*/g1-rank{rank}.log")]
         assert all(f"told to end on node {rank} with 20 s" in text for text in logs)
     assert cloud.billed() == {}
-    assert cloud.left_of(folder.name) == ()
+    assert cloud.left_of(folder.name) == (), said
     # The run's own bucket is gone, and what it held is here.
     assert (folder / "checkpoints" / f"count-{steps}").read_text() == str(steps)
     receipt = json.loads((folder / "receipt.json").read_text())
