@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 KIB = 2**10
@@ -13,11 +14,12 @@ GBIT_BYTES = 125_000_000
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
 
+_YEAR_S = 365 * 86400.0
 # Longer times are mistakes.
-LONGEST_S = 100 * 365 * 86400.0
+LONGEST_S = 100 * _YEAR_S
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d)")
 
 
 def parse_duration_s(text: str) -> float:
@@ -33,7 +35,9 @@ def parse_duration_s(text: str) -> float:
 
 
 def duration_text(duration_s: float) -> str:
-    """Return a time span: `0.412 s`, `41.2 s`, `12 min 5 s`, `7 h 40 min`, `3 d 4 h`."""
+    """Return a time span: `0.412 s`, `41.2 s`, `12 min 5 s`, `7 h 40 min`, `3 d 4 h`, `3.2 years`."""
+    if duration_s >= 2 * _YEAR_S:
+        return f"{duration_s / _YEAR_S:,.1f} years"
     if duration_s < 1:
         return f"{duration_s:.3f} s"
     if duration_s < 99.95:
@@ -45,6 +49,21 @@ def duration_text(duration_s: float) -> str:
             minor = rest // small
             return f"{major} {name} {minor} {small_name}" if minor else f"{major} {name}"
     return f"{whole} s"
+
+
+def sufficient_duration_text(duration_s: float) -> str:
+    """Return the shortest time span that `duration_text` shows in full and that is no shorter than the one given."""
+    for size, step in ((2 * _YEAR_S, 0.1 * _YEAR_S), (86400, 3600), (3600, 60), (99.95, 1), (10, 0.1), (1, 0.01)):
+        if duration_s >= size:
+            return duration_text(math.ceil(duration_s / step * (1.0 - 1e-12)) * step)
+    return duration_text(math.ceil(duration_s * 1000.0 * (1.0 - 1e-12)) / 1000.0)
+
+
+def probability_text(chance: float) -> str:
+    """Return a probability that is never rounded to certainty."""
+    if 0.001 <= chance <= 0.999:
+        return f"{100 * chance:.3g} %"
+    return "more than 99.9 %" if chance > 0.5 else "less than 0.1 %"
 
 
 def usd_text(amount: float) -> str:

@@ -55,13 +55,6 @@ def share(fraction: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 10 or percent == 0 else f"{percent:.1f} %"
 
 
-def probability(chance: float) -> str:
-    """Return a probability that is never rounded to certainty."""
-    if 0.001 <= chance <= 0.999:
-        return f"{100 * chance:.3g} %"
-    return "more than 99.9 %" if chance > 0.5 else "less than 0.1 %"
-
-
 def change(fraction: float) -> str:
     """Return a relative difference: `+12 %`, `-0.4 %`; where it is more than tenfold, `x 6,555`."""
     if fraction >= 10:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from factories.called import called
+from sailor_cloud.planner.marginal import Gain
+from sailor_cloud.report.decision.explanation_text import print_rest
 
 JOB = """
 name: small
@@ -34,6 +38,19 @@ def test_a_plan_file_is_explained_without_another_search(folder: Path) -> None:
     told = answer.stdout
     assert told.index("why ") < told.index("no better plan was found with ")
     assert "nothing" not in told
+
+
+@pytest.mark.parametrize(
+    ("wanted", "left"),
+    [(None, "what more devices, money or time would bring"), (3, "2 more changes"), (2, "1 more change"), (1, None)],
+)
+def test_changes_that_were_not_searched_are_counted(wanted: int | None, left: str | None) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    gains = () if wanted is None else (Gain(change="more money", before=1.0, after=1.0, unit="s", text=""),)
+    print_rest(gains, wanted, console)
+    printed = console.file.getvalue()
+    assert ("not searched" in printed) == (left is not None)
+    assert left is None or f"not searched for lack of time: {left};" in printed
 
 
 def test_insisting_has_a_price_or_the_plan_uses_it_already(folder: Path) -> None:

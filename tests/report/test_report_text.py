@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sailor_cloud.report import text
+from sailor_cloud.units import parse_duration_s, sufficient_duration_text
 
 
 @pytest.mark.parametrize(
@@ -32,10 +33,17 @@ def test_dollars_keep_the_digits_that_matter(amount: float | None, shown: str) -
         (27600, "7 h 40 min"),
         (3600, "1 h"),
         (273_600, "3 d 4 h"),
+        (1.013e8, "3.2 years"),
     ],
 )
 def test_time_spans_use_two_units_at_most(duration: float | None, shown: str) -> None:
     assert text.seconds(duration) == shown
+
+
+@pytest.mark.parametrize("duration", [0.41234, 4.123, 41.23, 99.96, 724.2, 3599.5, 3874.0, 86399.0, 273_601.0])
+def test_a_time_span_that_suffices_is_read_back_as_no_shorter_and_hardly_longer(duration: float) -> None:
+    read = parse_duration_s(sufficient_duration_text(duration))
+    assert duration <= read <= 1.05 * duration
 
 
 def test_whole_numbers_are_shown_as_ranges() -> None:

@@ -89,6 +89,7 @@ def explain(
         _check_named(job, why_not)
     console = result_console()
     planned_as: list[PlanDocument] = []
+    changes: set[int] = set()
     with waiting("searching for the best plan") as show:
 
         def planned(document: PlanDocument, so_far: Explanation) -> None:
@@ -101,10 +102,14 @@ def explain(
             if not as_json:
                 print_gain(gain, console)
 
+        def searching(done: int, of: int) -> None:
+            changes.add(of)
+            show(done, of, "searching with one limit loosened after the other")
+
         explanation = api.explain(
             job if given is None else given,
             clock=clock,
-            progress=lambda done, of: show(done, of, "searching with one limit loosened after the other"),
+            progress=searching,
             deciding=None if why_not is not None else first_screen(job, show),
             planned=planned,
             found=found,
@@ -117,7 +122,7 @@ def explain(
     if as_json:
         echo(_json(explanation))
     else:
-        print_rest(explanation.gains, console)
+        print_rest(explanation.gains, max(changes, default=None), console)
     return 0 if explanation.feasible else INFEASIBLE
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 
 from sailor_cloud.model.document import Choice, Cost, Decision, LeftOut, Pick, Prediction, Rejected, Subject
-from sailor_cloud.model.job import Goal
+from sailor_cloud.model.job import Constraints, Goal
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
@@ -26,7 +26,15 @@ from sailor_cloud.planner.space.goals import NEARLY, TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.restrictions import Restriction, part_of
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.units import GIB, dollars_text, pace_text, signed_usd_text, usd_text
+from sailor_cloud.units import (
+    GIB,
+    dollars_text,
+    duration_text,
+    pace_text,
+    probability_text,
+    signed_usd_text,
+    usd_text,
+)
 
 # Plans tried under the replay for each pick and for each thing that is left out; steps taken from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
@@ -34,6 +42,8 @@ _TRIED, _INSISTED, _STEPS = 16, 6, 240
 _MUCH = 3.0
 # Less is not much, whatever for; USD.
 _MONEY = 1.0
+# A plan that keeps its limits with a lower probability leaves no margin.
+_LIKELY = 0.9
 # Mean error of estimated memory on published runs (benchmarks/results/published_memory.md, in sample).
 _MEMORY_ERROR = 0.085
 # Plans on equal nodes whose time and money differ by less are one choice.
@@ -193,7 +203,11 @@ class Deciding:
             asked=self.asked,
             choices=cheapest_first,
             left_out=self.prices_of_insisting(picks[chosen]),
-            notes=(*_much_for_little(cheapest_first), *warnings(evaluation.prediction, evaluation.cost, as_of)),
+            notes=(
+                *_much_for_little(cheapest_first),
+                *_no_margin(cheapest_first, self.space.scenario.job.constraints),
+                *warnings(evaluation.prediction, evaluation.cost, as_of),
+            ),
             complete=complete,
         )
 
@@ -441,6 +455,26 @@ def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
         pick = other.picks[-1]
         trade = _trade(other.seconds, other.usd, chosen.seconds, chosen.usd)
         yield f"the goal spends much for little: {trade} than the {pick.value} plan; '--choose {pick.value}' takes that"
+
+
+def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
+    """Yield a warning where the chosen plan may well be stopped at a limit, and what would leave a margin."""
+    chosen = next(choice for choice in choices if choice.chosen)
+    likely = given.probability or _LIKELY
+    budget = "" if given.budget_usd is None else f"{dollars_text(given.budget_usd)} USD"
+    deadline = "" if given.deadline is None else duration_text(given.deadline)
+    chances = ((chosen.within_budget, "budget", budget), (chosen.within_deadline, "deadline", deadline))
+    low = [(chance, name, limit) for chance, name, limit in chances if chance is not None and chance < likely]
+    if not low:
+        return
+    chance, name, limit = min(low)
+    safer = [other for other in choices if other.within_limits is not None and other.within_limits >= likely]
+    pick = min(safer, key=lambda other: other.seconds).picks[-1].value if safer else None
+    choose = "" if pick is None else f"'--choose {pick}' leaves a margin, or "
+    yield (
+        f"the chosen plan fills the {name}: the chance is {probability_text(1.0 - chance)} that the run is stopped at "
+        f"{limit} before it has finished; {choose}'probability: {likely:g}' under 'constraints' asks for one"
+    )
 
 
 def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:

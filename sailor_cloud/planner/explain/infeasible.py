@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Infeasibility
@@ -13,6 +14,7 @@ from sailor_cloud.planner.space.candidates import Pool
 from sailor_cloud.planner.space.goals import Figure, Limit, Target
 from sailor_cloud.planner.space.quotas import unit
 from sailor_cloud.planner.space.space import Space
+from sailor_cloud.units import duration_text, sufficient_duration_text
 
 _UNITS = {
     "budget_usd": "USD",
@@ -191,8 +193,8 @@ def _told(
     """Return the first change, those that it needs beside it, and those that would do instead."""
     change = changes[0]
     what, which = _REMEDIES[change.name]
-    needed = f"{what} {which if exact else 'found ' + which} is {change.needed:g} {_UNITS[change.name]}"
-    message = f"{change.name} {change.limit:g} {_UNITS[change.name]} can't be met; {needed}"
+    needed = f"{what} {which if exact else 'found ' + which} is {_in_words(change.name, change.needed)}"
+    message = f"{change.name} {_in_words(change.name, change.limit, duration_text)} can't be met; {needed}"
     if changes[1:]:
         message += f"; with that, {' and '.join(_short(other) for other in changes[1:])} would be needed as well"
     instead = [*(_short(other) for other in alternatives), *(other.told for other in quotas)]
@@ -208,4 +210,11 @@ def _told(
 
 
 def _short(change: _Change) -> str:
-    return f"{change.name} {change.needed:g} {_UNITS[change.name]}"
+    return f"{change.name} {_in_words(change.name, change.needed)}"
+
+
+def _in_words(name: str, figure: float, duration: Callable[[float], str] = sufficient_duration_text) -> str:
+    """Return a constraint's value as people write it; a deadline that is needed is rounded up, so that it suffices."""
+    if name == "deadline":
+        return duration(figure)
+    return f"{figure:,.2f} USD" if name == "budget_usd" and figure >= 1000.0 else f"{figure:g} {_UNITS[name]}"

@@ -16,7 +16,7 @@ from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.tables import html_table
 from sailor_cloud.report.markdown import table as markdown_table
 from sailor_cloud.report.tables import plain_table
-from sailor_cloud.units import dollars_text
+from sailor_cloud.units import dollars_text, probability_text
 
 MARK, WIDE = "▶", 100
 _HEADINGS = ("choose", "USD", "time", "in limits", "runs on")
@@ -46,7 +46,7 @@ def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
 
 
 def _short(chance: float) -> str:
-    return text.probability(chance).replace("more than", ">").replace("less than", "<")
+    return probability_text(chance).replace("more than", ">").replace("less than", "<")
 
 
 def left_out_cells(row: LeftOut) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from sailor_cloud.model.document import Status
 from sailor_cloud.report.decision.decision_rows import left_out_table
 from sailor_cloud.report.plan.ruled_out import grouped
 from sailor_cloud.report.tables import plain_table, print_report
+from sailor_cloud.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,11 +45,20 @@ def print_gain(gain: Gain, console: Console) -> None:
         print_report(Text(f"with {gain.change}: {gain.text}"), console)
 
 
-def print_rest(gains: Sequence[Gain], console: Console) -> None:
-    """Name what brings nothing in one line."""
+def print_rest(gains: Sequence[Gain], wanted: int | None, console: Console) -> None:
+    """Name in one line what brings nothing, and in another that changes were not searched.
+
+    wanted: how many changes there are; None where the search for the first one never began.
+    """
     nothing = [gain.change for gain in gains if gain.is_nothing]
     if nothing:
         print_report(Text(f"no better plan was found with {', or '.join(nothing)}", style="dim"), console)
+    if wanted is None:
+        left = "what more devices, money or time would bring"
+    else:
+        left = counted(wanted - len(gains), "more change") if len(gains) < wanted else ""
+    if left:
+        print_report(Text(f"not searched for lack of time: {left}; '--time-limit 60' searches longer"), console)
 
 
 def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[RuledOut]]:

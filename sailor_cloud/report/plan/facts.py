@@ -15,6 +15,7 @@ from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.money import unlimited_usd
 from sailor_cloud.simulator.resimulate import broken_limits
+from sailor_cloud.units import probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap is explained from this size on, by parts of at least this share of the goal.
@@ -224,12 +225,12 @@ def _chance(document: PlanDocument) -> tuple[Fact, ...]:
     if totals is None or totals.within_limits is None:
         return ()
     told = [
-        f"{text.probability(probability)} within the {limit}"
+        f"{probability_text(probability)} within the {limit}"
         for limit, probability in (("budget", totals.within_budget), ("deadline", totals.within_deadline))
         if probability is not None
     ]
     asked = document.constraints.probability
-    wanted = "" if asked is None else f"; the job asks for {text.probability(asked)}"
+    wanted = "" if asked is None else f"; the job asks for {probability_text(asked)}"
     return (Fact(name="probability", value=f"{', '.join(told)}{wanted}"),)
 
 

@@ -23,7 +23,7 @@ from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.simulator import evaluate
-from sailor_cloud.units import GIB, usd_text
+from sailor_cloud.units import GIB, probability_text, usd_text
 
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
 
@@ -202,3 +202,18 @@ def test_a_plan_as_probable_as_asked_is_chosen_from() -> None:
     document = searched(tight)
     for choice in document.decision.choices:
         assert choice.within_limits >= 0.9
+
+
+def test_a_plan_that_fills_the_budget_says_so_and_names_what_leaves_a_margin() -> None:
+    most = searched(tiny_job(**SIZE)).decision.choice(Pick.FASTEST).usd
+    document = searched(tiny_job(**SIZE, constraints={"budget_usd": most * 1.0001}))
+    chosen = document.decision.choice(Pick.FASTEST)
+    assert chosen.within_budget < 0.9
+    (note,) = [note for note in document.decision.notes if "fills the budget" in note]
+    assert f"the chance is {probability_text(1.0 - chosen.within_budget)} that the run is stopped" in note
+    assert "'probability: 0.9' under 'constraints'" in note
+    safer = [choice for choice in document.decision.choices if choice.within_limits >= 0.9]
+    assert ("leaves a margin" in note) == bool(safer)
+
+    roomy = searched(tiny_job(**SIZE, constraints={"budget_usd": most * 2.0}))
+    assert not any("fills the" in note for note in roomy.decision.notes)
