@@ -205,7 +205,7 @@ def _job_of(
     """Return a job with its inventory, its addresses on the Hub pinned, and the folder that its paths start from."""
     from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
-    from sailor_cloud.workload import hub
+    from sailor_cloud.workload.models import hub
 
     if isinstance(job, Path | str):
         base = base or Path(job).parent
@@ -617,7 +617,7 @@ def up(
     from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
-    from sailor_cloud.provision.before_buying import check_before_buying
+    from sailor_cloud.provision.checks.before_buying import check_before_buying
     from sailor_cloud.provision.guards import refuse_what_cannot_run
 
     know(document.job)

@@ -44,11 +44,11 @@ from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.scopes import remove_from, sweep_scopes, touched
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.terraform_cloud import BILLED, FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import BILLED, FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 RESULTS = ROOT / "benchmarks" / "results" / "provision.md"
 STATE = ROOT / "build" / "provision.jsonl"

@@ -16,8 +16,8 @@ from sailor_cloud.model.offer import Precision
 from sailor_cloud.workload import decoder_from_config, layer_costs
 from sailor_cloud.workload.features import LayerKind, layer_features
 from sailor_cloud.workload.fit import Sample
-from sailor_cloud.workload.layers import Attention
 from sailor_cloud.workload.measured import MeasuredLayer
+from sailor_cloud.workload.models.layers import Attention
 
 CPU_STACK = f"torch {torch.__version__}, one thread, gloo"
 CPU_SOURCE = f"timed on one core of an AMD EPYC virtual machine, torch {torch.__version__}, one thread, median of 15"

@@ -37,9 +37,9 @@ from published import PublishedRun, read_published
 from published_time import Case, Timed, cases_of, in_bars, sources, starved
 from scipy.optimize import minimize
 
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
-from sailor_cloud.simulator.uncertainty import uncertainty
+from sailor_cloud.simulator.timing.iteration import run_iteration
+from sailor_cloud.simulator.timing.uncertainty import uncertainty
 from sailor_cloud.workload import ComputeProfiles, kernels, profiles
 from sailor_cloud.workload.error_model import FILE, ErrorModel
 

@@ -17,9 +17,9 @@ from sailor_cloud.errors import SailorError
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.simulator import Scenario
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
-from sailor_cloud.simulator.uncertainty import uncertainty
+from sailor_cloud.simulator.timing.iteration import run_iteration
+from sailor_cloud.simulator.timing.uncertainty import uncertainty
 from sailor_cloud.workload import ComputeProfiles, parameter_count
 
 # Sources with fewer rows count as one; so many rows make a group of layouts, and so many a large one.

@@ -41,9 +41,9 @@ from speed import closed_form_per_s, replay_512_s
 from sailor_cloud.errors import SailorError
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.evaluate import stage_memory
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Layout, lay_out
-from sailor_cloud.simulator.uncertainty import uncertainty
+from sailor_cloud.simulator.timing.iteration import run_iteration
+from sailor_cloud.simulator.timing.uncertainty import uncertainty
 from sailor_cloud.workload import profiles
 
 CHECKOUT = Path(__file__).resolve().parents[2]

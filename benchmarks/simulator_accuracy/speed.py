@@ -15,8 +15,8 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.simulator import Engine, Scenario, pipeline_s
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.timing.iteration import run_iteration
 from sailor_cloud.workload import profiles
 
 _PIPELINES, _STAGES, _DEVICES = 64, 4, 2

@@ -9,7 +9,7 @@ from sailor_cloud.model.job import HUB, Job
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
-from sailor_cloud.workload import hub
+from sailor_cloud.workload.models import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
 

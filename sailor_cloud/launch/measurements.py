@@ -19,7 +19,7 @@ from sailor_cloud.network import Network
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.history import past_runs
 from sailor_cloud.simulator.resimulate import simulate_document
-from sailor_cloud.simulator.uncertainty import Kind
+from sailor_cloud.simulator.timing.uncertainty import Kind
 from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload.own_measurements import MeasuredRun, OwnMeasurements, this_version
 

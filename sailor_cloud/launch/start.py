@@ -32,8 +32,8 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
+from sailor_cloud.provision.checks.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.jobs import check_scheduler

@@ -1,22 +1,9 @@
 """Time, memory and money of a plan: pure functions of the plan and the data it is judged by."""
 
 from sailor_cloud.simulator.bill import bill, hours
-from sailor_cloud.simulator.card import cut_flows, hop_pairs, ring_flows
-from sailor_cloud.simulator.closed_form import (
-    boundary_pairs,
-    boundary_s,
-    busy_s,
-    fill_s,
-    gradient_sync_s,
-    in_flight,
-    pipeline_s,
-    ring_s,
-    zone_sync_s,
-)
 from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate, time_and_traffic
-from sailor_cloud.simulator.iteration import StageWaits, TimelineSpan
 from sailor_cloud.simulator.memory import MemoryTable, States, memory_tables
 from sailor_cloud.simulator.money import (
     NodeRate,
@@ -32,7 +19,20 @@ from sailor_cloud.simulator.money import (
 )
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.stage_table import StageTable, stage_table, stage_tables
-from sailor_cloud.simulator.sync import Gather, between_zones, held_up_s, islands
+from sailor_cloud.simulator.timing.card import cut_flows, hop_pairs, ring_flows
+from sailor_cloud.simulator.timing.closed_form import (
+    boundary_pairs,
+    boundary_s,
+    busy_s,
+    fill_s,
+    gradient_sync_s,
+    in_flight,
+    pipeline_s,
+    ring_s,
+    zone_sync_s,
+)
+from sailor_cloud.simulator.timing.iteration import StageWaits, TimelineSpan
+from sailor_cloud.simulator.timing.sync import Gather, between_zones, held_up_s, islands
 from sailor_cloud.workload import tp_problem
 
 __all__ = [

@@ -17,7 +17,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import EgressPrice
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.layout import Layout
-from sailor_cloud.simulator.sync import Traffic, islands
+from sailor_cloud.simulator.timing.sync import Traffic, islands
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 

@@ -14,14 +14,14 @@ from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.model.shown import Shown
 from sailor_cloud.network import Place
 from sailor_cloud.simulator.bill import bill, hours
-from sailor_cloud.simulator.closed_form import in_flight
-from sailor_cloud.simulator.iteration import Iteration, StageWaits, TimelineSpan, run_iteration
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.memory import MemoryTable
-from sailor_cloud.simulator.replay import interleaved_held
 from sailor_cloud.simulator.scenario import Scenario
-from sailor_cloud.simulator.sync import Traffic
-from sailor_cloud.simulator.uncertainty import Uncertainty, corrections, totals, uncertainty
+from sailor_cloud.simulator.timing.closed_form import in_flight
+from sailor_cloud.simulator.timing.iteration import Iteration, StageWaits, TimelineSpan, run_iteration
+from sailor_cloud.simulator.timing.replay import interleaved_held
+from sailor_cloud.simulator.timing.sync import Traffic
+from sailor_cloud.simulator.timing.uncertainty import Uncertainty, corrections, totals, uncertainty
 from sailor_cloud.units import SECONDS_PER_HOUR, duration_text, usd_text
 
 

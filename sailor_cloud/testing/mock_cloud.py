@@ -15,13 +15,13 @@ from typing import Any
 
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.instances import FAKE_MACHINES
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.machines import SshMachines
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects, store_environment
-from sailor_cloud.testing.terraform_cloud import Failure, FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import Failure, FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 from sailor_cloud.testing.tunnels import opened, write_programs
 
 PROJECT = "mock-project"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.workload.layers import Attention, LayerCosts, gathered_share, layer_costs
+from sailor_cloud.workload.models.layers import Attention, LayerCosts, gathered_share, layer_costs
 
 ELEMENT_BYTES = {Precision.FP32: 4, Precision.TF32: 4, Precision.BF16: 2, Precision.FP16: 2}
 REDUCED_DEGREES = (2, 4, 8)

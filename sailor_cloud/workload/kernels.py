@@ -18,7 +18,7 @@ from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload.features import ELEMENT_BYTES
-from sailor_cloud.workload.layers import Attention, LayerCosts, gathered_share, layer_costs
+from sailor_cloud.workload.models.layers import Attention, LayerCosts, gathered_share, layer_costs
 
 FILE = "kernels.csv"
 PRECISIONS = (Precision.BF16, Precision.FP16)

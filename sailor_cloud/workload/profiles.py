@@ -26,10 +26,10 @@ from sailor_cloud.workload.error_model import ErrorModel, read_error_model
 from sailor_cloud.workload.features import FEATURES, LayerKind, layer_features
 from sailor_cloud.workload.fit import REPEAT_P50, REPEAT_P90
 from sailor_cloud.workload.kernels import Generation, Program
-from sailor_cloud.workload.layers import Attention, layer_costs
 from sailor_cloud.workload.local_costs import FILE as LOCAL_FILE
 from sailor_cloud.workload.local_costs import LocalCosts, read_local_costs
 from sailor_cloud.workload.measured import MeasuredLayer, read_measured
+from sailor_cloud.workload.models.layers import Attention, layer_costs
 from sailor_cloud.workload.own_measurements import FILE as OWN_FILE
 from sailor_cloud.workload.own_measurements import OwnMeasurements, own_file
 from sailor_cloud.workload.own_measurements import read as read_own

@@ -12,7 +12,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload.features import ELEMENT_BYTES, FEATURES, REDUCED_DEGREES, LayerKind
 from sailor_cloud.workload.fit import NOTHING_KNOWN, Guess
-from sailor_cloud.workload.layers import Attention, layer_costs
+from sailor_cloud.workload.models.layers import Attention, layer_costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from sailor_cloud.cli.terminal.options import cloud_of
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.testing.google_prices import FakeGoogle
+from sailor_cloud.testing.google.prices import FakeGoogle
 
 HEADER = "provider,project,region,quota,limit,used,read_on\n"
 

@@ -18,8 +18,8 @@ from sailor_cloud.cli.inputs.bandwidth import bandwidth
 from sailor_cloud.cli.inputs.prices import prices
 from sailor_cloud.cli.inputs.quota import quota
 from sailor_cloud.errors import MissingPriceError, RequestError
-from sailor_cloud.testing.aws_prices import AwsWorld, aws_world
-from sailor_cloud.testing.google_prices import FakeGoogle, Fault
+from sailor_cloud.testing.aws.prices import AwsWorld, aws_world
+from sailor_cloud.testing.google.prices import FakeGoogle, Fault
 
 AS_OF = ("--as-of", "2026-11-21")
 

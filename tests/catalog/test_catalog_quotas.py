@@ -11,8 +11,8 @@ from sailor_cloud.catalog.quota_needs import Quotas, needs, read_quotas
 from sailor_cloud.catalog.quotas import QuotaStatus, load_rules
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.testing.aws_prices import AwsWorld, aws_world
-from sailor_cloud.testing.google_prices import FakeGoogle, Fault
+from sailor_cloud.testing.aws.prices import AwsWorld, aws_world
+from sailor_cloud.testing.google.prices import FakeGoogle, Fault
 
 JOB = """
 name: quotas

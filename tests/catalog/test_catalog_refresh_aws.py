@@ -12,7 +12,7 @@ from sailor_cloud.catalog.refresh import Refreshed, Refusal, refresh
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.testing.aws_prices import AwsFault, AwsWorld, SpotPrice, aws_world, product
+from sailor_cloud.testing.aws.prices import AwsFault, AwsWorld, SpotPrice, aws_world, product
 from sailor_cloud.testing.moto_server import moto_server
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)

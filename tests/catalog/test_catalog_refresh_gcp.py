@@ -12,7 +12,7 @@ from sailor_cloud.catalog.refresh import Refreshed, Refusal, refresh
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, DataError
 from sailor_cloud.model.offer import Market, Provider
-from sailor_cloud.testing.google_prices import FakeGoogle, Fault, machine_type, sku
+from sailor_cloud.testing.google.prices import FakeGoogle, Fault, machine_type, sku
 
 NOW = datetime(2026, 11, 21, 6, tzinfo=UTC)
 A2 = "gcp/us-central1-a/a2-highgpu-1g/1xA100-40/on-demand"

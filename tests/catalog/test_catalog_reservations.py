@@ -13,7 +13,7 @@ from sailor_cloud.catalog.reservations import Reservation, ReservationKind, Rese
 from sailor_cloud.cli.inputs.quota import _print_reserved
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.report.console import result_console
-from sailor_cloud.testing.google_prices import FakeGoogle, Fault
+from sailor_cloud.testing.google.prices import FakeGoogle, Fault
 from sailor_cloud.testing.moto_server import Gaps, moto_gaps
 
 AWS, GCP = Provider("aws"), Provider("gcp")

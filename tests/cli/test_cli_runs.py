@@ -15,7 +15,7 @@ from factories.called import called
 from factories.simulated_runs import simulated_run
 from sailor_cloud.cli.main import cli
 from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision import account_check
+from sailor_cloud.provision.checks import account_check
 from sailor_cloud.run.folder import RunFolder
 
 # What benchmarks/simulator_accuracy reads.

@@ -1,7 +1,7 @@
 """Small worlds of cloud prices: two zones of us-central1 and one of us-west1, two regions of AWS."""
 
-from sailor_cloud.testing.aws_prices import AwsWorld, SpotPrice, product
-from sailor_cloud.testing.google_prices import GoogleWorld, machine_type, sku
+from sailor_cloud.testing.aws.prices import AwsWorld, SpotPrice, product
+from sailor_cloud.testing.google.prices import GoogleWorld, machine_type, sku
 
 CENTRAL = "us-central1"
 WEST = "us-west1"

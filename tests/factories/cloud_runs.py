@@ -19,11 +19,11 @@ from sailor_cloud.provision.provisioner import Outcome, apply
 from sailor_cloud.run.journal import Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, fold
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.terraform_cloud import Failure, FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import Failure, FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 from sailor_cloud.testing.tunnels import write_programs
 
 PROJECT = "my-project"

@@ -16,8 +16,8 @@ from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
 from sailor_cloud.provision.rendering.root import environment, write_cli_config, write_root
 from sailor_cloud.provision.terraform.driver import TerraformDriver
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 EXPIRES_AT = datetime(2026, 11, 21, 6, 0, 30, tzinfo=UTC)
 CALLER = "203.0.113.7/32"

@@ -28,12 +28,12 @@ from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.run import appended, journal
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 # What the user can name where the run's own files say nothing.
 NAMED = {Provider("gcp"): ("--project", "my-project"), Provider("aws"): ("--region", "us-east-1")}

@@ -28,7 +28,7 @@ from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.testing.terraform_cloud import Failure
+from sailor_cloud.testing.terraform.cloud import Failure
 
 REGION = {Provider("gcp"): "us-central1", Provider("aws"): "us-east-1"}
 CLOUDS = pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)

@@ -14,8 +14,8 @@ from factories.local_runs import LocalRun, local_run
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.provision.terraform.driver import TerraformCommandError
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 
 def private_links() -> PlanDocument:

@@ -25,7 +25,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.rendering.root import root_of
 from sailor_cloud.resources import data_root
 from sailor_cloud.run.folder import resource_name, resource_prefix
-from sailor_cloud.testing.terraform_naming import IMAGE
+from sailor_cloud.testing.terraform.naming import IMAGE
 
 pytestmark = pytest.mark.xdist_group("cloud-hcl-aws")
 AWS = Provider("aws")

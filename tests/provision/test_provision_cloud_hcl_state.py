@@ -16,8 +16,8 @@ from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.rendering.root import BACKEND_FILE
 from sailor_cloud.provision.terraform.driver import TerraformCommandError
 from sailor_cloud.testing.moto_server import moto_server
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.terraform.cloud import FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 ACCESS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
 

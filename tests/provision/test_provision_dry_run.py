@@ -41,9 +41,9 @@ from sailor_cloud.provision.guards import (
     traffic_between_clouds,
     two_clouds_problem,
 )
-from sailor_cloud.testing.ec2_api import serve_ec2
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.terraform.cloud import FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 TODAY = date(2026, 11, 21)
 SSH_FROM = ("--ssh-from", "203.0.113.7/32")

@@ -22,12 +22,12 @@ from sailor_cloud.provision.access.nodes import running_names
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.run.state import fold
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.http_api import Answer, serving
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore
-from sailor_cloud.testing.terraform_cloud import Failure
-from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform.cloud import Failure
 
 GCP, AWS = Provider("gcp"), Provider("aws")
 GOOGLE, AMAZON = GCP_OFFERS[1], AWS_OFFERS[1]

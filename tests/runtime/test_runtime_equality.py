@@ -19,8 +19,8 @@ from factories.scenarios import GCP, chain, make_job, make_plan, make_scenario, 
 from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.simulator import Scenario
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.timing.iteration import run_iteration
 from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
 from sailor_runtime.training import export, reference
 from sailor_runtime.training.data.samples import open_samples

@@ -14,7 +14,7 @@ from test_runtime_huggingface import PUBLISHED, TOKENS
 
 from factories.run_specs import run_spec
 from sailor_cloud.launch.fleet.run_spec import model_spec
-from sailor_cloud.workload.decoders import decoder_from_config
+from sailor_cloud.workload.models.decoders import decoder_from_config
 from sailor_runtime.training.export import export
 
 # One world trains all cases, so all tests belong to one worker.

@@ -15,7 +15,7 @@ import transformers
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.workload import layer_costs, parameter_count, tp_problem
-from sailor_cloud.workload.decoders import decoder_from_config
+from sailor_cloud.workload.models.decoders import decoder_from_config
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model import weights
 from sailor_runtime.training.model.architecture import architecture_of, range_parameters

@@ -15,7 +15,7 @@ import torch
 from factories.run_specs import SHORT_TRAINING, TINY, free_port
 from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.workload import Attention, layer_costs
-from sailor_cloud.workload.decoders import decoder_from_config
+from sailor_cloud.workload.models.decoders import decoder_from_config
 from sailor_runtime.profile import links, memory
 from sailor_runtime.profile.layers import kept_bytes
 from sailor_runtime.profile.links import sizes

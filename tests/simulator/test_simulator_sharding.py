@@ -8,9 +8,9 @@ import pytest
 
 from factories.scenarios import gcp_scenario, offer_in
 from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, evaluate, plan_of_degrees
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Layout, lay_out
 from sailor_cloud.simulator.sharding import sharding
+from sailor_cloud.simulator.timing.iteration import run_iteration
 
 NEAR, FAR = ("us-central1-a",), ("us-central1-a", "us-west1-b")
 

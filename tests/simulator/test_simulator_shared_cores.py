@@ -17,8 +17,8 @@ from sailor_cloud.model.document import CostKind, PlanDocument, Waits
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.simulator import Evaluation, evaluate
-from sailor_cloud.simulator.iteration import SharedClock
 from sailor_cloud.simulator.scenario import Scenario
+from sailor_cloud.simulator.timing.iteration import SharedClock
 
 ROOT = Path(__file__).resolve().parents[2]
 BUSY = st.lists(

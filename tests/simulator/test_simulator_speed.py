@@ -8,8 +8,8 @@ import numpy as np
 
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
 from sailor_cloud.simulator import Engine, pipeline_s
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import lay_out
+from sailor_cloud.simulator.timing.iteration import run_iteration
 
 
 def best_of(count: int, work) -> float:

@@ -14,9 +14,9 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.instances import instances, published_host_key
 from sailor_cloud.provision.providers.aws.sweep import AWS_KINDS, remove_aws, sweep_aws
 from sailor_cloud.provision.scopes import scopes_named
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.terraform_cloud import FakeCloud
+from sailor_cloud.testing.terraform.cloud import FakeCloud
 
 CONFIG = {"region": "us-east-1"}
 TAGS = {"sailor-cloud-run": "r1", "sailor-cloud-expires": "2026-11-21t06-00-00z"}

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sailor_cloud.testing.terraform_cloud import CloudError, Failure, FakeCloud
+from sailor_cloud.testing.terraform.cloud import CloudError, Failure, FakeCloud
 
 CONFIG = {"region": "us-east-1", "project": "p"}
 INSTANCE = {"name": "vm", "zone": "us-central1-a", "machine_type": "a2-highgpu-1g"}

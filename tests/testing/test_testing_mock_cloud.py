@@ -15,7 +15,7 @@ from factories.running_agent import wait_until
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import PORT, VmInfo
 from sailor_cloud.testing.mock_cloud import MockCloud
-from sailor_cloud.testing.terraform_cloud import CloudError
+from sailor_cloud.testing.terraform.cloud import CloudError
 
 pytest_plugins = ["sailor_cloud.testing.pytest_plugin"]
 KEY = asyncssh.generate_private_key("ssh-ed25519")

@@ -13,8 +13,8 @@ from google.cloud import billing_v1, compute_v1
 from moto import mock_aws
 
 from factories.cloud_prices import aws_market, google_world
-from sailor_cloud.testing.aws_prices import AwsFault, AwsWorld, aws_world, current, product
-from sailor_cloud.testing.google_prices import FakeGoogle, Fault, sku
+from sailor_cloud.testing.aws.prices import AwsFault, AwsWorld, aws_world, current, product
+from sailor_cloud.testing.google.prices import FakeGoogle, Fault, sku
 
 
 @pytest.fixture

@@ -180,7 +180,7 @@ def test_peak_memory_that_was_measured_narrows_the_memory_of_the_next_plan() -> 
 
 
 def own_kind(name: str):
-    from sailor_cloud.simulator.uncertainty import Kind
+    from sailor_cloud.simulator.timing.uncertainty import Kind
 
     return Kind(name)
 

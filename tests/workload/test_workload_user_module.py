@@ -14,9 +14,10 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Counted
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.simulator import evaluate
-from sailor_cloud.workload import decoder, layer_costs, parameter_count, user_module
-from sailor_cloud.workload.decoders import tp_problem
-from sailor_cloud.workload.user_module import with_module
+from sailor_cloud.workload import decoder, layer_costs, parameter_count
+from sailor_cloud.workload.models import user_module
+from sailor_cloud.workload.models.decoders import tp_problem
+from sailor_cloud.workload.models.user_module import with_module
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.describe import described
 from sailor_runtime.training.refusal import RefusedError

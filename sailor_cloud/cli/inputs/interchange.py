@@ -94,7 +94,7 @@ def _import_capacity(job_file: Path, output: Path, days: int, as_of: datetime | 
     from sailor_cloud.catalog.capacity import as_yaml
     from sailor_cloud.errors import RequestError
     from sailor_cloud.model.job_file import read_job
-    from sailor_cloud.provision.capacity_offers import found_capacity
+    from sailor_cloud.provision.checks.capacity_offers import found_capacity
 
     if output.exists():
         raise RequestError(f"{output} exists; name a new file with -o")

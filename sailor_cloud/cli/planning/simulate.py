@@ -116,7 +116,7 @@ def simulate(
             simulation = _plan(file, engine, as_of, show, timeline=spans)
     document, evaluation = simulation.document, simulation.evaluation
     if timeline is not None and document.plan is not None:
-        from sailor_cloud.simulator.timeline import trace_events
+        from sailor_cloud.simulator.timing.timeline import trace_events
 
         trace = trace_events(document.plan, evaluation.timeline)
         write_output(timeline, json.dumps(trace, separators=(",", ":")) + "\n")

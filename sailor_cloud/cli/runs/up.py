@@ -103,7 +103,7 @@ def up(
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.fleet.code import described
     from sailor_cloud.model.document import Status
-    from sailor_cloud.provision.before_buying import check_before_buying
+    from sailor_cloud.provision.checks.before_buying import check_before_buying
     from sailor_cloud.provision.dry_run import checked_source
     from sailor_cloud.report.console import progress_console, result_console
     from sailor_cloud.report.plan.plan_text import print_plan
@@ -211,12 +211,12 @@ def _document(
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.start import check_job
     from sailor_cloud.model.document import Pick
-    from sailor_cloud.provision.before_buying import check_before_searching
+    from sailor_cloud.provision.checks.before_buying import check_before_searching
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_a_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
     from sailor_cloud.resources import writable_home
-    from sailor_cloud.workload.hub import pinned_as
+    from sailor_cloud.workload.models.hub import pinned_as
 
     job = read_job(job_file, on=on, cluster=cluster)
     changes = {name: value for name, value in (("budget_usd", budget), ("deadline", deadline)) if value is not None}
@@ -273,7 +273,7 @@ def _reserved_confirmed(document: PlanDocument) -> bool:
     """Show the whole price of what is bought apart from nodes, and ask for it alone; yes where there is nothing."""
     from datetime import UTC, datetime, timedelta
 
-    from sailor_cloud.provision.capacity_check import bought_apart
+    from sailor_cloud.provision.checks.capacity_check import bought_apart
 
     apart = bought_apart(document, datetime.now(UTC) + timedelta(seconds=document.ttl_s or 0.0))
     for one in apart:

@@ -18,8 +18,8 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.goals import Figure
 from sailor_cloud.simulator import Gather, StageTable, boundary_pairs, evaluate, held_up_s
-from sailor_cloud.simulator.replay import PipelineTimes
-from sailor_cloud.simulator.schedule_ends import schedule_ends
+from sailor_cloud.simulator.timing.replay import PipelineTimes
+from sailor_cloud.simulator.timing.schedule_ends import schedule_ends
 
 # By what to multiply figures, where the simulator's bill has more than the planner's.
 Factors = Mapping[Figure, float]

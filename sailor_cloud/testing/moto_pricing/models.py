@@ -1,4 +1,4 @@
-"""The backend; what it serves is set by sailor_cloud.testing.aws_prices."""
+"""The backend; what it serves is set by sailor_cloud.testing.aws.prices."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from moto.core.responses import BaseResponse
 
-from sailor_cloud.testing import aws_prices
+from sailor_cloud.testing.aws import prices as aws_prices
 
 
 class PricingResponse(BaseResponse):

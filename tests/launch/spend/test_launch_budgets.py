@@ -16,7 +16,7 @@ from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.launch import start
 from sailor_cloud.model.job import StateBackend
-from sailor_cloud.provision.before_buying import Reserved, reserve
+from sailor_cloud.provision.checks.before_buying import Reserved, reserve
 from sailor_cloud.run import budgets
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)

@@ -10,10 +10,10 @@ from factories.cloud_runs import INSTANCE, cloud_run
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.run.state import fold
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.terraform_cloud import Failure
-from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform.cloud import Failure
 
 EXPIRED = {
     "aws": "operation error EC2: DescribeInstances, https response error StatusCode: 400, RequestID: r, "

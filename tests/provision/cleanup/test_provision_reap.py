@@ -23,10 +23,10 @@ from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.terraform_cloud import Failure
-from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform.cloud import Failure
 
 
 @pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)

@@ -9,7 +9,7 @@ import pytest
 from factories.cloud_runs import INSTANCE, PROJECT, reached
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.scopes import remove_from, scopes_named, sweep_scopes
-from sailor_cloud.testing.terraform_cloud import FakeCloud
+from sailor_cloud.testing.terraform.cloud import FakeCloud
 
 RUN = "slow-20261121-051313-a1b2"
 LABELS = {"sailor-cloud-run": RUN, "sailor-cloud-node": "n0"}

@@ -17,11 +17,11 @@ from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp
 from sailor_cloud.provision.scopes import remove_from, scopes_named, sweep_scopes
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Event, Journal
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform.cloud import FakeCloud
 
 OURS, OTHERS = "tiny-20261121-051313-a1b2", "else-20261121-051313-ffff"
 EXPIRED = f"{datetime.now(UTC) - timedelta(days=1):%Y-%m-%dt%H-%M-%Sz}"

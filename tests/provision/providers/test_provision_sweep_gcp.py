@@ -17,9 +17,9 @@ from sailor_cloud.provision.providers.gcp.sweep import remove_gcp, sweep_gcp
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import environment, write_cli_config, write_root
 from sailor_cloud.provision.terraform.driver import TerraformDriver
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
-from sailor_cloud.testing.terraform_provider import serve
+from sailor_cloud.testing.google.compute_api import serve_compute
+from sailor_cloud.testing.terraform.cloud import FakeCloud
+from sailor_cloud.testing.terraform.provider import serve
 
 PROJECT = "my-project"
 

@@ -19,12 +19,12 @@ from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.account_sweep import sweep_aws_account
 from sailor_cloud.provision.providers.aws.sweep import AWS_KINDS, sweep_aws
 from sailor_cloud.run.folder import resource_name, resource_prefix
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.moto_server import Gaps, moto_gaps
 from sailor_cloud.testing.object_store import ObjectStore
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform.cloud import FakeCloud
 
 OURS, OTHERS = "tiny-20261121-051313-a1b2", "else-20261121-051313-ffff"
 REGIONS = ("us-east-1", "us-west-2")

@@ -13,9 +13,10 @@ from sailor_cloud.errors import CredentialsError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.space.candidates import collect
-from sailor_cloud.provision.account_check import check_account, check_credentials
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.capacity_check import bought_apart, check_capacity
+from sailor_cloud.provision.checks.account_check import check_account, check_credentials
+from sailor_cloud.provision.checks.capacity_check import bought_apart, check_capacity
+from sailor_cloud.provision.checks.zone_check import check_zones
 from sailor_cloud.provision.guards import (
     refuse_doubtful_prices,
     refuse_stale_offers,
@@ -26,7 +27,6 @@ from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.rendering.root import placed_nodes
-from sailor_cloud.provision.zone_check import check_zones
 from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read

@@ -13,10 +13,10 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Link
 from sailor_cloud.simulator import Engine, Scenario, Transfers, evaluate, gradient_sync_s, ring_s
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.scenario import place_of
-from sailor_cloud.simulator.sync import Gather, held_up_s, sync_groups
+from sailor_cloud.simulator.timing.iteration import run_iteration
+from sailor_cloud.simulator.timing.sync import Gather, held_up_s, sync_groups
 
 
 def plan_on(

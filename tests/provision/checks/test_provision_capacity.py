@@ -28,9 +28,9 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision import providers, provisioner
 from sailor_cloud.provision.apply.apply import Refusal
-from sailor_cloud.provision.before_buying import check_before_buying
 from sailor_cloud.provision.bookkeeping import capacity_intent, close_cancelled, open_capacity
-from sailor_cloud.provision.capacity_check import bought_apart, check_capacity
+from sailor_cloud.provision.checks.before_buying import check_before_buying
+from sailor_cloud.provision.checks.capacity_check import bought_apart, check_capacity
 from sailor_cloud.provision.cleanup.leftovers import is_of
 from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.provision.live_resources import LiveResource

@@ -24,9 +24,9 @@ from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.account import Billed
-from sailor_cloud.provision.account_check import AccountCheck, billed, check_account, check_credentials
-from sailor_cloud.provision.before_buying import check_before_taking_over
 from sailor_cloud.provision.bookkeeping import NODE, node_intent
+from sailor_cloud.provision.checks.account_check import AccountCheck, billed, check_account, check_credentials
+from sailor_cloud.provision.checks.before_buying import check_before_taking_over
 from sailor_cloud.provision.providers.aws import account as aws_account
 from sailor_cloud.provision.providers.gcp import account as gcp_account
 from sailor_cloud.provision.rendering.root import placed_nodes
@@ -34,11 +34,11 @@ from sailor_cloud.report.run.bill_text import bill_report
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.testing.ec2_api import serve_ec2
+from sailor_cloud.testing.aws.ec2_api import serve_ec2
+from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.mock_cloud import in_environment
-from sailor_cloud.testing.terraform_cloud import FakeCloud
-from sailor_cloud.testing.terraform_compute import serve_compute
+from sailor_cloud.testing.terraform.cloud import FakeCloud
 
 # Later than any clock: botocore itself refuses credentials that have ended.
 NOW = datetime(2099, 11, 21, 5, 0, tzinfo=UTC)

@@ -11,10 +11,10 @@ from itertools import combinations_with_replacement, pairwise
 from sailor_cloud.model.document import Correction, Cost, ErrorShare, Totals, TotalsQuantile, Waits
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.network import Link
-from sailor_cloud.simulator.closed_form import boundary_pairs
-from sailor_cloud.simulator.iteration import Iteration
 from sailor_cloud.simulator.layout import Layout, Seat
-from sailor_cloud.simulator.sync import SyncGroup, ring_hops
+from sailor_cloud.simulator.timing.closed_form import boundary_pairs
+from sailor_cloud.simulator.timing.iteration import Iteration
+from sailor_cloud.simulator.timing.sync import SyncGroup, ring_hops
 from sailor_cloud.workload import learned_of
 from sailor_cloud.workload.error_model import ErrorDistribution, ErrorModel
 

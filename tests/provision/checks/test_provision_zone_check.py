@@ -12,9 +12,9 @@ from factories.documents import document
 from sailor_cloud.catalog.providers.gcp import account as gcp_account
 from sailor_cloud.errors import NotSoldError
 from sailor_cloud.model.offer import Offer, Provider, ZoneConfidence
-from sailor_cloud.provision.zone_check import check_zones
-from sailor_cloud.testing.aws_prices import AwsWorld, aws_world
-from sailor_cloud.testing.google_prices import FakeGoogle, Fault
+from sailor_cloud.provision.checks.zone_check import check_zones
+from sailor_cloud.testing.aws.prices import AwsWorld, aws_world
+from sailor_cloud.testing.google.prices import FakeGoogle, Fault
 
 
 def unchecked(provider: Provider, zone: str, instance_type: str, accelerator: str, count: int = 1) -> Offer:

@@ -15,7 +15,7 @@ import pytest
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.job_file import parse_job as read_job_text
-from sailor_cloud.workload.hub import pinned_as, place_of
+from sailor_cloud.workload.models.hub import pinned_as, place_of
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = {

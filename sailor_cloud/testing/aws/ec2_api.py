@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-from sailor_cloud.testing.aws_account_api import IAM_ACTIONS, Buckets, Iam, functions, logs, quota, schedules
-from sailor_cloud.testing.ec2_tables import DELETIONS, KINDS, NAMES, SETS, STAND_IN
+from sailor_cloud.testing.aws.account_api import IAM_ACTIONS, Buckets, Iam, functions, logs, quota, schedules
+from sailor_cloud.testing.aws.ec2_tables import DELETIONS, KINDS, NAMES, SETS, STAND_IN
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
-from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
+from sailor_cloud.testing.terraform.cloud import CloudError, FakeCloud
 
 _REGION = re.compile(r"Credential=[^/]+/\d+/([\w-]+)/")
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.simulator.engines import Transfers
-from sailor_cloud.simulator.replay import PipelineTimes, replay
+from sailor_cloud.simulator.timing.replay import PipelineTimes, replay
 
 Floats = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import grpc
 
-from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
-from sailor_cloud.testing.terraform_messages import (
+from sailor_cloud.testing.terraform.cloud import CloudError, FakeCloud
+from sailor_cloud.testing.terraform.messages import (
     MESSAGES,
     METHODS,
     Block,
@@ -29,7 +29,7 @@ from sailor_cloud.testing.terraform_messages import (
     with_unknowns,
     without_unknowns,
 )
-from sailor_cloud.testing.terraform_naming import imported
+from sailor_cloud.testing.terraform.naming import imported
 
 _ERROR = 1
 _NESTING = {"single": 1, "list": 2, "set": 3, "map": 4}

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sailor_cloud.testing.google_data_api import GoogleData
+from sailor_cloud.testing.google.data_api import GoogleData
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.object_store import ObjectStore
-from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
+from sailor_cloud.testing.terraform.cloud import CloudError, FakeCloud
 
 _PATH = re.compile(
     r"/compute/v1/projects/([^/]+)/(aggregated|global|(?:zones|regions)/[^/]+)/(\w+)(?:/([^/]+))?(?:/(\w+))?"

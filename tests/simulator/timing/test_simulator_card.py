@@ -13,9 +13,9 @@ from factories.scenarios import gcp_scenario, offer_in
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.network import Link, Place
 from sailor_cloud.simulator import Engine, Scenario, Transfers, cut_flows, ring_flows, ring_s
-from sailor_cloud.simulator.iteration import run_iteration
 from sailor_cloud.simulator.layout import Links, lay_out
 from sailor_cloud.simulator.scenario import place_of
+from sailor_cloud.simulator.timing.iteration import run_iteration
 
 
 def test_cuts_that_leave_a_node_in_one_direction_share_its_card() -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from sailor_cloud.model.plan import microbatches_per_round
 from sailor_cloud.simulator import Engine, Transfers, busy_s, fill_s, pipeline_s
-from sailor_cloud.simulator import schedule_ends as counted
-from sailor_cloud.simulator.closed_form import filled_s, interleaved_s
-from sailor_cloud.simulator.replay import (
+from sailor_cloud.simulator.timing import schedule_ends as counted
+from sailor_cloud.simulator.timing.closed_form import filled_s, interleaved_s
+from sailor_cloud.simulator.timing.replay import (
     Operation,
     PipelineTimes,
     interleaved_held,
@@ -25,7 +25,7 @@ from sailor_cloud.simulator.replay import (
     stage_steps,
     zero_bubble_steps,
 )
-from sailor_cloud.simulator.schedule_ends import schedule_ends
+from sailor_cloud.simulator.timing.schedule_ends import schedule_ends
 from sailor_runtime.training.pipeline.schedule import Kind, passes
 
 NAMES = {

@@ -12,9 +12,9 @@ from typing import Any
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder, Experts, Family
 from sailor_cloud.model.job import HUB, MOST, Job, ModelSource
-from sailor_cloud.workload import hub
-from sailor_cloud.workload.presets import PRESETS
-from sailor_cloud.workload.user_module import with_module
+from sailor_cloud.workload.models import hub
+from sailor_cloud.workload.models.presets import PRESETS
+from sailor_cloud.workload.models.user_module import with_module
 
 # Hugging Face gives the same size different names in different families; the first name found counts.
 _NAMES = {

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sailor_cloud.network import Link, Place
-from sailor_cloud.simulator.card import hop_pairs, ring_flows
-from sailor_cloud.simulator.closed_form import gradient_sync_s, zone_sync_s
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.sharding import Sharding
+from sailor_cloud.simulator.timing.card import hop_pairs, ring_flows
+from sailor_cloud.simulator.timing.closed_form import gradient_sync_s, zone_sync_s
 
 Traffic = dict[tuple[str, str], float]
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from sailor_cloud.testing.object_store import ObjectStore
-from sailor_cloud.testing.terraform_cloud import FakeCloud
+from sailor_cloud.testing.terraform.cloud import FakeCloud
 
 ACCOUNT, BUCKET, MEMBER = "google_service_account", "google_storage_bucket", "google_storage_bucket_iam_member"
 _ACCOUNTS = re.compile(r"/v1/(projects/([^/]+)/serviceAccounts)(?:/([^/]+))?")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.simulator.iteration import TimelineSpan
+from sailor_cloud.simulator.timing.iteration import TimelineSpan
 
 _MICROSECONDS = 1e6
 

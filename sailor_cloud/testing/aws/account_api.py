@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from sailor_cloud.testing.http_api import Answer
 from sailor_cloud.testing.object_store import ObjectStore
-from sailor_cloud.testing.terraform_cloud import CloudError, FakeCloud
+from sailor_cloud.testing.terraform.cloud import CloudError, FakeCloud
 
 ROLE, PROFILE, POLICY = "aws_iam_role", "aws_iam_instance_profile", "aws_iam_role_policy"
 BUCKET, GROUP, SCHEDULE = "aws_s3_bucket", "aws_scheduler_schedule_group", "aws_scheduler_schedule"

@@ -13,14 +13,14 @@ from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Waits
 from sailor_cloud.model.plan import PipelineSchedule
-from sailor_cloud.simulator.card import cut_flows
-from sailor_cloud.simulator.closed_form import boundary_pairs, filled_s, interleaved_s, pipeline_s
 from sailor_cloud.simulator.engines import Formulas, StagePlace, Transfers
 from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
-from sailor_cloud.simulator.replay import PipelineReplay, PipelineTimes, Span, replay
-from sailor_cloud.simulator.schedule_ends import schedule_ends
-from sailor_cloud.simulator.sync import (
+from sailor_cloud.simulator.timing.card import cut_flows
+from sailor_cloud.simulator.timing.closed_form import boundary_pairs, filled_s, interleaved_s, pipeline_s
+from sailor_cloud.simulator.timing.replay import PipelineReplay, PipelineTimes, Span, replay
+from sailor_cloud.simulator.timing.schedule_ends import schedule_ends
+from sailor_cloud.simulator.timing.sync import (
     Gather,
     SyncGroup,
     Traffic,

@@ -1,0 +1,1 @@
+"""What AWS answers, from stand-ins: EC2, accounts, prices."""

@@ -1,0 +1,1 @@
+"""What Google Cloud answers, from stand-ins: Compute Engine, data services, prices."""

@@ -1,0 +1,1 @@
+"""Stand-in Terraform providers over a cloud in memory."""
