@@ -38,7 +38,7 @@ PROGRAM = """
 import json, sys
 import sailor_cloud as sc
 from sailor_cloud.errors import SailorError
-from sailor_cloud.workload import hub
+from sailor_cloud.workload.models import hub
 try:
     job = sc.plan(json.loads(sys.argv[1])).job
     print(job.model.config, job.data.source, hub.local_copy(job.data.source).joinpath("a.txt").read_text())
