@@ -76,7 +76,7 @@ def plan(
 
     `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
     plans that are best from the fastest to the cheapest. `choose` takes the cheapest, the balanced or the fastest plan
-    instead of the goal's; `deciding` gets the three while the search goes on. After `time_limit_s` the best plan
+    instead of the goal's; `deciding` gets the three while the search continues. After `time_limit_s` the best plan
     found so far is the answer. With `prove` the bound is raised for up to 300 CPU seconds once the plan is found.
     `progress` gets the share of the search that is done.
 
@@ -317,7 +317,7 @@ def explain(
 ) -> Explanation:
     """Say why the best plan of a job, or the plan of a document, is what it is; arguments and errors as of `plan`.
 
-    A document's plan is not searched again. Its figures and the price of insisting are worked out here; what the
+    A document's plan is not searched again. Its figures and the price of insisting are computed here; what the
     document says of its proof and of other plans is left out.
 
     `planned` gets all but the gains as soon as there is a plan, `found` each gain as it comes; without `with_gains`
@@ -411,7 +411,7 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
 def choose(
     document: PlanDocument, pick: Pick, *, base: Path | None = None, profiles: Path | None = None
 ) -> PlanDocument:
-    """Return a document with another plan of its decision as the plan, its figures worked out again.
+    """Return a document with another plan of its decision as the plan, its figures computed again.
 
     `profiles` is a folder whose compute profiles go before the shipped ones. Raises RequestError where the document has
     no decision.
@@ -555,7 +555,7 @@ def simulate_layout(
 def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | None = None) -> Verified:
     """Hold a plan from elsewhere against its job and today's data, before `up` carries it out.
 
-    Returns it with every figure worked out again, and what differs. Raises RequestError for whatever keeps it from
+    Returns it with every figure computed again, and what differs. Raises RequestError for whatever keeps it from
     being bought: offers that the job does not allow, limits that it breaks, figures more than 5 % off.
     """
     from sailor_cloud import catalog, network, workload
@@ -666,7 +666,7 @@ def resume(
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
     allow_missing_permissions: bool = False,
 ) -> Outcome:
-    """Take over a run whose controller died, and go on as `up` does.
+    """Take over a run whose controller died, and continue as `up` does.
 
     Raises RequestError where it is over already or its files can't be believed, CredentialsError where the caller lacks
     a permission that the run needs, unless `allow_missing_permissions` permits that.

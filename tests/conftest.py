@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the group of a test into its id, where pytest-xdist's loadgroup looks for it.
 
     pytest-xdist 3.8 does so through an attribute that pytest 9.2 no longer reads, so that the tests of a group were
-    spread over all workers, and each worker made what they share anew.
+    spread over all workers, and each worker made what they share again.
     """
     if not getattr(config.option, "loadgroup", False):
         return

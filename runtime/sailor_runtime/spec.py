@@ -100,7 +100,7 @@ class CheckpointSpec:
     """`directory` is a path or a URL (gs://, s3://), reachable from every node under the same name.
 
     `saved_step` is the newest step that the run is known to have saved there, 0 for none: where nothing is found all
-    the same, training does not begin anew.
+    the same, training does not begin again.
     """
 
     directory: str

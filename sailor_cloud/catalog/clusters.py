@@ -109,7 +109,7 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
         raise RequestError(f"nothing in the job uses the inventory {inventory.name}; add --on {inventory.scheduler}")
     if on is not None:
         if inventory.scheduler != on:
-            raise RequestError(f"--on {on}, but the inventory {inventory.name} is of {inventory.scheduler}")
+            raise RequestError(f"--on {on}, but the inventory {inventory.name} is for {inventory.scheduler}")
         job = job.model_copy(update={"resources": _on(job, inventory)})
     know(job)
     if problems := list(_beyond(job, inventory)):

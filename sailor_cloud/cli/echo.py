@@ -29,7 +29,7 @@ def forget(stream: TextIO) -> None:
 
 
 class Lasting:
-    """A stream whose writer goes on where it can't be written: its reader has left, its terminal is gone."""
+    """A stream whose writer continues where it can't be written: its reader has left, its terminal is gone."""
 
     def __init__(self, stream: TextIO, errors: type[OSError] = OSError) -> None:
         self._stream, self._errors = stream, errors

@@ -36,21 +36,21 @@ class _Entry:
 
 
 COMMANDS: dict[str, _Entry] = {
-    "plan": _Entry("planning.plan", "plan", "Search for the best plan and show what it costs; buys nothing."),
+    "plan": _Entry("planning.plan", "plan", "Find the best plan and show its cost; buys nothing."),
     "up": _Entry("runs.up", "up", "Plan, buy, train, tear down, and show the receipt."),
-    "down": _Entry("runs.down", "down", "Tear a run down, whatever state it was left in."),
+    "down": _Entry("runs.down", "down", "Tear a run down, in whatever state it is."),
     "reap": _Entry("runs.reap", "reap", "Delete tagged resources that no live run owns."),
-    "resume": _Entry("runs.resume", "resume", "Take a run over whose controller has died."),
-    "status": _Entry("runs.status", "status", "Show runs and how far they are."),
-    "logs": _Entry("runs.logs", "logs", "Show what the ranks of a run have written."),
+    "resume": _Entry("runs.resume", "resume", "Take over a run whose controller died."),
+    "status": _Entry("runs.status", "status", "Show runs and their progress."),
+    "logs": _Entry("runs.logs", "logs", "Show the output of a run's ranks."),
     "ssh": _Entry("runs.ssh", "ssh", "Log in to a node of a run."),
-    "cost": _Entry("runs.cost", "cost", "Show what a run has cost until now and will cost."),
+    "cost": _Entry("runs.cost", "cost", "Show what a run has cost and will cost."),
     "history": _Entry("runs.history", "history", "Show past runs: time, money, outcome."),
-    "dashboard": _Entry("runs.dashboard", "dashboard", "Serve a web page that follows a run, on this machine only."),
+    "dashboard": _Entry("runs.dashboard", "dashboard", "Serve a web page that follows runs, on this machine only."),
     "replay": _Entry("planning.replay", "replay", "Run a job against an availability trace, in simulated time."),
     "simulate": _Entry("planning.simulate", "simulate", "Simulate a plan or a layout on nodes: time, memory, money."),
     "explain": _Entry("planning.explain", "explain", "Say why the plan is what it is, and what would change it."),
-    "compare": _Entry("planning.compare", "compare", "Plan a job as published planners would, beside our plan."),
+    "compare": _Entry("planning.compare", "compare", "Compare our plan of a job with those of published planners."),
     "diff": _Entry("planning.diff", "diff", "Show what the change from one plan to another costs."),
     "profile": _Entry("inputs.profile", "profile", "Measure layers, memory and links on this machine."),
     "import": _Entry(
@@ -59,11 +59,11 @@ COMMANDS: dict[str, _Entry] = {
     "export": _Entry("inputs.interchange", "export", "Write a plan in another tool's format."),
     "prices": _Entry("inputs.prices", "prices", "Show, refresh and compare prices."),
     "quota": _Entry("inputs.quota", "quota", "Show what the account may buy, against what a job needs."),
-    "bandwidth": _Entry("inputs.bandwidth", "bandwidth", "Show how fast bytes move between zones, and at what price."),
+    "bandwidth": _Entry("inputs.bandwidth", "bandwidth", "Show bandwidth and traffic prices between zones."),
     "init": _Entry("setup.init", "init", "Write a commented job file."),
     "schema": _Entry("setup.schema", "schema", "Print the JSON Schema of job files or of plans."),
-    "completion": _Entry("setup.completion", "completion", "Print the completion script of a shell."),
-    "doctor": _Entry("setup.doctor", "doctor", "Check what this machine has for running sailor-cloud."),
+    "completion": _Entry("setup.completion", "completion", "Print a shell's completion script."),
+    "doctor": _Entry("setup.doctor", "doctor", "Check that this machine has what sailor-cloud needs."),
 }
 
 

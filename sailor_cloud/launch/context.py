@@ -138,7 +138,7 @@ class RunContext:
 
     @property
     def saved_step(self) -> int:
-        """The step from which a new generation would go on."""
+        """The step from which a new generation would continue."""
         recorded = [leg.monitor.checkpoint_step for leg in legs(self.folder)]
         return max((step for step in recorded if step is not None), default=0)
 

@@ -60,7 +60,7 @@ class Controller:
     _checked: Plan | None = None
 
     def request_stop(self) -> None:
-        """Stop what goes on and tear down."""
+        """Stop what continues and tear down."""
         self.context.stop.request(Ending.INTERRUPTED)
 
     async def run(self) -> Outcome:
@@ -159,7 +159,7 @@ class Controller:
         return outcome
 
     async def _train(self) -> Ending:
-        """Run generations until the training has reached its end or can't go on."""
+        """Run generations until the training has reached its end or can't continue."""
         context = self.context
         if context.search is not None and (slow := known_slow_links(context)):
             context.search.learn_links(slow)
@@ -192,7 +192,7 @@ class Controller:
                 case End.STOPPED:
                     await self._fetch_logs()
                     context.stop.check()
-                    raise LaunchError("the agents were told to stop by somebody else; see the run's journal")
+                    raise LaunchError("another process told the agents to stop; see the run's journal")
                 case End.HANDED_OVER:
                     wanted = growth.document or links.document or rate.document
                     assert wanted is not None
@@ -359,7 +359,7 @@ class Controller:
         )
 
     def _followed(self, monitor: Monitor) -> Generation:
-        """Follow a generation that goes on without being started."""
+        """Follow a generation that continues without being started."""
         context = self.context
         context.begin_leg(monitor)
         assert context.document.plan is not None

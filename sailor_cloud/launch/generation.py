@@ -333,4 +333,6 @@ def _hint(tail: str, job: Job) -> str:
     if "No such file or directory" in tail and job.run is not None and job.workdir is None:
         return "\nnodes have no files of yours, since the job names no workdir: add workdir: ."
     closed = re.findall(r"^bash: (?:line \d+: )?(\S+): Permission denied", tail, re.MULTILINE)
-    return f"\n{closed[-1]} is no program: chmod +x {closed[-1]}, or name what runs it, such as bash" if closed else ""
+    return (
+        f"\n{closed[-1]} is not executable: chmod +x {closed[-1]}, or name what runs it, such as bash" if closed else ""
+    )

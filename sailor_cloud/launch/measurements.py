@@ -43,7 +43,7 @@ class _Data:
 
 
 def measured_runs(*, root: Path | None = None, job: str | None = None) -> Measured:
-    """Return what the runs of this user measured, each predicted anew without what was measured."""
+    """Return what the runs of this user measured, each predicted again without what was measured."""
     folder = root or resources.home() / "runs"
     known = dataclasses.replace(workload.profiles.load(), own=OwnMeasurements())
     data = _Data(catalog=catalog.load(), network=network.load(), profiles=known)

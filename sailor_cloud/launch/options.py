@@ -1,4 +1,4 @@
-"""How a run may go on and how it ended."""
+"""How a run may continue and how it ended."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LaunchOptions:
     # From the start command until an agent must have begun its generation.
     agent_timeout_s: float = 30.0
     stop_timeout_s: float = 20.0
-    # Spending goes on while nodes are being stopped and removed; the budget guard leaves room for this long.
+    # Spending continues while nodes are being stopped and removed; the budget guard leaves room for this long.
     teardown_reserve_s: float = 60.0
     # A node that answers nobody for so long is given up, unless its provider says before that it is gone.
     lost_after_s: float = 60.0
@@ -65,11 +65,11 @@ class LaunchOptions:
     most_recoveries: int = 100
     # Whether another plan may replace one whose nodes can't be had.
     fallback: bool = True
-    # Whether links that are found far below their profile are a reason to plan anew.
+    # Whether links that are found far below their profile are a reason to plan again.
     replan_slow_links: bool = False
     # Whether a new plan may buy at prices that are doubted.
     allow_doubtful: bool = False
-    # Whether to go on where the caller lacks permissions that the run needs until it is gone.
+    # Whether to continue where the caller lacks permissions that the run needs until it is gone.
     allow_missing_permissions: bool = False
     # Errors of Terraform or a cloud's API that are tried again: 10, 20, 40, 80, 160, 160 s, eight minutes in all.
     most_faults: int = 6

@@ -134,7 +134,7 @@ def _budget(document: PlanDocument, month: str) -> dict[str, Any]:
 
 
 def _release(document: PlanDocument, run_id: str, month: str, observer: Observer) -> None:
-    """Release what was reserved for a run that never began; what kept it from beginning is reported all the same."""
+    """Release what was reserved for a run that never began; what kept it from beginning is reported anyway."""
     try:
         budgets.release(document.job.cloud.state, resources.home(), run_id, month, None)
     except (OSError, SailorError) as error:
@@ -177,14 +177,14 @@ def resume_run(
         state = fold(read(folder.journal_file))
         if state.phase in OVER:
             raise RequestError(
-                f"run {folder.run_id} is {state.phase.value}; there is nothing to go on with"
+                f"run {folder.run_id} is {state.phase.value}; there is nothing to continue with"
                 + ("" if state.phase is Phase.GONE else f"; 'sailor-cloud down {folder.run_id}' removes what is left")
             )
         document = folder.read_document()
         check_supported(document)
         check_environment(document.job)
         harm = _unknown_past(folder, clock)
-        why = f"{harm}, so that nobody knows what it has bought and spent" if harm else _other_plan(folder)
+        why = f"{harm}, so what it has bought and spent is unknown" if harm else _other_plan(folder)
         if why := why or _lost_key(folder):
             down = f"'sailor-cloud down {folder.run_id}' removes it"
             raise RequestError(f"run {folder.run_id} can't be taken over: {why}; {down}")
@@ -255,7 +255,7 @@ def _lost_key(folder: RunFolder) -> str:
         asyncssh.read_private_key(folder.ssh_key_file)
     except (OSError, ValueError) as error:
         why = of_system(error) if isinstance(error, OSError) else f"{folder.ssh_key_file} can't be read: {error}"
-        return f"{why}, so that nobody can log in to its nodes"
+        return f"{why}, so its nodes can't be logged in to"
     return ""
 
 

@@ -31,7 +31,7 @@ class StopSignal:
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def request(self, ending: Ending) -> None:
-        """Give up provisioning that goes on and whatever waits under `unless_stopped`."""
+        """Give up provisioning that continues and whatever waits under `unless_stopped`."""
         if self.ending is None:
             self.ending = ending
             self._event.set()

@@ -1,4 +1,4 @@
-"""What a controller does first where another one was before it: find out what goes on and what has gone."""
+"""What a controller does first where another one was before it: find out what continues and what has gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.run.journal import Event, read
 
 
 async def going_on(context: RunContext) -> Monitor | None:
-    """Return what is known of the generation that goes on without a controller, or None where none does.
+    """Return what is known of the generation that continues without a controller, or None where none does.
 
     Sets the context's document and links.
     """

@@ -400,7 +400,7 @@ class Decision:
 
     The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to
     0 to 1. `asked`: the pick that was asked for; without it the goal decides. `notes` say where the goal spends much
-    for little time. `complete` is False while the search goes on. Without `choices` it only tells what was asked for.
+    for little time. `complete` is False while the search continues. Without `choices` it only tells what was asked for.
     """
 
     chosen: Pick
@@ -421,7 +421,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """Nodes on demand that go on training should the spot capacity of the others go once, for `outage_s`.
+    """Nodes on demand that continue training should the spot capacity of the others continuece, for `outage_s`.
 
     `risk`: how probable that is within the run, which then takes `duration_s`, and would take `without_s` with all
     nodes on spot. `costs_usd` more than all nodes on spot, `saves_usd` against all nodes on demand.

@@ -429,7 +429,7 @@ class Job(_Part):
     )
     stall: Duration = _of_command(1800.0, "A command that says and saves nothing for so long has hung.")
     throughput: Literal["measured"] | Annotated[float, Field(gt=0)] | None = _of_command(
-        None, "Steps per second of `run` without a model; measured: plan anew with the first 20."
+        None, "Steps per second of `run` without a model; measured: plan again with the first 20."
     )
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ class Planned:
 
 
 class Adoptable(Protocol):
-    """Finds the ids under which Terraform imports what exists; what has none is deleted and created anew.
+    """Finds the ids under which Terraform imports what exists; what has none is deleted and created again.
 
     `scopes`: where what belongs to the root is looked for.
     """
@@ -51,6 +51,6 @@ def planned_creations(plan: Mapping[str, Any]) -> tuple[Planned, ...]:
 
 
 def planned_replacements(plan: Mapping[str, Any]) -> frozenset[str]:
-    """Return the addresses of what a plan would delete to create it anew."""
+    """Return the addresses of what a plan would delete to create it again."""
     changes = plan.get("resource_changes", ())
     return frozenset(c["address"] for c in changes if {"create", "delete"} <= set(c["change"]["actions"]))

@@ -117,7 +117,7 @@ def refuse_stale_prices(document: PlanDocument, today: date) -> None:
         )
         raise StalePriceError(
             f"{len(stale)} of the plan's {len(offers)} offers have stale prices:\n{listed}\n"
-            "get today's with 'sailor-cloud prices refresh' and plan again, or give --allow-stale to buy all the same"
+            "get today's with 'sailor-cloud prices refresh' and plan again, or give --allow-stale to buy anyway"
         )
 
 
@@ -129,7 +129,7 @@ def refuse_stale_offers(offers: Sequence[Offer], today: date) -> None:
     if newest is not None:
         raise StalePriceError(
             f"all {len(offers)} offers that the job may buy have stale prices, the newest of {newest}; "
-            "get today's with 'sailor-cloud prices refresh', or give --allow-stale to buy all the same"
+            "get today's with 'sailor-cloud prices refresh', or give --allow-stale to buy anyway"
         )
 
 
@@ -142,7 +142,7 @@ def refuse_doubtful_prices(document: PlanDocument) -> None:
         raise DoubtfulPriceError(
             f"{len(doubted)} of the plan's {len(offers)} offers have doubtful prices:\n{listed}\n"
             "get the provider's own with 'sailor-cloud prices refresh' and plan again, or give --allow-doubtful to buy "
-            "all the same"
+            "anyway"
         )
 
 

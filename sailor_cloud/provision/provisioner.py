@@ -470,8 +470,8 @@ class _Apply:
             silent = learn_host_keys(work.folder, found, pause=work.pause, limit_s=LIMIT_S)
             if silent and self._document.job.cloud.host_keys is not HostKeys.FIRST_CONTACT:
                 raise ProvisionError(
-                    f"no cloud has told the SSH host keys of {', '.join(sorted(i.node for i in silent))} within "
-                    f"{LIMIT_S / 60:.0f} min, so that nobody can tell these nodes from a stranger in between; with "
+                    f"no cloud has reported the SSH host keys of {', '.join(sorted(i.node for i in silent))} within "
+                    f"{LIMIT_S / 60:.0f} min, so these nodes can't be distinguished from an attacker in between; with "
                     "'cloud: {host_keys: first-contact}' in the job, what they show at the first contact is believed"
                 )
             for instance in silent:

@@ -1,6 +1,6 @@
 """Files that are only ever appended to: written line by line through to the disk, and read each line once.
 
-Teardown must go on where the disk is full or can't be written to. What it appends is then kept in the memory of this
+Teardown must continue where the disk is full or can't be written to. What it appends is then kept in the memory of this
 process, and all that reads the file here finds it at its end.
 """
 
@@ -73,7 +73,7 @@ class AppendedFile:
     _kept: int = 0
 
     def new_lines(self) -> tuple[list[bytes], bool]:
-        """Return the whole lines that were added since the last call, and whether the file was begun anew since.
+        """Return the whole lines that were added since the last call, and whether the file was begun again since.
 
         A file that can't be read holds nothing.
         """

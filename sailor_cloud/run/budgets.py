@@ -328,10 +328,10 @@ def most_usd(document: PlanDocument) -> float | None:
 def release(state: StateBackend | None, home: Path, run_id: str, month: str, spent_usd: float | None) -> None:
     """Replace what a run has reserved by what it has cost; None: it was never begun.
 
-    Raises DataError, OSError, or ValueError for what is no month.
+    Raises DataError, OSError, or ValueError for what is not a month.
     """
     if not _MONTH.fullmatch(month):
-        raise ValueError(f"{month!r} is no month")
+        raise ValueError(f"{month!r} is not a month")
     update = partial(_closed, run_id=run_id, spent_usd=spent_usd)
     LocalBook(folder=home / "budgets").change(month, update)
     if state is not None:
@@ -361,10 +361,10 @@ def _entries(text: bytes, origin: str) -> Entries:
         found = tuple(Reservation(**row) for row in rows)
         for amount in (usd for one in found for usd in (one.reserved_usd, one.counted_usd)):
             if not 0 <= amount < math.inf:
-                raise ValueError(f"{amount} is no amount of money")
+                raise ValueError(f"{amount} is not an amount of money")
         return found
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{origin} is damaged, so nobody knows what is reserved: {error}; mend or delete it") from error
+        raise DataError(f"{origin} is damaged, so what is reserved is unknown: {error}; repair or delete it") from error
 
 
 def _text(entries: Entries) -> str:

@@ -93,7 +93,7 @@ class Journal:
 
     @classmethod
     def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Journal:
-        """Return a run's journal. `or_keep`: in a teardown, which goes on where nothing can be written."""
+        """Return a run's journal. `or_keep`: in a teardown, which continues where nothing can be written."""
         return cls(folder.journal_file, clock, or_keep=or_keep)
 
     def append(self, event: Event, *, resource: str = "", key: str = "", **data: Any) -> Entry:
@@ -156,7 +156,7 @@ _MUTEX = threading.Lock()
 def damage(path: Path, *, cut: bool = True) -> str:
     """Say why a journal can't be believed as a whole; nothing where it begins at its beginning and lacks no entry.
 
-    A crash cuts off the last line at most, which is damage with `cut` only. Whoever goes on ends that line, and gives
+    A crash cuts off the last line at most, which is damage with `cut` only. Whoever continues ends that line, and gives
     its number to the next entry.
     """
     entries = read(path)

@@ -134,7 +134,7 @@ class Ledger:
 
     @classmethod
     def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Ledger:
-        """Return a run's ledger. `or_keep`: in a teardown, which goes on where nothing can be written."""
+        """Return a run's ledger. `or_keep`: in a teardown, which continues where nothing can be written."""
         return cls(folder.ledger_file, clock, or_keep=or_keep)
 
     def open_item(
@@ -275,7 +275,7 @@ class Ledger:
     def _newest(self) -> dict[str, list[_Item]]:
         """Take in what was appended since the last look, by whichever process; displays ask several times a second.
 
-        Returns what is paid for by time, by key; only what new lines are about is worked out again.
+        Returns what is paid for by time, by key; only what new lines are about is computed again.
         """
         with self._mutex:
             lines, anew = self._file.new_lines()
@@ -377,13 +377,13 @@ def _instant(text: str) -> datetime:
 
 def _finite(number: float) -> float:
     if isinstance(number, bool) or not 0.0 <= number < math.inf:
-        raise ValueError(f"{number} is no finite number from 0 on")
+        raise ValueError(f"{number} is not a finite number of 0 or more")
     return number
 
 
 def _word(text: str) -> str:
     if not isinstance(text, str):
-        raise TypeError(f"{text!r} is no text")
+        raise TypeError(f"{text!r} is not text")
     return text
 
 

@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 
 # Gradients are summed in fp32 at every precision, as sailor_runtime does.
 GRADIENT_BYTES = 4
-# CPUAdam keeps its moments in the memory of the node; the device is charged for them all the same.
+# CPUAdam keeps its moments in the memory of the node; the device is charged for them anyway.
 _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Optimizer.FUSED_ADAM: 8}
 
 # Where islands met last, and a momentum, both in fp32.

@@ -48,7 +48,7 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
 def as_given(document: PlanDocument) -> PlanDocument:
     """Return a document without what only a search can say: how good the plan is, and which others there are.
 
-    A file's word on that can't be checked without the search, and is of other figures than those worked out here.
+    A file's word on that can't be checked without the search, and is of other figures than those computed here.
     """
     return dataclasses.replace(
         document,

@@ -293,7 +293,7 @@ def _put_off_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> F
 
     By FLOPs, half of those of products with trained weights; blocks that are recomputed put nothing off. Left out is
     what halving takes itself: 2 % of the backward pass of three blocks of 512, and 9 % where each pass fetches its
-    memory anew from the system (2026-11, one core).
+    memory again from the system (2026-11, one core).
     """
     trained = costs.trainable / np.maximum(costs.parameters, 1)
     left = costs.backward_flops - (1.0 - trained) * costs.matmul_flops

@@ -52,7 +52,7 @@ def test_an_infeasible_up_prints_one_json_document_and_buys_nothing(tmp_path: Pa
 
 
 def wait_on_a_terminal(patience_s: float, *signs: bytes) -> str:
-    """Return what a wait draws that goes on a step, and at last ends, as soon as each of some signs has been drawn."""
+    """Return what a wait draws that advances a step and ends, as soon as each of some signs has been drawn."""
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", WAIT, str(patience_s)],

@@ -127,7 +127,7 @@ def test_status_names_every_resource(home: Path) -> None:
     ("command", "message"),
     [
         (("ssh", "chaos"), "no node of run chaos-20261121-000000-a1b2 runs now"),
-        (("resume", "chaos"), "is gone; there is nothing to go on with"),
+        (("resume", "chaos"), "is gone; there is nothing to continue with"),
         (("cost", "other"), "there is no run 'other'"),
     ],
 )

@@ -51,7 +51,7 @@ def called(
         stack.enter_context(contextlib.redirect_stderr(err))
         stack.enter_context(mock.patch.object(sys, "stdin", io.StringIO(answers)))
         stack.enter_context(mock.patch.object(api, "plan", _remembered))
-        # The test's process goes on after the command.
+        # The test's process continues after the command.
         stack.enter_context(mock.patch("sailor_cloud.cli.main._start_and_end_quickly"))
         try:
             main()

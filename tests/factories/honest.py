@@ -1,4 +1,4 @@
-"""Turns the made-up plans of tests into ones that `up --plan` believes: offers of the catalog, figures worked out."""
+"""Turns the made-up plans of tests into ones that `up --plan` believes: offers of the catalog, figures computed."""
 
 from __future__ import annotations
 

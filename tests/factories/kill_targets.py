@@ -77,7 +77,7 @@ class Bucket:
 
 
 def _die_with_parent() -> None:
-    """End this agent when the storm is broken off, so that nothing goes on behind it."""
+    """End this agent when the storm is interrupted, so that nothing continues behind it."""
     _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG of linux/prctl.h
 
 

@@ -1,4 +1,4 @@
-"""Storms over agents and ranks: a seed says what is harmed and when; a run must go on rightly or stop clearly."""
+"""Storms over agents and ranks: a seed says what is harmed and when; a run must continue rightly or stop clearly."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class Storm:
     def _check_start(self) -> None:
         [begun] = [e for node in self.nodes for e in node.of(self.generation, "training")]
         if begun["first_step"] < self.saved:
-            raise Wrong(f"seed {self.seed}: went on from {begun['first_step']}, {self.saved} was saved")
+            raise Wrong(f"seed {self.seed}: continued from {begun['first_step']}, {self.saved} was saved")
 
     def _note_saved(self) -> None:
         found = [(e["ts"], e["step"]) for node in self.nodes for e in node.read() if e["event"] == "checkpoint"]

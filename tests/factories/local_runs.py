@@ -86,7 +86,7 @@ def started(folder: RunFolder, node: str = "n0", *, index: int = 0, expires_at: 
 def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = 60.0) -> None:
     until = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < until, f"waited {limit_s:.0f} s in vain: {what}"
+        assert time.monotonic() < until, f"waited {limit_s:.0f} s without success: {what}"
         time.sleep(0.02)
 
 

@@ -184,7 +184,7 @@ MUTATIONS: dict[str, Callable[[Any], None]] = {
 
 
 def resumption(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
-    """Train half of the steps, or go on from what another case has saved; return how far weights are from the truth."""
+    """Train half of the steps, or continue from another case's checkpoint; return the largest error of the weights."""
     from sailor_runtime.training import verify
     from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 

@@ -55,7 +55,7 @@ class Verdict(StrEnum):
     UNSURE = "not confirmed, and said so; gone after the user named the place"
     NAMELESS = "nothing was ever bought; not confirmed, since nothing in the folder names its run"
     REFUSED = "refused with one error; 'down' removed all"
-    WENT_ON = "went on to the end, and all gone"
+    WENT_ON = "reached the end, and all gone"
     LIVE = "left alone, since somebody else's"
     FALSE_GONE = "FALSE GONE"
     TRACEBACK = "TRACEBACK"

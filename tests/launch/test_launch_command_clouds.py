@@ -1,4 +1,4 @@
-"""A user's command on each fake cloud: a notice reaches it on every node, and it goes on where it was on others."""
+"""A user's command on each fake cloud: a notice reaches it on every node, and it continues where it was on others."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from sailor_cloud.provision import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 
-# Counts to a number, a step each twentieth of a second, and goes on from its newest checkpoint.
+# Counts to a number, a step each twentieth of a second, and continues from its newest checkpoint.
 COUNTER = """
     import json, os, signal, sys, time
     from pathlib import Path
@@ -200,7 +200,7 @@ def test_a_command_that_can_not_go_on_is_named_and_nothing_is_left_or_paid_for(t
         (
             "work",
             "bash: ./run.sh: Permission denied",
-            "./run.sh is no program: chmod +x ./run.sh, or name",
+            "./run.sh is not executable: chmod +x ./run.sh, or name",
         ),
         (None, "python: can't open file 'train.py': [Errno 2] No such file or directory", "add workdir: ."),
         ("work", "open('data.txt'): [Errno 2] No such file or directory", ""),

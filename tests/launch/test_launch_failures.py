@@ -1,4 +1,4 @@
-"""What goes wrong while a run goes on, on real local nodes with ranks that need no torch."""
+"""What goes wrong while a run continues, on real local nodes with ranks that need no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose controller was killed: the agents go on, `resume` takes over, `down` ends it, the TTL ends it anyway."""
+"""A run whose controller was killed: the agents continue, `resume` takes over, `down` or the TTL ends it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def steps_on_node(folder: RunFolder) -> list[int]:
 def test_training_goes_on_without_a_controller_and_resume_takes_it_over(run: QuickRun) -> None:
     run.folder = folder = killed_run(run.home, trained(20), "--steps", "150")
     seen = max(steps_on_node(folder))
-    wait_until(lambda: max(steps_on_node(folder)) >= seen + 20, "the ranks to go on alone")
+    wait_until(lambda: max(steps_on_node(folder)) >= seen + 20, "the ranks to continue alone")
     run.start(planned(steps=150), resume=True)
     outcome = run.end()
     assert outcome.ending is Ending.COMPLETED, outcome.message
@@ -113,5 +113,5 @@ def test_a_run_that_is_over_can_not_be_resumed(run: QuickRun) -> None:
     run.start(document)
     run.end()
     assert run.folder is not None
-    with pytest.raises(RequestError, match="is gone; there is nothing to go on with"):
+    with pytest.raises(RequestError, match="is gone; there is nothing to continue with"):
         resume_run(run.folder, decoder=decoder(document.job.model), observer=run.notes, clock=CLOCK)

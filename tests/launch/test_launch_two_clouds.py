@@ -162,7 +162,7 @@ def test_a_run_over_two_clouds_trains_to_its_end(lost: bool, clouds: tuple[MockC
             run.start("resume", run.folder.name, **_NO_AMAZON)
             code, said = run.end()
             assert (code, said.partition(";")[0]) == (1, "error: no AWS credentials")
-            assert (set(google.billed()), set(amazon.billed())) == ({"google"}, {"amazon"}), "both go on"
+            assert (set(google.billed()), set(amazon.billed())) == ({"google"}, {"amazon"}), "both continue"
         run.start("resume", run.folder.name)
         code, said = run.end()
         assert code == 0, said

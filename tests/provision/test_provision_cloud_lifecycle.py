@@ -194,7 +194,7 @@ def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun) -> Non
 def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_teardown(
     run: CloudRun, message: dict[Provider, str], attempts: int
 ) -> None:
-    """What was waited for in vain is given up sooner than what was refused at once."""
+    """What was waited for without success is given up sooner than what was refused at once."""
     run.fail(message, where={"zone": ZONES[run.provider][0]})
     pause = waited()
     with pytest.raises(ProvisionError, match="terraform apply failed"):

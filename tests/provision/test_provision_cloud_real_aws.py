@@ -164,7 +164,7 @@ def test_the_real_provider_buys_a_block_once_although_it_then_fails_to_read_it(r
     binary = terraform_of_kind("path")
     settings = {"clock": CLOCK, "expires_at": expiry(3600.0), "ssh_from": SSH_FROM, "terraform": binary}
     assert secure(run.folder, document, **settings) is None  # type: ignore[arg-type]
-    # Whoever goes on sees it, and buys no second one; what is offered no longer would be an error.
+    # Whoever continues sees it, and buys no second one; what is offered no longer would be an error.
     assert moto.gaps.capacity_blocks[REGION] == []
     assert secure(run.folder, document, **settings) is None  # type: ignore[arg-type]
     (row,) = moto.gaps.capacity_reservations[REGION]

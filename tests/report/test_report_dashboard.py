@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, over snapshots of a run that goes on."""
+"""The dashboard in a real browser, over snapshots of a run that continues."""
 
 from __future__ import annotations
 

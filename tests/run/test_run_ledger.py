@@ -234,7 +234,7 @@ def test_what_belongs_together_is_written_at_once_and_counts_once(
         pass
     with contextlib.suppress(KeyError), ledger.at_once():
         ledger.close_item("n1", at=START)
-        raise KeyError("what was noted before is written all the same")
+        raise KeyError("what was noted before is written anyway")
     assert len(written) == 2
     assert ledger.usd_per_hour() == 3.6
 

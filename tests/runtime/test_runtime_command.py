@@ -103,9 +103,9 @@ def test_a_checkpoint_of_which_another_node_still_writes_its_part_is_not_complet
     again = node(tmp_path)
     assert os.listdir(again.folder) == []
     assert os.listdir(tmp_path / "store" / ".sailor") == []
-    # Saved anew by one node alone it is complete with that node's files.
+    # Saved again by one node alone it is complete with that node's files.
     (again.folder / "step-20").mkdir()
-    (again.folder / "step-20" / "a").write_text("anew")
+    (again.folder / "step-20" / "a").write_text("again")
     assert looked(again) == ["step-20"]
     assert [*again.complete()["step-20"]] == ["a"]
 

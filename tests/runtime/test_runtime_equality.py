@@ -550,7 +550,7 @@ def _interrupted(folder: Path) -> list[dict[str, Any]]:
         }
         for name, (pipelines, zero_stage, schedule) in plans.items()
     ]
-    # The last one finds the newest checkpoint damaged, and goes on from the one before.
+    # The last one finds the newest checkpoint damaged, and continues from the one before.
     spec = run_spec(UNEQUAL_CUT, pipeline_schedule="zero-bubble", **common)
     cases.append({**cases[1], "name": "fourth", "damaged": "step-6", "spec": spec})
     return cases

@@ -1,4 +1,4 @@
-"""Weights go in and out under uneven plans, and what a run in fp16 had learnt of its scale goes on with it."""
+"""Weights go in and out under uneven plans, and what a run in fp16 had learnt of its scale continues with it."""
 
 from __future__ import annotations
 

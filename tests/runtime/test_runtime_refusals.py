@@ -195,7 +195,7 @@ DATA = {"samples": 60, "sha256": "a" * 64}
 @pytest.mark.parametrize(
     ("part", "changes", "message"),
     [
-        ("model", {"blocks": 5}, "checkpoint run/step-4 has model.blocks 4, the job 5; a job goes on from its own"),
+        ("model", {"blocks": 5}, "checkpoint run/step-4 has model.blocks 4, the job 5; a job continues from its own"),
         ("training", {"seed": 7}, "has seed 0, the job 7"),
         ("training", {"optimizer": "sgd"}, "has optimizer 'adamw', the job 'sgd'"),
         ("training", {"global_batch_size": 6}, "has global_batch_size 12, the job 6"),

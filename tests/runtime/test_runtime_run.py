@@ -1,4 +1,4 @@
-"""An agent with real ranks: check, calibrate, train, checkpoint, die, go on."""
+"""An agent with real ranks: check, calibrate, train, checkpoint, die, continue."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_generation_is_verified_calibrated_trained_and_checkpointed(runs):
     assert [rank["rank"] for rank in calibrated["ranks"]] == [0, 1]
     assert [len(rank["forward_s"]) for rank in calibrated["ranks"]] == [3, 3]
     assert all(seconds > 0 for rank in calibrated["ranks"] for seconds in rank["forward_s"] + rank["backward_s"])
-    # Training begins anew after the check: its first loss is that of the first values.
+    # Training begins again after the check: its first loss is that of the first values.
     steps = runs.events("step")
     assert [step["step"] for step in steps] == [1, 2, 3, 4]
     assert steps[0]["loss"] == pytest.approx(5.545, abs=0.05)

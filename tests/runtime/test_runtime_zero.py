@@ -121,7 +121,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         low = {"optimizer": "sgd", "gradient_clipping": 1.0, "precision": name[:4], **settings.get("training", {})}
         cases.append(case_of(name, folder, **{**settings, "training": low}, kind="closeness"))
     cases += [*metered(METERED, folder), *_generations(folder)]
-    # Ranks that a case doesn't need go on to the next one, and would wait there.
+    # Ranks that a case doesn't need continue to the next one, and would wait there.
     return run_world(sorted(cases, key=lambda case: -case["spec"].world_size), folder)
 
 

@@ -1,4 +1,4 @@
-"""Every kind of line on a bill, at prices made up here, against an amount worked out by hand."""
+"""Every kind of line on a bill, at prices made up here, against an amount computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine that judges plans by the formulas of Sailor's artifact, worked out by hand on a small import."""
+"""The engine that judges plans by the formulas of Sailor's artifact, computed by hand on a small import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes are paid for before the first step, worked out by hand."""
+"""What nodes are paid for before the first step, computed by hand."""
 
 from __future__ import annotations
 

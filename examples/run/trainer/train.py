@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: goes on from its last checkpoint, as it does anywhere."""
+"""The Hugging Face Trainer: continues from its last checkpoint, as it does anywhere."""
 
 import json
 import os

@@ -74,7 +74,7 @@ class Generation:
         self._write_control(stop=self._stop_by is not None)
 
     def node_leaves(self) -> None:
-        """Have saved what can be: by ranks, which go on meanwhile, or by a command, which knows SIGTERM alone."""
+        """Have saved what can be: by ranks, which continue meanwhile, or by a command, which knows SIGTERM alone."""
         if isinstance(self.spec, CommandSpec):
             self.request_stop()
         else:

@@ -41,7 +41,7 @@ class EventJournal:
 class LogEcho:
     """Writes what ranks log to stdout, as `log` events {log, offset, text}: so much of each file, and no more.
 
-    `offset` counts the bytes of the text, so that a reader that begins anew writes the same to the same place.
+    `offset` counts the bytes of the text, so that a reader that begins again writes the same to the same place.
     """
 
     _EVERY_S, _CHUNK = 1.0, 32 * 1024

@@ -35,7 +35,7 @@ _SIGN_S = 60.0
 
 
 class FailedError(Exception):
-    """The command or its setup can't go on; `details` go into the event."""
+    """The command or its setup can't continue; `details` go into the event."""
 
     def __init__(self, what: str, **details: Any) -> None:
         self.what, self.details = what, details

@@ -26,7 +26,7 @@ from sailor_runtime.training.object_store import Store, StoreError, is_url
 MARKS = ".sailor"
 # A save may pause between two files, so a folder must have been left alone for longer than a file.
 _QUIET_FOLDER_S, _QUIET_FILE_S = 5.0, 1.0
-# A command that has handled SIGTERM goes on for at least so long.
+# A command that has handled SIGTERM continues for at least so long.
 _HANDLED_S = 0.2
 _UNFINISHED = (".tmp", ".partial", ".incomplete", ".part")
 _MARK = re.compile(r"(.+)\.(\d+)\.(json|begun)")
@@ -246,7 +246,7 @@ class Checkpoints:
     def _is_seen_whole(self, name: str, files: Files) -> bool:
         """Return whether a format that is known shows that nobody had more to write.
 
-        Of a folder saved anew under the same name, the last file may be an old one.
+        Of a folder saved again under the same name, the last file may be an old one.
         """
         if "" in files:
             return _is_whole_file(self.folder / name)
@@ -261,7 +261,7 @@ class Checkpoints:
     def _begin_changed(self, names: list[str]) -> None:
         """Say of each folder that is new or changed that this node has a part of it which has not ended.
 
-        What this node alone has saved before stays whole in the store until it is copied anew.
+        What this node alone has saved before stays whole in the store until it is copied again.
         """
         for name in names:
             files = _files(self.folder / name)

@@ -59,7 +59,7 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
         try:
             found = layers.measure(spec, rank, world)
         except torch.cuda.OutOfMemoryError:
-            # Larger microbatches need more; the others of a tp group can't go on without this rank either.
+            # Larger microbatches need more; the others of a tp group can't continue without this rank either.
             return
         if found is not None:
             _say({"microbatch_size": spec.pipelines[0].microbatch_size, **found})

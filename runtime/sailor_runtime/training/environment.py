@@ -52,7 +52,7 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep freed memory: else the kernel clears the pages of gradients anew at each step."""
+    """Have glibc keep freed memory: else the kernel clears the pages of gradients again at each step."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(*_M_TRIM_THRESHOLD)

@@ -119,7 +119,7 @@ class _Rank:
     def run(self) -> None:
         if self._world.rank == 0:
             self._events.write("data", **self._samples.description())
-        # Before minutes go into checks of a plan that can't be trained from where it is to go on.
+        # Before minutes go into checks of a plan that can't be trained from where it is to continue.
         start = self._find_checkpoint()
         if self._spec.calibrate:
             self._preflight()
@@ -190,7 +190,7 @@ class _Rank:
             self._events.write("calibrated", **measured)
 
     def _find_checkpoint(self) -> str | None:
-        """Return the checkpoint to go on from, None for the beginning. Raises RefusedError where neither is right."""
+        """Return the checkpoint to continue from, None to begin. Raises RefusedError where neither is right."""
         self._progress("checkpoint")
         self._checkpoints.check()
         start, damaged = self._checkpoints.latest()
@@ -198,7 +198,7 @@ class _Rank:
         if start is None and known.saved_step > 0 and not damaged:
             raise RefusedError(
                 f"step {known.saved_step} was saved in {known.directory}, but nothing is there now; training does not "
-                "begin anew. Is everything mounted, and under the same name on every node?"
+                "begin again. Is everything mounted, and under the same name on every node?"
             )
         if self._world.rank == 0:
             for fault in damaged:

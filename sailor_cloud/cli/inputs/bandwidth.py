@@ -33,7 +33,7 @@ class Row:
     link: Link
 
 
-@click.command(short_help="Show how fast bytes move between zones, and at what price.")
+@click.command(short_help="Show bandwidth and traffic prices between zones.")
 @click.argument("src", metavar="SRC")
 @click.argument("dst", metavar="DST")
 @click.option("--accelerator", metavar="NAME", help="Accelerator on both sides; default: all that both zones have.")
@@ -52,9 +52,9 @@ def bandwidth(
     pricing: Path | None,
     as_json: bool,
 ) -> None:
-    """Show transfer times between two nodes, one in zone SRC and one in zone DST, and the price of the bytes.
+    """Show transfer times and the price of traffic between two nodes, one in zone SRC and one in zone DST.
 
-    Figures that nobody measured are estimates and say how far off they may be.
+    Figures that were not measured are estimates, shown with their error.
 
     \b
     sailor-cloud bandwidth us-central1-a us-west1-b

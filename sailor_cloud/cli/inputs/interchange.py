@@ -31,7 +31,7 @@ _FORMATS = click.Choice(["sailor-artifact", "slurm", "jobset", "torchtitan", "sk
     type=click.Choice(["fp32", "tf32", "bf16", "fp16"]),
     default="fp32",
     show_default=True,
-    help="What the layer times of an artifact stand for; it doesn't say.",
+    help="The precision of the artifact's layer times, which it does not state.",
 )
 @click.option("--checkpoints", metavar="PLACE", help="slurm: a folder that all nodes have, gs:// or s3://.")
 @click.option("--python", metavar="PATH", default="python3", help="slurm: an interpreter with torch, on all nodes.")
@@ -53,7 +53,7 @@ def import_data(
 ) -> None:
     """Read Sailor's artifact in DIR and write compute profiles, curves, prices and jobs to OUT.
 
-    DIR is the root of its repository as it was published, or a folder with its data files. Without --engine, plans are
+    DIR is the published repository, or a folder with its data files. Without --engine, plans are
     judged by our simulator; with it, by the artifact's own formulas.
 
     With 'capacity', ask the accounts of the job file JOB what they have reserved, and AWS which capacity blocks of so
@@ -237,7 +237,7 @@ def _exported(document: PlanDocument, form: str, base: Path, wheel: str | None) 
         scheduler = providers.of(name).scheduler
         if scheduler is not None and scheduler.form == form:
             if name != given.inventory.scheduler:
-                cluster = f"the inventory {given.inventory.name} is of {given.inventory.scheduler}"
+                cluster = f"the inventory {given.inventory.name} is for {given.inventory.scheduler}"
                 raise RequestError(f"{cluster}, and {form} is for {name}")
             return scheduler.text(given)
     raise AssertionError(form)

@@ -40,7 +40,7 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]
     "--output",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the profiles go; default: profiles/NAME of the job. What it holds already is not measured again.",
+    help="Where the profiles go; default: profiles/NAME of the job. Measurements already there are kept.",
 )
 @click.option("--accelerator", metavar="NAME", help="What this machine has, where the job uses several.")
 @click.option("--microbatch-sizes", metavar="N,N", type=_Numbers(), help="Default: 1,2,4,8 as far as the batch goes.")
@@ -74,7 +74,7 @@ def profile(
     as_of: datetime | None,
     as_json: bool,
 ) -> None:
-    """Train a few steps of the model of the job file JOB in every shape asked for, and write times and memory.
+    """Train a few steps of JOB's model in every requested shape, and write times and memory.
 
     \b
     sailor-cloud profile job.yaml -o measured

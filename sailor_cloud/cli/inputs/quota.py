@@ -49,7 +49,7 @@ def quota(
     forget: bool,
     as_json: bool,
 ) -> None:
-    """Show the quotas that JOB's resources fall under, what the account has of them, and the most the job may use.
+    """Show the quotas that JOB's resources fall under, the account's limits, and the most that the job may use.
 
     Without a job, shows every accelerator quota of a provider's regions. A quota is no reservation: a zone may still
     be out of stock. What was read is kept on this machine, and plans keep to it until it is read again or --forget

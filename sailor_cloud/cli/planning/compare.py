@@ -24,7 +24,7 @@ from sailor_cloud.cli.terminal.options import (
 from sailor_cloud.cli.terminal.waiting import waiting
 
 
-@click.command(short_help="Plan a job as published planners would, beside our plan.")
+@click.command(short_help="Compare our plan of a job with those of published planners.")
 @job_argument
 @cluster_options
 @data_options

@@ -103,7 +103,7 @@ def plan(
     as_json: bool,
     outputs: tuple[Path, ...],
 ) -> int:
-    """Search for the best plan of the job file JOB and show what it costs. Buys nothing and needs no account.
+    """Find the best plan for the job file JOB and show its cost. Buys nothing and needs no account.
 
     \b
     sailor-cloud plan job.yaml
@@ -127,7 +127,9 @@ def plan(
     if oracle and strategy is None:
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
     if strategy is not None and (restrictions or top or frontier or choose):
-        raise RequestError("--strategy makes its own search; --restrict, --top, --frontier and --choose are of ours")
+        raise RequestError(
+            "--strategy runs another planner's search; --restrict, --top, --frontier and --choose work with ours only"
+        )
     if prove and (strategy is not None or time_limit_s is not None or engine != ENGINES[0]):
         raise RequestError(f"--prove goes with neither --strategy nor --time-limit, and with engine {ENGINES[0]} alone")
     job = read_job(job_file, on=on, cluster=cluster)
@@ -168,7 +170,7 @@ def plan(
 
 
 def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:
-    """Return what shows the choices so far while a search goes on; None where nobody sees them."""
+    """Return what shows the choices so far while a search continues; None where nobody sees them."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         return None
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     metavar="DURATION",
     default="24h",
     show_default=True,
-    help="With recorded spot availability: start the job anew at this interval.",
+    help="With recorded spot availability: start the job again at this interval.",
 )
 @cluster_options
 @click.option("-v", "--verbose", is_flag=True, help="Show what the controller does.")

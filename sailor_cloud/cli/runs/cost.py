@@ -10,7 +10,7 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import json_option, run_argument
 
 
-@click.command(short_help="Show what a run has cost until now and will cost.")
+@click.command(short_help="Show what a run has cost and will cost.")
 @run_argument()
 @click.option("--actual", is_flag=True, help="Ask the cloud what it has billed for the run's tag, too.")
 @json_option

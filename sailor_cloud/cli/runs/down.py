@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sailor_cloud.run.folder import RunFolder
 
 
-@click.command(short_help="Tear a run down, whatever state it was left in.")
+@click.command(short_help="Tear a run down, in whatever state it is.")
 @run_argument()
 @click.option("--project", "projects", multiple=True, metavar="ID", help="Look into this Google Cloud project too.")
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Look into this region of AWS too.")
@@ -48,7 +48,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
                 folder, clock=SystemClock(), on_progress=display.on_progress, say=display.say, also=also
             )
     except (KeyboardInterrupt, ProvisionInterrupted):
-        again = f"'sailor-cloud down {folder.run_id}' goes on with it"
+        again = f"'sailor-cloud down {folder.run_id}' continues with it"
         echo(f"\nthe teardown is not complete; {again}, and what is left costs until then or its TTL", err=True)
         raise
     show_unwritten(folder)

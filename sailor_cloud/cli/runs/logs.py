@@ -15,7 +15,7 @@ from sailor_cloud.errors import RequestError
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-@click.command(short_help="Show what the ranks of a run have written.")
+@click.command(short_help="Show the output of a run's ranks.")
 @run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run is torn down.")
 @click.option("--node", metavar="NODE", help="Only this node.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @json_option
 def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Look for resources that carry the tag of a run, and delete what no live run owns.
+    """Look for resources with the tag of a run, and delete what no live run owns.
 
     Looks into every project and region that runs of this machine have used. Resources of another machine's runs are
     left alone until they expire, unless --older-than says otherwise. Resources without a run's tag are never touched.

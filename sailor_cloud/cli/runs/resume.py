@@ -10,7 +10,7 @@ from sailor_cloud.cli.terminal.following import follow
 from sailor_cloud.cli.terminal.options import PRIVATE, data_options, json_option, run_argument
 
 
-@click.command(short_help="Take a run over whose controller has died.")
+@click.command(short_help="Take over a run whose controller died.")
 @run_argument()
 @data_options
 @click.option(
@@ -20,7 +20,7 @@ from sailor_cloud.cli.terminal.options import PRIVATE, data_options, json_option
 def resume(run: str, allow_missing_permissions: bool, as_json: bool) -> int:
     """Take over RUN after its controller has died, and continue as 'up' does.
 
-    Ranks keep training without a controller; nothing is restarted unless a node or a rank was lost. If training has
+    Ranks keep training without a controller; nothing restarts unless a node or a rank was lost. If training has
     ended, this tears the run down and shows the receipt. --pricing, --network and --profiles are those of 'up' unless
     given again.
 

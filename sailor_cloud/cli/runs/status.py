@@ -10,7 +10,7 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import json_option, run_argument
 
 
-@click.command(short_help="Show runs and how far they are.")
+@click.command(short_help="Show runs and their progress.")
 @run_argument(required=False)
 @json_option
 def status(run: str | None, as_json: bool) -> None:

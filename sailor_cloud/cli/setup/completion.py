@@ -12,7 +12,7 @@ VARIABLE = "_SAILOR_CLOUD_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(short_help="Print the completion script of a shell.")
+@click.command(short_help="Print a shell's completion script.")
 @click.argument("shell", type=click.Choice(SHELLS))
 @json_option
 def completion(shell: str, as_json: bool) -> None:

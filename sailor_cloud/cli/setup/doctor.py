@@ -11,10 +11,10 @@ from sailor_cloud.cli.terminal.options import json_option
 from sailor_cloud.cli.terminal.waiting import waiting
 
 
-@click.command(short_help="Check what this machine has for running sailor-cloud.")
+@click.command(short_help="Check that this machine has what sailor-cloud needs.")
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check what this machine has for running sailor-cloud; exits with 1 when something is missing.
+    """Check that this machine has what sailor-cloud needs; exits with 1 if something is missing.
 
     \b
     sailor-cloud doctor

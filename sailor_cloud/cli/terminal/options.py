@@ -106,7 +106,7 @@ def as_of_option(command: _Command) -> _Command:
         "--as-of",
         metavar="DATE",
         type=click.DateTime(["%Y-%m-%d"]),
-        help="Judge the age of prices as of this day, not of today.",
+        help="Compute the age of prices as of this day instead of today.",
     )(command)
 
 

@@ -121,7 +121,7 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
     inventory = document.job.cloud.inventory
     if inventory is None or inventory.scheduler != document.home.provider:
         raise RequestError(
-            "the plan's nodes are of no cluster's inventory; plan with --on slurm or --on kubernetes and --cluster FILE"
+            "the plan's nodes are not from an inventory; plan with --on slurm or --on kubernetes and --cluster FILE"
         )
     check_job(document)
     scheduler = providers.of(inventory.scheduler).scheduler

@@ -108,7 +108,7 @@ class JobFleet:
         """Take note of the plan's nodes; raises StockoutError where a later plan has more than could start now.
 
         The first job of a run waits in the queue as long as it must. One that takes another's place does not: what is
-        there now can go on.
+        there now can continue.
         """
         begun, journal = time.monotonic(), Journal.of(self.folder, self.clock)
         started = any(entry.event is Event.GENERATION_STARTED for entry in journal.entries())
@@ -247,7 +247,7 @@ class JobFleet:
                 await self._end_job()
                 raise LaunchError(
                     f"job {current.id} can't start: {state.why}; compare partition, constraint, gres and account of "
-                    f"the inventory with the cluster's own, or write it anew with 'sailor-cloud import'"
+                    f"the inventory with the cluster's own, or write it again with 'sailor-cloud import'"
                 )
             if state.why != told:
                 told = state.why
@@ -291,7 +291,7 @@ class JobFleet:
                 return current.state
             found = await asyncio.to_thread(self.scheduler.state, current.id, current.job)
             if found.phase is JobPhase.ENDED:
-                # Another cluster knows nothing of the job, which may run on all the same.
+                # Another cluster knows nothing of the job, which may run on anyway.
                 await asyncio.to_thread(check_identity, self.scheduler, self.folder)
             current.asked_s = time.monotonic()
             # A job that has ended may no longer say where it ran.
@@ -509,7 +509,7 @@ class JobLink:
         state = await self.fleet.state()
         self.fleet.check_cancelled()
         if self._job != self.fleet.job_id and not self.fleet.scheduler.shares_folders:
-            # Pods of another job begin anew.
+            # Pods of another job begin again.
             self.offset, self._torn = 0, b""
         self._job = self.fleet.job_id
         before = self.offset

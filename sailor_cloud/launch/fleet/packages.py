@@ -26,7 +26,7 @@ async def prepared_python(
 ) -> str:
     """Return an interpreter of the node that has everything; what is lacking is installed with pip.
 
-    The installation goes on by itself should the connection break, and is found by a later call. Raises LaunchError
+    The installation continues by itself should the connection break, and is found by a later call. Raises LaunchError
     with the end of its log where it fails or takes too long.
     """
     script, log = f"software/{software.sha256}.sh", f"software/{software.sha256}.log"
@@ -34,7 +34,7 @@ async def prepared_python(
     found = await _check(shell, script)
     if found not in ("", "failed"):
         return found
-    # A second start beside one that goes on ends at once.
+    # A second start beside one that continues ends at once.
     install = f"nohup flock -n {script}.lock sh {script} install >> {log} 2>&1 < /dev/null &"
     await shell.run(["sh", "-c", f"rm -f {script.removesuffix('.sh')}.failed; {install}"])
     waited = 0.0

@@ -40,7 +40,7 @@ class HostKeyChangedError(LaunchError):
 class NodeConnection:
     """A way to a node that is opened again when it breaks; paths are relative to the node's working folder.
 
-    Every call raises UnreachableError when the node does not answer, after one attempt to connect anew.
+    Every call raises UnreachableError when the node does not answer, after one attempt to connect again.
     """
 
     node: ReachableNode

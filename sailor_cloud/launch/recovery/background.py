@@ -1,4 +1,4 @@
-"""Work that goes on beside a block of code and ends with it."""
+"""Work that continues beside a block of code and ends with it."""
 
 from __future__ import annotations
 

@@ -47,14 +47,16 @@ class _Attempts:
         self.recoveries += 1
         if self.recoveries > self.options.most_recoveries:
             most = self.options.most_recoveries
-            raise ProvisionError(f"gave up after {most} plans whose nodes could not be had; the last time: {why}")
+            raise ProvisionError(f"gave up after {most} plans whose nodes were unavailable; the last reason: {why}")
 
     def pause_s(self, error: ProvisionError) -> float:
         """Return how long to wait after an error of Terraform or a cloud. Raises it once it has come too often."""
         self.faults += 1
         pause_s = self.options.fault_pause(self.faults)
         if pause_s is None:
-            raise ProvisionError(f"the same went wrong {self.faults} times in a row, the last time: {error}") from error
+            raise ProvisionError(
+                f"the same operation failed {self.faults} times in a row, the last time: {error}"
+            ) from error
         return pause_s
 
 
@@ -92,7 +94,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
             raise
         except ProvisionError as error:
             if not await nodes.lost_before(context, document):
-                # Clouds have moments in which they answer with an error of their own; repeated, apply goes on.
+                # Clouds have moments in which they answer with an error of their own; repeated, apply continues.
                 if not isinstance(error, TerraformError):
                     raise
                 pause_s = attempts.pause_s(error)
@@ -106,7 +108,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
 
 
 async def next_plan(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> PlanDocument:
-    """Decide how to go on without the nodes that are missing; waits where that is best, or nothing can be had now."""
+    """Decide how to continue without the missing nodes; waits where that is best, or where nothing is available."""
     while True:
         survivors = await nodes.alive(context, document, without=without)
         option = await _decision(context, document, survivors)
@@ -137,7 +139,7 @@ async def _wait(context: RunContext, option: Option | None, survivors: tuple[Nod
     Lost nodes are charged until their provider confirms their end, and not until the next nodes are bought.
     """
     pause_s = context.options.stockout_pause_s if option is None else option.wait_s
-    why = "nothing that fits can be had now"
+    why = "nothing that fits is available now"
     if option is not None:
         why = f"{option.label}: {option.seconds:.0f} s and {option.usd:.4f} USD to the end, the best way now"
         context.journal.append(Event.REPLANNED, choice=option.label, lost=[], bought=[], seconds=option.seconds)

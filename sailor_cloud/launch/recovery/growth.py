@@ -1,4 +1,4 @@
-"""Lets a plan that was cut down grow again: buys while training goes on, and switches once the nodes are there."""
+"""Lets a plan that was cut down grow again: buys while training continues, and switches once the nodes are there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Growth:
                 logger.warning("growing the run failed: %s", error)
 
     async def _attempt(self) -> None:
-        """Buy a better plan's nodes and switch to it; what was bought in vain is given back."""
+        """Buy a better plan's nodes and switch to it; what was bought without success is given back."""
         context = self.context
         try:
             option = await self._obtained()

@@ -1,4 +1,4 @@
-"""Plans a command anew with the pace of its first steps, where the job asks for that: `throughput: measured`."""
+"""Plans a command again with the pace of its first steps, where the job asks for that: `throughput: measured`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MeasuredRate:
         try:
             await self._plan_anew(monitor, monitor.measured_iteration_s)
         except SailorError as error:
-            logger.warning("planning anew with the measured rate failed: %s", error)
+            logger.warning("planning again with the measured rate failed: %s", error)
 
     async def _plan_anew(self, monitor: Monitor, iteration_s: float) -> None:
         context = self.context
@@ -69,7 +69,7 @@ class MeasuredRate:
             return
         context.document = replace(context.document, job=job, cost=same.cost)
         context.observer.note(told(same, monitor, iteration_s))
-        choice = f"go on at the measured {iteration_s:.4g} s per step"
+        choice = f"continue at the measured {iteration_s:.4g} s per step"
         context.journal.append(Event.REPLANNED, choice=choice, lost=[], bought=[], seconds=iteration_s)
         if context.policy is Policy.NEVER:
             return

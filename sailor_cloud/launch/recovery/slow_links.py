@@ -1,4 +1,4 @@
-"""Plans anew when the preflight finds links far below what the plan counts with, before hours are paid for."""
+"""Plans again when the preflight finds links far below what the plan counts with, before hours are paid for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class SlowLinks:
     """Looks at a generation's preflight beside it; `document` is the plan to switch to once there is a better one.
 
-    Training goes on meanwhile: switching saves a checkpoint first. A link that is known to be slow is no reason again,
-    so a run plans anew no more often than there are links.
+    Training continues meanwhile: switching saves a checkpoint first. A link known to be slow is no reason again,
+    so a run plans again no more often than there are links.
     """
 
     context: RunContext
@@ -55,10 +55,10 @@ class SlowLinks:
         try:
             option = await self._better({**known, **slow})
         except SailorError as error:
-            context.observer.note(f"planning anew for slow links failed, the plan stays: {error}")
+            context.observer.note(f"planning again for slow links failed, the plan stays: {error}")
             return
         if option is None:
-            context.observer.note("with the links as they were found, no other plan is worth the switch")
+            context.observer.note("with the measured links no other plan is better after the cost of switching")
             return
         self.document = hand_over(context, self.generation, option)
 

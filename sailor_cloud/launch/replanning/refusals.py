@@ -56,7 +56,7 @@ def refusal(offers: Iterable[Offer], known: Iterable[Refusal], *, now: datetime,
 
 
 def refusals(entries: Iterable[Entry]) -> tuple[Refusal, ...]:
-    """Return the refusals that a journal holds, so that a controller that takes over asks nobody in vain again."""
+    """Return the refusals that a journal holds, so that a controller that takes over does not ask for them again."""
     return tuple(
         Refusal(
             frozenset(Choice(kind, name, zone, Market(market)) for kind, name, zone, market in entry.data["refused"]),

@@ -1,4 +1,4 @@
-"""What to do when nodes are gone or can't be had: replace them, plan anew, or go on with what is left."""
+"""What to do when nodes are gone or can't be had: replace them, plan again, or continue with the remaining nodes."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A way to go on. `seconds` and `usd` are until the last step, start-up and moving the state included.
+    """A way to continue. `seconds` and `usd` are until the last step, start-up and moving the state included.
 
     `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile, and until
-    capacity begins. `way` is the option as the spot policy sees it, and an option is `against` it where that goes on
+    capacity begins. `way` is the option as the spot policy sees it, and an option is `against` it where that continues
     otherwise now. It is `safe` where on-demand could still finish in time if it brought nothing.
     """
 
@@ -165,7 +165,7 @@ class Situation:
 
     @property
     def pick(self) -> Pick:
-        """What ways to go on are chosen for."""
+        """What ways to continue are chosen for."""
         return self.choose or goal_pick(self.job.goal)
 
     @property
@@ -194,7 +194,7 @@ class Decision:
 
 
 def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST) -> Decision:
-    """Return how to go on, by time to finish or by money as the job's goal has it, within what is left of both."""
+    """Return how to continue, by time to finish or by money as the job's goal has it, within what is left of both."""
     options = _options(situation, search, policy)
     if policy is Policy.BEST and situation.weighs_spot:
         options = _weighed(options, situation, search)
@@ -275,7 +275,7 @@ def _weighed(options: Sequence[Option], situation: Situation, search: Search) ->
 
 
 def _on_demand(situation: Situation, search: Search) -> Option | None:
-    """Return the way to go on without any spot node."""
+    """Return the way to continue without any spot node."""
     entries = [
         entry.model_copy(update={"markets": markets})
         for entry in situation.job.resources
@@ -303,9 +303,9 @@ def _way(document: PlanDocument, situation: Situation, *, wait_s: float = 0.0) -
 
 
 def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
-    """Return the ways to go on, those that change least first.
+    """Return the ways to continue, those that change least first.
 
-    To wait is one only where what is left can't train: else that goes on, and grows back once capacity returns.
+    To wait is one only where what is left can't train: else that continues, and grows back once capacity returns.
     """
     options = []
     smaller: PlanDocument | None = None
@@ -315,7 +315,7 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
     if situation.survivors and policy is Policy.BEST and situation.job.model is not None:
         smaller = _searched(situation, search, only_survivors=True)
         if smaller is not None:
-            options.append(_option("go on with what is left", smaller, situation, search))
+            options.append(_option("continue with the remaining nodes", smaller, situation, search))
     idle = not any(option.fits(situation.left) for option in options)
     if policy is Policy.BEST and wait_s and idle:
         waiting = _option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s)
@@ -327,7 +327,7 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
 
 
 def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, search: Search) -> Option:
-    """Return the way to go on with what is left until capacity may be back, and to grow then, as an anchor does.
+    """Return the option to continue with the remaining nodes until capacity may be back, and to grow then.
 
     What is trained meanwhile need not be trained afterwards; both changes of the plan take a start.
     """
@@ -337,7 +337,7 @@ def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, sea
     done = min(float(steps), max(0.0, waiting.wait_s - start_s) / (smaller.iteration_s or math.inf))
     seconds = waiting.seconds - done * (full.iteration_s or 0.0)
     saved_usd = done * (full.iteration_s or 0.0) * _nodes_usd_per_hour(full) / SECONDS_PER_HOUR
-    label = "go on with what is left until capacity is back"
+    label = "continue with the remaining nodes until capacity is back"
     usd = waiting.usd - saved_usd
     return Option(label=label, document=smaller, seconds=seconds, usd=usd, way=waiting.way)
 
@@ -453,7 +453,7 @@ def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
 def _option(
     label: str, document: PlanDocument, situation: Situation, search: Search | None, *, wait_s: float = 0.0
 ) -> Option:
-    """Return a way to go on; `search` tells what moving the state takes, None where nothing has to be moved."""
+    """Return a way to continue; `search` tells what moving the state takes, None where nothing has to be moved."""
     assert document.plan is not None
     assert document.cost is not None
     offers = document.inputs.offers_by_id()

@@ -1,4 +1,4 @@
-"""Spot under a deadline: what a run has seen of spot capacity, and which way to go on the policy takes by that."""
+"""Spot under a deadline: what a run has seen of spot capacity, and which way to continue the policy takes by that."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def seen(entries: Iterable[Entry], now: datetime) -> Seen:
 
 
 class Kind(StrEnum):
-    """What a way to go on does, in the order in which the policy prefers them while it allows them."""
+    """What a way to continue does, in the order in which the policy prefers them while it allows them."""
 
     SPOT = "spot"
     WAIT = "wait"
@@ -65,7 +65,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to go on as the policy sees it: training for `work_s` on nodes of a price, `pools` those on spot.
+    """A way to continue as the policy sees it: training for `work_s` on nodes of a price, `pools` those on spot.
 
     `starts`: whether nodes have to be started first. `wait_s`: how long nothing is bought, until capacity may be back.
     """

@@ -78,5 +78,5 @@ def _seconds(text: str) -> float:
 def _count(text: str) -> int:
     number = float(text)
     if number < 0 or number != int(number):
-        raise ValueError(f"{text!r} is no number of devices")
+        raise ValueError(f"{text!r} is not a number of devices")
     return int(number)

@@ -1,4 +1,4 @@
-"""Nodes, agents and ranks as figures: what they would do is worked out from the time that has passed."""
+"""Nodes, agents and ranks as figures: what they would do is computed from the time that has passed."""
 
 from __future__ import annotations
 

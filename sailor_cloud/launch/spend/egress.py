@@ -112,7 +112,7 @@ def _unplanned(
 ) -> Iterator[LedgerLine]:
     """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training.
 
-    A run goes on where its price is missing: the most expensive of the plan's is used. Raises MissingPriceError where
+    A run continues where its price is missing: the most expensive of the plan's is used. Raises MissingPriceError where
     there is none either.
     """
     src, dst = pair

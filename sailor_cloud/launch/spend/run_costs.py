@@ -19,7 +19,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 def run_costs(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunCosts:
-    """Return the money of one run; asks no node and no cloud. `prices` are read anew unless given."""
+    """Return the money of one run; asks no node and no cloud. `prices` are read again unless given."""
     prices = prices_of(folder, prices)
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
     recorded = legs(folder)

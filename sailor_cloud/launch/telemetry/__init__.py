@@ -1,1 +1,1 @@
-"""What agents tell of the training, kept in the run folder, and the webhook that hears of a run."""
+"""What agents tell of the training, kept in the run folder, and the webhook that is notified of a run."""

@@ -20,7 +20,7 @@ BURST_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A rank that ended before its time; `final` where the runtime itself refused to go on."""
+    """A rank that ended before its time; `final` where the runtime itself refused to continue."""
 
     node: str
     rank: int

@@ -105,6 +105,6 @@ def notifier_from(environment: Mapping[str, str] | None = None) -> Notifier:
     url = secret(URL_VARIABLE, environment) or ""
     if not url.startswith(("https://", "http://")):
         if url:
-            logger.warning("%s is not an http address; nobody is notified", URL_VARIABLE)
+            logger.warning("%s is not an http address; no notices are sent", URL_VARIABLE)
         return NoNotifier()
     return Webhook(url, secret(TOKEN_VARIABLE, environment))

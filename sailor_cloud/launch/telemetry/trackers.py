@@ -65,7 +65,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of a Weights & Biases project; one that was resumed goes on under the same id."""
+    """A run of a Weights & Biases project; one that was resumed continues under the same id."""
 
     def __init__(self, project: WandbProject, run: str, folder: str, config: dict[str, Any]) -> None:
         import wandb
@@ -97,7 +97,7 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of an MLflow experiment; one that was resumed goes on where the tag `sailor-cloud.run` names it."""
+    """A run of an MLflow experiment; one that was resumed continues where the tag `sailor-cloud.run` names it."""
 
     def __init__(self, experiment: MlflowExperiment, run: str, config: dict[str, Any]) -> None:
         from mlflow.entities import Metric
@@ -175,7 +175,7 @@ class Feed:
                 again_at = time.monotonic() + RETRY_S
                 if not self._failed:
                     self._failed = True
-                    self._say(f"{self._name} takes no metrics ({_why(error)}); training goes on")
+                    self._say(f"{self._name} takes no metrics ({_why(error)}); training continues")
                 if item is None:
                     return
 

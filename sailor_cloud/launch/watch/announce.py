@@ -38,15 +38,15 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
         case "calibrated":
             _calibrate(context, event)
         case "training" if event.get("checkpoint") and monitor.generation == 1:
-            context.observer.note(f"going on from {event['checkpoint']}")
+            context.observer.note(f"continuing from {event['checkpoint']}")
         case "checkpoint":
             context.journal.append(Event.CHECKPOINT_SAVED, path=event["path"], step=event["step"])
         case "checkpoint_failed":
             context.observer.note(
-                f"step {event['step']} could not be saved: {event['reason']}; training goes on and will save again"
+                f"step {event['step']} could not be saved: {event['reason']}; training continues and will save again"
             )
         case "checkpoint_damaged":
-            context.observer.note(f"{event['reason']}; going on from the checkpoint before it")
+            context.observer.note(f"{event['reason']}; continuing from the checkpoint before it")
         case "preempt_notice":
             saving = "asking the command to end" if context.runs_command else "saving a checkpoint"
             context.observer.note(f"the provider is about to take a node away; {saving}")

@@ -71,7 +71,7 @@ def node_of(folder: RunFolder, name: str | None) -> ReachableNode:
 async def show_logs(
     folder: RunFolder, selection: Selection, show: Show, *, follow: bool, interval_s: float = 0.5
 ) -> None:
-    """Show logs, node by node; with `follow` go on until the run is gone.
+    """Show logs, node by node; with `follow` continue until the run is gone.
 
     Raises RequestError when there is nothing that fits the selection.
     """

@@ -1,4 +1,4 @@
-"""Asks for new spot prices while a run goes on: open nodes are charged them, and a re-plan need not wait for them."""
+"""Asks for new spot prices while a run continues: open nodes are charged them, and a re-plan need not wait for them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ class PriceWatch:
         except SailorError as error:
             if not self._told:
                 self._told = True
-                context.observer.note(f"spot prices could not be refreshed; the plan goes on with older ones: {error}")
+                context.observer.note(
+                    f"spot prices could not be refreshed; the plan continues with older ones: {error}"
+                )
             logger.info("refresh of spot prices failed: %s", error)
             return
         await nodes.learn_prices(context)

@@ -1,4 +1,4 @@
-"""Watches what a run spends while it goes on: warns, tells the webhook, and stops the run in time."""
+"""Watches what a run spends while it continues: warns, tells the webhook, and stops the run in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetGuard:
-    """The limits of one run. `reserve_s` is the time for which nodes go on costing after the decision to stop."""
+    """The limits of one run. `reserve_s` is the time for which nodes continue costing after the decision to stop."""
 
     budget_usd: float | None
     deadline: datetime | None
@@ -32,7 +32,7 @@ class BudgetGuard:
         return cls(budget_usd=limits.budget_usd, deadline=deadline, reserve_s=reserve_s)
 
     def verdict(self, ledger: Ledger, *, now: datetime, beyond_ledger_usd: float) -> Ending | None:
-        """Return why the run must stop now, or None while it may go on.
+        """Return why the run must stop now, or None while it may continue.
 
         beyond_ledger_usd: what is spent, or will be until the run has stopped, and not in the ledger yet.
         """

@@ -21,7 +21,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunStatus:
-    """Return the status of one run; asks no node and no cloud. `prices` are read anew unless given."""
+    """Return the status of one run; asks no node and no cloud. `prices` are read again unless given."""
     now = clock.now()
     state = fold(read(folder.journal_file))
     document = folder.read_document() if folder.plan_file.is_file() else None
@@ -114,7 +114,7 @@ _TIMELINE = {
 
 
 def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> dict[str, Any]:
-    """Return plain JSON values. `prices` are read anew unless given."""
+    """Return plain JSON values. `prices` are read again unless given."""
     entries = read(folder.journal_file)
     state, document, recorded = fold(entries), folder.read_document(), legs(folder)
     costs = run_costs(folder, clock=clock, prices=prices)

@@ -350,7 +350,7 @@ def apply_root(
     prices: Prices | None = None,
     on_network: Callable[[], None] = lambda: None,
 ) -> Refusal | None:
-    """Create what a root lacks and delete what it should not have; repeated, it goes on where it stopped.
+    """Create what a root lacks and delete what it should not have; repeated, it continues where it stopped.
 
     `running` are nodes that must neither be replaced nor deleted. `again`: the root may have been applied before, so
     what its state does not know of is looked for first. `prices` get what is about to be created, and

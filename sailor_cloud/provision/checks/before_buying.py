@@ -106,7 +106,7 @@ def check_before_taking_over(
     if not whole and not allowed:
         down = f"'sailor-cloud down {folder.run_id}' removes what it has"
         left = f"run {folder.run_id} was left as it is, and {down}"
-        raise CredentialsError(check.refusal(left, anyway="goes on all the same"))
+        raise CredentialsError(check.refusal(left, anyway="continues anyway"))
     return (*check.notes, f"you lack permissions that the run may need: {', '.join(check.missing)}")
 
 
@@ -131,6 +131,6 @@ def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: boo
     if usd is None:
         if not any(allowances for _, allowances in of_job.books):
             return Reserved(held=False, notes=(of_job.unread,) if of_job.unread else ())
-        raise RequestError("nobody knows what this run may cost, so its budget can't be checked; give --budget USD")
+        raise RequestError("the cost of this run is unknown, so its budget can't be checked; give --budget USD")
     notes = of_job.reserve(run_id, usd, now, only_ask=only_ask)
     return Reserved(held=bool(notes), notes=(of_job.unread, *notes) if of_job.unread else notes)

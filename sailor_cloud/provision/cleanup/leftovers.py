@@ -113,7 +113,7 @@ class Leftovers:
         return cls(folder=folder, places=places_of(folder, also=also))
 
     def sweep(self) -> CloudSweep:
-        """Return everything that exists of the run; what was not asked for, or not answered, may exist all the same."""
+        """Return everything that exists of the run; what was not asked for, or not answered, may exist anyway."""
         here = sweep_here(self.folder)
         cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, beside=self.places.beside)
         kept = tuple(resource for resource in cloud.found if stays(self.folder, resource))
@@ -124,7 +124,7 @@ class Leftovers:
         return CloudSweep(found=(*here.found, *found), asked=(*here.asked, *cloud.asked), stays=kept, silent=silent)
 
     def _silent(self) -> Iterator[LiveResource]:
-        """Yield the nodes whose machine does not answer: its scheduler may count their job as ended all the same."""
+        """Yield the nodes whose machine does not answer: its scheduler may count their job as ended anyway."""
         rows = [row for row in fold(read(self.folder.journal_file)).live if row.resource == NODE and "host" in row.data]
         for provider, bought in providers.every():
             mine = [row for row in rows if row.data.get("provider") == provider]

@@ -190,7 +190,7 @@ def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> 
     why = f"no controller works on it since {since:%Y-%m-%d %H:%M} UTC"
     if older_than is not None and now - since < older_than:
         return f"{why}, which is less than was asked for", True
-    return f"{why}; 'sailor-cloud resume {folder.run_id}' would go on with it", False
+    return f"{why}; 'sailor-cloud resume {folder.run_id}' would continue with it", False
 
 
 def _of_elsewhere(

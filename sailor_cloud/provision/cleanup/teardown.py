@@ -79,7 +79,7 @@ def destroy(
 ) -> Destroyed:
     """Remove what the run has, compute first, with Terraform and then by tag, and confirm it by a sweep.
 
-    Goes on past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
+    Continues past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
     stale lock, a lost or unreadable state, without any Terraform, with damaged files and with a disk that can't be
     written to. Looks into every place that the run's folder names, and into `also`; what a place that can't be asked
     may still have is not confirmed. The run's own bucket is kept while it holds checkpoints that were not fetched;
@@ -198,7 +198,7 @@ class _Teardown:
         return fold(self.journal.entries())
 
     def _also_found(self, state: RunState, before: CloudSweep) -> RunState:
-        """Write down what the journal does not name, or calls gone, and which was found all the same."""
+        """Write down what the journal does not name, or calls gone, and which was found anyway."""
         new = unknown(state, (*before.found, *before.stays, *before.silent))
         self.journal.append_all(
             [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]

@@ -222,7 +222,7 @@ class MachineProvider(Protocol):
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> Sequence[str]:
         """Delete what looks found, compute first, wait until it is gone, and return what failed.
 
-        Goes on past every error. `folder` is that of the run, None for a run of another machine.
+        Continues past every error. `folder` is that of the run, None for a run of another machine.
         """
         ...
 

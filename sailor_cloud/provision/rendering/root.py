@@ -176,7 +176,7 @@ def _package(file: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRoot:
-    """A root with the variables to be written and the plan's nodes in it; rendered anew it is the same, byte for byte.
+    """A root with the variables to be written and the plan's nodes in it; rendered again it is the same, byte for byte.
 
     `backend` is Terraform's configuration for a state outside the run's folder. The `region` of a link names both:
     `us-east-1--us-west-2`.

@@ -77,4 +77,4 @@ def _version(command: tuple[str, ...], env: Mapping[str, str]) -> str:
         )
         return str(json.loads(done.stdout)["terraform_version"])
     except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
-        raise ProvisionError(f"{' '.join(command)} does not tell its version: {error}; {_WAYS}") from error
+        raise ProvisionError(f"{' '.join(command)} does not print its version: {error}; {_WAYS}") from error

@@ -18,7 +18,7 @@ def cost_report(costs: RunCosts) -> RenderableType:
     numbers = ("quantity", "USD each", "USD")
     table = plain_table("spent on", *numbers, "price from", numbers=numbers)
     for line in costs.lines:
-        still = " (goes on)" if line.open else ""
+        still = " (continues)" if line.open else ""
         price = f"{line.price_source}, {line.price_as_of}"
         table.add_row(
             f"{line.what}{still}",

@@ -69,7 +69,7 @@ AWS_NAMES: Mapping[str, Callable[[State], str]] = {
 }
 
 
-# Creating one of these anew sets what is there already.
+# Creating one of these again sets what is there already.
 REPEATABLE = (
     "google_storage_bucket_object",
     "google_project_iam_member",

@@ -44,7 +44,7 @@ def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
 
 @functools.lru_cache(maxsize=8)
 def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]) -> tuple[Counted, ...]:
-    """Build the module; `written` is here so that one whose files have changed is built anew."""
+    """Build the module; `written` is here so that one whose files have changed is built again."""
     model = {
         "model_type": sizes.family.value,
         "vocab_size": sizes.vocab_size,

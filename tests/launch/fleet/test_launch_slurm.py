@@ -1,4 +1,4 @@
-"""A plan on a real Slurm: it trains over three node groups, loses a node, goes on and ends."""
+"""A plan on a real Slurm: it trains over three node groups, loses a node, continues and ends."""
 
 from __future__ import annotations
 

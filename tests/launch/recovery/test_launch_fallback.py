@@ -170,7 +170,7 @@ def test_a_cloud_that_only_answers_with_errors_ends_the_run_with_its_words(tmp_p
     run = Simulated(tmp_path, trace(), trouble=Failing(*(TerraformError("googleapi: Error 503") for _ in range(7))))
     outcome = run.run()
     assert outcome.ending is Ending.FAILED
-    assert outcome.message == "the same went wrong 7 times in a row, the last time: googleapi: Error 503"
+    assert outcome.message == "the same operation failed 7 times in a row, the last time: googleapi: Error 503"
     assert outcome.receipt.spent_usd == 0.0
 
 
@@ -257,7 +257,7 @@ def test_refusals_without_end_are_bounded(tmp_path: Path) -> None:
     options = LaunchOptions(most_recoveries=3, stockout_pause_s=1.0, poll_s=20.0, watch_s=20.0)
     outcome = Simulated(tmp_path, trace(), options=options, trouble=refuse).run()
     assert outcome.ending is Ending.FAILED
-    assert "gave up after 3 plans whose nodes could not be had; the last time: never any" in outcome.message
+    assert "gave up after 3 plans whose nodes were unavailable; the last reason: never any" in outcome.message
 
 
 def test_a_run_waits_for_its_nodes_where_nothing_else_can_be_had(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_slow_link_is_kept_where_every_other_plan_is_worse(tmp_path: Path) -> 
     assert run.carry_out().ending is Ending.COMPLETED
     assert len(run.journal(Event.LINKS_SLOW)) == 1
     assert len(run.journal(Event.GENERATION_STARTED)) == 1
-    assert "with the links as they were found, no other plan is worth the switch" in run.notes
+    assert "with the measured links no other plan is better after the cost of switching" in run.notes
 
 
 @pytest.mark.parametrize("nbytes", [1e5, 8e6, 1e9])

@@ -1,4 +1,4 @@
-"""What a run does about a lost node is decided by figures alone: each way to go on wins where its figures are best."""
+"""What a run does about a lost node is decided by figures alone: each option wins where its figures are best."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def _job(devices: dict[tuple[str, str], int]) -> Job:
     return job(budget_usd=1e6, deadline=1e6).model_copy(update={"resources": entries})
 
 
-REPLACED, WAITED, SMALLER, ELSEWHERE = "replace", "wait and replace", "go on with what is left", "re-plan"
-MEANWHILE = "go on with what is left until capacity is back"
+REPLACED, WAITED, SMALLER, ELSEWHERE = "replace", "wait and replace", "continue with the remaining nodes", "re-plan"
+MEANWHILE = "continue with the remaining nodes until capacity is back"
 CHEAP = Goal.MINIMIZE_COST
 
 
@@ -107,7 +107,7 @@ CHEAP = Goal.MINIMIZE_COST
         (Figures(kept=0, wait_s=100.0, elsewhere=4, steps=100), WAITED),
         (Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP), WAITED),
         (Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, elsewhere_usd_per_hour=0.1), ELSEWHERE),
-        # What does not keep the limits is no way to go on, however good it is otherwise.
+        # What does not keep the limits is no way to continue, however good it is otherwise.
         (Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, seconds=7000.0), ELSEWHERE),
         (Figures(kept=0, wait_s=600.0, elsewhere=6, usd=6.0), WAITED),
         # Too slow alone to be done in time: the node that is left trains until capacity may be back.

@@ -1,4 +1,4 @@
-"""What it takes to bring the state of a run to other nodes counts when a run decides how to go on."""
+"""What it takes to bring the state of a run to other nodes counts when a run decides how to continue."""
 
 from __future__ import annotations
 

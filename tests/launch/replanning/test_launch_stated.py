@@ -37,7 +37,7 @@ def _job(preset: str, devices: Mapping[str, int], types: list[str], batch: int) 
 
 
 def _after_a_loss(job: Job, layout: str, nodes: str) -> tuple[PlanDocument, PlanDocument]:
-    """Return the document of a layout, and how a run on it goes on without its last node, which can't be had again."""
+    """Return the document of a layout, and how a run on it continues after its last node is lost for good."""
     clock = FixedClock(AS_OF)
     document = api.simulate_layout(job, layout=layout, nodes=[nodes], clock=clock).document
     assert document.plan is not None

@@ -110,7 +110,7 @@ def test_faults_of_a_trace_are_told_together(tmp_path: Path) -> None:
     text = str(error.value)
     assert "column 'A100' names no place" in text
     assert "its time is not later" in text
-    assert "'-3' is no number of devices" in text
+    assert "'-3' is not a number of devices" in text
 
 
 @pytest.mark.parametrize("name", ["evening-rush", "lost-zone", "slow-growth"])

@@ -44,7 +44,7 @@ def test_up_is_refused_beyond_the_budget_of_its_owner_or_project(home: Path) -> 
 
 @pytest.mark.parametrize("month", ["../../x", "2026-13", "*/"])
 def test_a_journal_that_names_no_month_releases_nothing(home: Path, month: str) -> None:
-    with pytest.raises(ValueError, match="is no month"):
+    with pytest.raises(ValueError, match="is not a month"):
         budgets.release(None, home, "run-1", month, 0.0)
 
 

@@ -114,7 +114,7 @@ def test_a_tracker_that_is_down_is_told_once_without_its_address_and_tried_again
     feed.put(3, 1.0, {})
     feed.close()
     assert broken.taken[-1] == 3
-    assert said == ["MLflow takes no metrics (OSError); training goes on"]
+    assert said == ["MLflow takes no metrics (OSError); training continues"]
     assert "s3cret" not in caplog.text
 
 
@@ -140,7 +140,7 @@ def test_a_package_that_is_missing_is_named_with_its_install_line() -> None:
     feed = Feed("Weights & Biases", connect, said.append)
     feed.put(1, 1.0, {})
     feed.close()
-    assert said == [f"Weights & Biases takes no metrics (not installed: {INSTALL}); training goes on"]
+    assert said == [f"Weights & Biases takes no metrics (not installed: {INSTALL}); training continues"]
 
 
 def test_a_job_names_its_trackers_and_documents_without_any_are_as_before() -> None:

@@ -1,4 +1,4 @@
-"""While a run goes on, the clock is compared again when it jumps, and what is found is told and journaled."""
+"""While a run continues, the clock is compared again when it jumps, and what is found is told and journaled."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_refresh_that_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> N
         await watch.look()
 
     run_simulated(twice(), SimulatedClock(START))
-    assert notes == ["spot prices could not be refreshed; the plan goes on with older ones: no rights to list SKUs"]
+    assert notes == ["spot prices could not be refreshed; the plan continues with older ones: no rights to list SKUs"]
 
 
 def test_open_spot_nodes_are_charged_the_newest_price(tmp_path: Path) -> None:

@@ -361,7 +361,7 @@ def test_aws_bills_a_run_by_its_tag_over_all_pages(explorer: Stubber) -> None:
 @pytest.mark.parametrize(
     ("tags", "told"),
     [
-        ([], "sailor-cloud-run is no active cost allocation tag"),
+        ([], "sailor-cloud-run is not an active cost allocation tag"),
         ([{"TagKey": "sailor-cloud-run", "Type": "UserDefined", "Status": "Inactive"}], "update-cost-allocation-tags"),
         ([{"TagKey": "sailor-cloud-run", "Type": "UserDefined", "Status": "Active"}], "look again tomorrow"),
     ],

@@ -1,4 +1,4 @@
-"""A teardown whose credentials have ended: it claims nothing, names what may live, and says how to go on."""
+"""A teardown whose credentials have ended: it claims nothing, names what may live, and says how to continue."""
 
 from __future__ import annotations
 

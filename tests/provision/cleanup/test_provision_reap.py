@@ -133,7 +133,7 @@ def test_ctrl_c_deletes_no_further_run(tmp_path: Path, monkeypatch: pytest.Monke
         assert begun == [first.run_id]
         done = CliRunner().invoke(cli, ["down", first.run_id])
         assert isinstance(done.exception, ProvisionInterrupted)
-        assert f"'sailor-cloud down {first.run_id}' goes on with it" in done.output
+        assert f"'sailor-cloud down {first.run_id}' continues with it" in done.output
 
 
 def test_the_command_deletes_after_confirmation_and_tells_what_it_leaves(

@@ -101,7 +101,7 @@ def test_what_a_dead_controller_of_here_left_is_reapable_and_a_living_ones_is_no
     (leftover,) = found(folder).reapable
     assert (leftover.run_id, leftover.folder, leftover.owner) == (HERE, folder, "me")
     assert leftover.why == (
-        f"no controller works on it since 2026-11-24 10:00 UTC; 'sailor-cloud resume {HERE}' would go on with it"
+        f"no controller works on it since 2026-11-24 10:00 UTC; 'sailor-cloud resume {HERE}' would continue with it"
     )
     with folder.lock():
         (kept,) = found(folder).live

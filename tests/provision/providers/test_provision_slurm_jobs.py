@@ -58,7 +58,7 @@ def test_a_job_is_found_by_its_comment_or_by_its_name_where_a_site_writes_the_co
 
 def test_an_answer_that_is_no_list_confirms_nothing(queue: list[str]) -> None:
     queue += ["Maintenance tonight", ""]
-    with pytest.raises(ProvisionError, match="squeue answers with what is no list of jobs: 'Maintenance tonight'"):
+    with pytest.raises(ProvisionError, match="squeue did not print a list of jobs: 'Maintenance tonight'"):
         found(RUN)
     queue += [f"13|PENDING||sailor-{RUN}-g2|project physics"]
     assert found(RUN) == [("13", RUN, "")]
@@ -88,7 +88,7 @@ def test_what_sbatch_says_beside_a_job_id_is_no_job_id(tmp_path: Path, monkeypat
     stand_ins(tmp_path, monkeypatch, "echo Welcome to the cluster")
     job = SimpleNamespace(groups=(), generation=1, artefact="{}")
     monkeypatch.setattr(scheduler, "batch_script", lambda job, **options: "#!/bin/sh\n")
-    with pytest.raises(ProvisionError, match="sbatch told no job id but 'Welcome to the cluster'"):
+    with pytest.raises(ProvisionError, match="sbatch printed no job id but 'Welcome to the cluster'"):
         Slurm().submit(cast(ClusterJob, job), tmp_path)
 
 

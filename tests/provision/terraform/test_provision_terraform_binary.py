@@ -75,5 +75,5 @@ def test_one_that_is_broken_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
-    with pytest.raises(ProvisionError, match=r"broken does not tell its version: .* status 3"):
+    with pytest.raises(ProvisionError, match=r"broken does not print its version: .* status 3"):
         find_terraform({"SAILOR_CLOUD_TERRAFORM": str(broken)})

@@ -95,7 +95,7 @@ def _cut_short(place: Place, step: int, at: int, damaged: tuple[str, ...] = ()) 
 
 
 def _newest(place: Place) -> int:
-    """Return the step of the newest checkpoint that is whole, as a run that goes on finds it."""
+    """Return the step of the newest checkpoint that is whole, as a run that continues finds it."""
     name = next(name for name in place.newest_first() if place.damage(name, 0, 1) is None)
     state = {"weight": torch.zeros(100)}
     dcp.load(state, storage_reader=place.reader(name), no_dist=True)
@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(place_of):
     for step in (2, 4):
         _save(place_of("run", 2), step)
     _damage(place_of("run", 2), "step-4")
-    # The run goes on from step 2, and saves before it comes to step 4 again.
+    # The run continues from step 2, and saves before it comes to step 4 again.
     _save(place_of("run", 2), 3, damaged=("step-4",))
     assert _steps(place_of("run", 2)) == [2, 3]
     _save(place_of("run", 2), 5)

@@ -63,7 +63,7 @@ class Checkpoints:
     """The checkpoints of one run in one folder, or under one URL, that every rank reaches under the same name.
 
     Tensors are copied to memory when a save begins and written by a thread, over a group of its own, while training
-    goes on. What fails on one rank fails on all, so that no rank waits for another that has given up.
+    continues. What fails on one rank fails on all, so that no rank waits for another that has given up.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Checkpoints:
     def latest(self) -> tuple[str | None, list[str]]:
         """Return the newest undamaged checkpoint and what is wrong with newer ones, the same on all ranks.
 
-        Raises RefusedError where the folder or store can't be reached: to begin anew would lose what is there.
+        Raises RefusedError where the folder or store can't be reached: to begin again would lose what is there.
         """
         names = self._on_first(self._folder.newest_first)
         wrong: list[str] = []
@@ -176,7 +176,7 @@ class Checkpoints:
         try:
             self._staging.wait()
             running.set_result(self._write(step, state, about))
-        # Whatever keeps a save from ending, training goes on; who asked for it decides for how long.
+        # Whatever keeps a save from ending, training continues; who asked for it decides for how long.
         except (Exception, dcp.CheckpointException) as error:
             running.set_result(Unsaved(step=step, reason=_reason(error)))
 
@@ -213,7 +213,7 @@ class Checkpoints:
         return dict(saved.get("notes", {}))
 
     def _load_tensors(self, engine: Engine, name: str, islands: int) -> None:
-        """Load an engine from what so many islands have saved; a new island goes on from one of those there were."""
+        """Load an engine from what so many islands have saved; a new island continues from one of those there were."""
         island = engine.island % islands
         met = engine.outer if islands > 1 else None
         optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])

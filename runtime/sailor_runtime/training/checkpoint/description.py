@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself beside its tensors, and whether a job may go on from it."""
+"""What a checkpoint says of itself beside its tensors, and whether a job may continue from it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mappin
 
 
 def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str, Any] | None, *, where: str) -> None:
-    """Raise RefusedError where a job can't go on from the checkpoint at `where`; `data` is None for any."""
+    """Raise RefusedError where a job can't continue from the checkpoint at `where`; `data` is None for any."""
     if saved.get("format") != FORMAT:
         raise RefusedError(
             f"checkpoint {where} has format {saved.get('format')!r}, this version reads {FORMAT}; export it with the "
@@ -46,20 +46,20 @@ def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str
         found = saved.get(key)
         if found != wanted:
             raise RefusedError(
-                f"checkpoint {where} has {_difference(key, found, wanted)}; a job goes on from its own checkpoints "
+                f"checkpoint {where} has {_difference(key, found, wanted)}; a job continues from its own checkpoints "
                 "only, so keep those of this one elsewhere"
             )
     then = saved.get("data")
     if then is not None and data is not None and then != data:
         raise RefusedError(
             f"checkpoint {where} was made with other data: {then['samples']} samples an epoch then, {data['samples']} "
-            "now, and not the same ones; training can't go on where it was. Give it that data again, or keep "
+            "now, and not the same ones; training can't continue where it was. Give it that data again, or keep "
             "checkpoints elsewhere and begin from the exported weights"
         )
 
 
 def _of_job(spec: RunSpec) -> dict[str, Any]:
-    """Return what a checkpoint and the job that goes on from it must share."""
+    """Return what a checkpoint and the job that continues from it must share."""
     training = spec.training
     return {
         "format": FORMAT,

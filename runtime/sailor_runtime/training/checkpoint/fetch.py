@@ -2,7 +2,7 @@
 
 Needs the extra `stores` and no torch. Says what is to be copied as one line of JSON, waits for a line that is not
 empty, copies, and ends with 0; what came with 1 or 2 is not the checkpoint. Every file is what was written, by size
-and SHA-256, before the checkpoint gets its name; a copy that was broken off is begun anew.
+and SHA-256, before the checkpoint gets its name; a copy that was interrupted is begun again.
 """
 
 from __future__ import annotations

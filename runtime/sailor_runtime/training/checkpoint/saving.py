@@ -66,7 +66,7 @@ class Saver:
         return self._control.checkpoint or (due and not self._doubtful())
 
     def begin(self, engine: Engine) -> None:
-        """Begin to save while training goes on; waits for a save that still runs."""
+        """Begin to save while training continues; waits for a save that still runs."""
         self._note(self._checkpoints.wait())
         self._checkpoints.begin(engine, self._notes())
         self._control.checkpoint_done()

@@ -19,7 +19,7 @@ class LossScale:
 
     @property
     def exhausted(self) -> bool:
-        """Whether gradients overflow even without being scaled up, so that training can't go on."""
+        """Whether gradients overflow even without being scaled up, so that training can't continue."""
         return self.dynamic and self.scale < _SMALLEST
 
     def update(self, *, overflowed: bool) -> None:

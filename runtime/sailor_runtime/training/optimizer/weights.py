@@ -120,7 +120,7 @@ class MasterWeights:
     def gather(self) -> None:
         """Begin to bring the pieces that other ranks updated into this rank's parameters; a collective.
 
-        It goes on beside the next forward pass, first layers first; `wait_for` says when a layer has all of its own.
+        It continues beside the next forward pass, first layers first; `wait_for` says when a layer has all of its own.
         """
         for bucket in self._gathered:
             exchange = bucket.exchange

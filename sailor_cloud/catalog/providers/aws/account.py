@@ -23,7 +23,7 @@ _REFUSED = frozenset(
         "UnrecognizedClientException",
     }
 )
-# What DescribeCapacityReservations goes on to list under these states is there no longer, and never will be.
+# What DescribeCapacityReservations continues to list under these states is there no longer, and never will be.
 RESERVATION_GONE = ("cancelled", "expired", "failed", "payment-failed", "unsupported")
 # The Price List API is served from a few regions; this one has every price.
 _PRICING_REGION = "us-east-1"

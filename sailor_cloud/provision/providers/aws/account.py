@@ -251,6 +251,6 @@ def _switch_on(explorer: Any) -> str:
         return ""
     order = f"aws ce update-cost-allocation-tags-status --cost-allocation-tags-status TagKey={RUN_LABEL},Status=Active"
     return (
-        f"{RUN_LABEL} is no active cost allocation tag; the account that pays switches it on with '{order}', a day "
+        f"{RUN_LABEL} is not an active cost allocation tag; the account that pays switches it on with '{order}', a day "
         "after the first run at the earliest; 'aws ce start-cost-allocation-tag-backfill' adds what was used before"
     )

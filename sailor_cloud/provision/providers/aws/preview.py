@@ -94,7 +94,7 @@ def capacity_resources(bill: Bill) -> list[PlannedResource]:
         free(
             BLOCK,
             f"{name}-{entry}",
-            by_use=f"{about['usd']:.2f} USD at once; nobody can cancel it before {about['ends_at']}",
+            by_use=f"{about['usd']:.2f} USD at once; it can't be cancelled before {about['ends_at']}",
         )
         for entry, about in bill.variables["blocks"].items()
     ]

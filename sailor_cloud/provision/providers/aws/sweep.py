@@ -70,7 +70,7 @@ def _is_block(item: Mapping[str, Any]) -> bool:
 
 
 def _leave_block(client: Any, name: str) -> None:
-    raise ProvisionError(f"AWS takes no capacity block back: {name} ends by itself")
+    raise ProvisionError(f"AWS does not refund capacity blocks: {name} ends by itself")
 
 
 # In the order in which they are deleted: what costs money first, what others stand in last.
@@ -225,7 +225,7 @@ def remove_aws(
 ) -> tuple[str, ...]:
     """Delete resources that a sweep found, compute first, and wait for instances to be gone; return what failed.
 
-    Goes on past every error, and deletes nothing without a run's tag.
+    Continues past every error, and deletes nothing without a run's tag.
     """
     connect = client_of or boto_client
     ours = [resource for resource in resources if resource.run_id and resource.provider == AWS]

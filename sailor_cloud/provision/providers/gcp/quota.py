@@ -29,7 +29,7 @@ def quota_numbers(
 
 
 def _usage(fault: Fault, regions: set[str], scopes: Scopes) -> float | None:
-    """Return what is in use of a quota, or None where that can't be found out: the quota was hit all the same."""
+    """Return what is in use of a quota, or None where that can't be found out: the quota was hit anyway."""
     region = fault.region or (next(iter(regions)) if len(regions) == 1 else "")
     projects = named(scopes, PROJECT)
     if not region or len(projects) != 1:

@@ -100,7 +100,7 @@ def remove_gcp(
 ) -> tuple[str, ...]:
     """Delete resources that a sweep found, compute first, each kind gone before the next; return what failed.
 
-    Goes on past every error, and deletes nothing without a run's label.
+    Continues past every error, and deletes nothing without a run's label.
     """
     connect = client_of or google_client
     ours = [resource for resource in resources if resource.run_id and resource.provider == GCP]

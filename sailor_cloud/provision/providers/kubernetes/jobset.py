@@ -48,7 +48,7 @@ def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
         "kind": "JobSet",
         "metadata": {**metadata, "labels": labels | queue},
         "spec": {
-            # What has failed is planned anew, not repeated in the old shape.
+            # What has failed is planned again, not repeated in the old shape.
             "failurePolicy": {"maxRestarts": 0},
             "successPolicy": {"operator": "All"},
             "network": {"enableDNSHostnames": True, "subdomain": name},

@@ -25,7 +25,7 @@ from sailor_cloud.provision.providers.local.spec import SPEC_VARIABLE, VmInfo, V
 _START_LIMIT_S = 60.0
 _GRACE_S = 2.0
 _POLL_S = 0.03
-# Looked at anew at least this often, so that a machine that slept still ends its nodes on time.
+# Looked at again at least this often, so that a machine that slept still ends its nodes on time.
 _LONGEST_SLEEP_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
 # A login environment of its own: what the node runs must not depend on the variables of whoever started it.

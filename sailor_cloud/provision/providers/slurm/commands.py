@@ -39,7 +39,7 @@ def cluster_name() -> str:
     """Return what the cluster calls itself. Raises ProvisionError."""
     found = re.search(r"^ClusterName\s*=\s*(\S+)", slurm("scontrol", "show", "config"), re.MULTILINE)
     if found is None:
-        raise ProvisionError("'scontrol show config' does not tell the cluster's name; is this scontrol that of Slurm?")
+        raise ProvisionError("'scontrol show config' does not print the cluster's name; is this Slurm's scontrol?")
     return found[1]
 
 

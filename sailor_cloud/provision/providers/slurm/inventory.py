@@ -84,7 +84,7 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
         raise RequestError(f"Slurm has no node whose GPUs have a profile; {told}")
     notes.append(
         f"gbit_per_s {GUESSED_GBIT_PER_S:g} and device_link_gb_per_s {_GUESSED_LINK_GB_PER_S:g} are guesses, since "
-        "Slurm does not tell; measure them with 'sailor-cloud profile --link-to', and add links between groups"
+        "Slurm does not know; measure them with 'sailor-cloud profile --link-to', and add links between groups"
     )
     notes.append("usd_per_hour is 0; write what your site charges for an hour of a node")
     found = Inventory(

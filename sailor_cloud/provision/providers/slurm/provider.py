@@ -42,7 +42,7 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
     rows = [line.split("|", 4) for line in shown.splitlines() if line.count("|") >= 4]
     if shown.strip() and not rows:
         # That there is no job is said by silence alone.
-        raise ProvisionError(f"squeue answers with what is no list of jobs: {shown.strip()[:200]!r}")
+        raise ProvisionError(f"squeue did not print a list of jobs: {shown.strip()[:200]!r}")
     for job, state, left, name, comment in rows:
         labels = labels_in(comment)
         if RUN_LABEL not in labels and (named := _NAMED.fullmatch(name)):

@@ -82,7 +82,7 @@ class Slurm:
         said = slurm("sbatch", "--parsable", str(script))
         job_id = said.strip().split(";")[0]
         if not job_id.isdigit():
-            raise ProvisionError(f"sbatch told no job id but {said.strip()[:200]!r}")
+            raise ProvisionError(f"sbatch printed no job id but {said.strip()[:200]!r}")
         return job_id
 
     def find(self, job: ClusterJob) -> str | None:
