@@ -239,7 +239,7 @@ def test_what_a_job_asks_of_a_cluster_must_be_there(tmp_path: Path) -> None:
         with_inventory(parse_job(text.replace("ZONE", "h100").replace("NUMBER", "4")), tmp_path)
     fits = with_inventory(parse_job(text.replace("ZONE", "a100").replace("NUMBER", "4")), tmp_path)
     assert fits.cloud.inventory is not None
-    with pytest.raises(RequestError, match="--on kubernetes, but the inventory lab is of slurm"):
+    with pytest.raises(RequestError, match="--on kubernetes, but the inventory lab is for slurm"):
         with_inventory(fits, on="kubernetes")
     with pytest.raises(RequestError, match="--on slurm needs an inventory"):
         with_inventory(parse_job(JOB), on="slurm")

@@ -76,8 +76,8 @@ def without(word: str) -> Callable[[RunFolder], object]:
         (without('"event": "created"'), "lacks entry 5"),
         (without("generation_started"), "lacks generation 1, which has trained"),
         (lambda f: f.journal_file.write_bytes(f.journal_file.read_bytes()[:700]), "lacks nodes that the ledger"),
-        (lambda folder: folder.ssh_key_file.write_bytes(bytes(400)), "nobody can log in to its nodes"),
-        (lambda folder: folder.ssh_key_file.unlink(), "nobody can log in to its nodes"),
+        (lambda folder: folder.ssh_key_file.write_bytes(bytes(400)), "its nodes can't be logged in to"),
+        (lambda folder: folder.ssh_key_file.unlink(), "its nodes can't be logged in to"),
         (
             lambda f: f.write_document(replace(document(), ttl_s=1e6)),
             "plan.json is not the plan that the run has begun",

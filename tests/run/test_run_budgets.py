@@ -171,7 +171,7 @@ def test_credentials_that_are_not_there_are_one_error(
 def test_a_damaged_book_stops_a_run(tmp_path: Path) -> None:
     book = LocalBook(folder=tmp_path)
     (tmp_path / "2026-11.json").write_text('{"reservations": [{"run_id": 1}]}')
-    with pytest.raises(DataError, match="is damaged, so nobody knows what is reserved"):
+    with pytest.raises(DataError, match="is damaged, so what is reserved is unknown"):
         mine(book).reserve("run-1", 1.0, NOW)
 
 
@@ -190,7 +190,7 @@ def test_an_object_in_the_place_of_a_small_file_is_not_read(monkeypatch: pytest.
 def test_a_reservation_that_is_no_amount_of_money_is_not_believed(tmp_path: Path, usd: str) -> None:
     row = f'{{"run_id": "r", "owner": "me@example.org", "project": null, "month": "2026-11", "reserved_usd": {usd}}}'
     (tmp_path / "2026-11.json").write_text(f'{{"reservations": [{row}]}}')
-    with pytest.raises(DataError, match="is damaged, so nobody knows what is reserved"):
+    with pytest.raises(DataError, match="is damaged, so what is reserved is unknown"):
         mine(LocalBook(folder=tmp_path)).reserve("run-1", 1.0, NOW)
 
 

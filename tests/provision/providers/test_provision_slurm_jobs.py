@@ -69,7 +69,7 @@ def test_an_answer_that_is_no_list_confirms_nothing(queue: list[str]) -> None:
     [
         (
             "echo all; printf '\\243\\377'",
-            "'scontrol show config' does not tell the cluster's name; is this",
+            "'scontrol show config' does not print the cluster's name; is this",
         ),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", "sinfo failed: Unable to contact slurm controller"),
         ("exec sleep 60", "sinfo did not answer within 1 s"),
