@@ -25,8 +25,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.provider import Provider
 from sailor_cloud.report.decision.decision_rows import decision_report
-from sailor_cloud.report.decision.difference import difference
-from sailor_cloud.report.decision.difference_text import difference_report
+from sailor_cloud.report.decision.difference import difference, difference_report
 from sailor_cloud.report.files.job_template import job_text
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_text import plan_report

@@ -1,8 +1,9 @@
-"""The one look of all tables, which have no boxes and fold rather than cut, and how reports are printed."""
+"""Tables for a terminal or a pipe, and in Markdown."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -45,3 +46,29 @@ def rendered(report: RenderableType, *, width: int = 120) -> str:
 def trimmed(shown: str) -> str:
     """Return text without blanks at the ends of its lines."""
     return "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+
+
+def cell(content: str) -> str:
+    """Return text that can't break out of a table cell or become markup."""
+    escaped = content.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    for character in "*_`<>[]":
+        escaped = escaped.replace(character, f"\\{character}" if character not in "<>" else _ENTITIES[character])
+    return escaped
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> str:
+    """Return a table; cells are escaped, columns named in `numbers` are aligned to the right."""
+    lines = [
+        f"| {' | '.join(headings)} |",
+        f"| {' | '.join('---:' if heading in numbers else '---' for heading in headings)} |",
+    ]
+    lines += [f"| {' | '.join(cell(content) for content in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def folded(summary: str, content: str) -> str:
+    """Return a section that readers open themselves."""
+    return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
+
+
+_ENTITIES = {"<": "&lt;", ">": "&gt;"}

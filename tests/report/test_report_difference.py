@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from factories.documents import document, infeasible
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.report.decision.difference import difference
-from sailor_cloud.report.decision.difference_text import (
+from sailor_cloud.report.decision.difference import (
+    difference,
     difference_as_json,
     difference_as_markdown,
     difference_as_text,

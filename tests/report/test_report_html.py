@@ -16,8 +16,8 @@ from factories.documents import document, infeasible
 from factories.priced_documents import gcp_document, gcp_timeline
 from sailor_cloud import catalog
 from sailor_cloud.model.document import Rejected
+from sailor_cloud.report.html.maps import region_map
 from sailor_cloud.report.html.page import plan_as_html
-from sailor_cloud.report.html.region_map import region_map
 from sailor_cloud.units import GIB
 
 CHARTS = (

@@ -8,8 +8,8 @@ from markdown_it import MarkdownIt
 from factories.documents import document
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import Rejected
-from sailor_cloud.report.markdown import cell
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
+from sailor_cloud.report.tables import cell
 
 
 def test_the_report_looks_as_reviewed(golden: Callable[[str, str], str]) -> None:

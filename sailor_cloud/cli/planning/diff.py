@@ -52,8 +52,8 @@ def diff(
     sailor-cloud diff before.json after.json --fail-above-usd 50 --fail-above-percent 10
     """
     from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.decision.difference import difference
-    from sailor_cloud.report.decision.difference_text import (
+    from sailor_cloud.report.decision.difference import (
+        difference,
         difference_as_json,
         difference_as_markdown,
         difference_as_text,

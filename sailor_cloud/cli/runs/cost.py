@@ -27,8 +27,7 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
     from sailor_cloud.launch.spend.run_costs import run_costs
     from sailor_cloud.provision.checks.account_check import billed
     from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.run.bill_text import bill_report
-    from sailor_cloud.report.run.cost_text import cost_report
+    from sailor_cloud.report.run.cost_text import bill_report, cost_report
     from sailor_cloud.report.tables import print_report
     from sailor_cloud.run.folder import RunFolder
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sailor_cloud.report import markdown, text
-from sailor_cloud.report.html.echart import echart, points_option
+from sailor_cloud.report import text
+from sailor_cloud.report.html.charts import echart, points_option
 from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.page import page
-from sailor_cloud.report.tables import plain_table, rendered
+from sailor_cloud.report.tables import markdown_table, plain_table, rendered
 
 if TYPE_CHECKING:
     from sailor_cloud.planner.strategies import Comparison, Contender
@@ -55,7 +55,7 @@ def as_markdown(comparison: Comparison) -> str:
     """Return the table in Markdown."""
     headings, rows = columns(comparison)
     shown = [[cell or " " for cell in row] for row in rows]
-    return f"{markdown.table(headings, shown, numbers=NUMBERS)}\n\n{KEY}\n"
+    return f"{markdown_table(headings, shown, numbers=NUMBERS)}\n\n{KEY}\n"
 
 
 def as_json_text(comparison: Comparison) -> str:

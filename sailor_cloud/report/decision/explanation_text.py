@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sailor_cloud.model.document import Status
 from sailor_cloud.report.decision.decision_rows import left_out_table
-from sailor_cloud.report.plan.ruled_out import grouped
+from sailor_cloud.report.plan.facts import grouped
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.units import counted
 

@@ -6,20 +6,155 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from sailor_cloud.catalog import Region
+from sailor_cloud.catalog.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.report import text
+from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.decision.decision_rows import decision_as_html
-from sailor_cloud.report.html import sections
-from sailor_cloud.report.html.echart import script
-from sailor_cloud.report.html.frontier_chart import frontier_chart
-from sailor_cloud.report.html.markup import Markup, element, joined
-from sailor_cloud.report.html.memory_chart import memory_chart
-from sailor_cloud.report.html.money_chart import money_chart
-from sailor_cloud.report.html.region_map import region_map
-from sailor_cloud.report.html.schedule_chart import schedule_chart
-from sailor_cloud.report.html.zone_map import zone_map
-from sailor_cloud.report.plan.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
-from sailor_cloud.report.plan.ruled_out import ruled_out
+from sailor_cloud.report.html.charts import frontier_chart, memory_chart, money_chart, schedule_chart, script
+from sailor_cloud.report.html.maps import region_map, zone_map
+from sailor_cloud.report.html.markup import Markup, element, html_table, joined
+from sailor_cloud.report.plan.facts import (
+    Fact,
+    assumptions,
+    memory_rows,
+    notes,
+    outcome_facts,
+    proof,
+    request_facts,
+    ruled_out,
+)
+from sailor_cloud.report.plan.groups import NUMBERS, group_columns
+from sailor_cloud.report.plan.money import expected_usd, price_rows, worst_usd
 from sailor_cloud.simulator import TimelineSpan
+from sailor_cloud.units import pace_text
+
+
+def _groups(document: PlanDocument) -> Markup:
+    return html_table(*group_columns(document), numbers=NUMBERS)
+
+
+def _cost_lines(document: PlanDocument) -> Markup:
+    cost = document.cost
+    assert cost is not None
+    whole = expected_usd(cost)
+    rows = [
+        (
+            line.what,
+            text.measure(line.quantity, line.unit),
+            text.usd(line.usd_per_unit),
+            text.usd_beside(line.usd, whole),
+            text.usd_beside(line.worst_usd, whole),
+            f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
+            line.price_source,
+        )
+        for line in cost.lines
+    ]
+    span = "whole run" if cost.total_usd is not None else "one hour"
+    rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))
+    numbers = ("quantity", "USD each", "USD", "worst case")
+    return html_table(("what", *numbers, "as of", "source"), rows, numbers=numbers, total=True)
+
+
+def _frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
+    """Return what grey points are, where there are any."""
+    if all(point.cheapest for point in document.frontier):
+        return ()
+    told = (
+        "Dashed: the Pareto frontier of time and the cost of the run. Small grey points: the frontier of time and the "
+        "nodes' price per hour. Scroll to zoom, drag to move."
+    )
+    return (element("p", told, class_="key"),)
+
+
+def _alternatives(document: PlanDocument) -> Markup:
+    numbers = ("iteration", "per iteration", "USD/h", usd_unit(document), "more USD")
+    rows = [
+        (
+            other.label,
+            text.seconds(other.iteration_s),
+            "" if other.chosen else pace_text(1.0 + other.slower),
+            text.usd(other.usd_per_hour),
+            text.usd(other.usd),
+            "" if other.chosen else text.signed_usd_beside(other.extra_usd, other.usd),
+            other.verdict,
+        )
+        for other in choices(document)
+    ]
+    rows += [(row.what, "", "", "", "", "", row.why) for row in without_plan(document)]
+    return html_table(("plan", *numbers, "verdict"), rows, numbers=numbers)
+
+
+def _waits(document: PlanDocument) -> Markup:
+    assert document.prediction is not None
+    spent = document.prediction.waits
+    parts = (
+        ("compute", spent.compute_s),
+        ("transfer", spent.transfer_s),
+        ("bubble", spent.bubble_s),
+        ("all-reduces", spent.sync_s),
+    )
+    whole = sum(seconds for _, seconds in parts) or 1.0
+    rows = ((name, text.seconds(seconds), text.share(seconds / whole)) for name, seconds in parts)
+    return html_table(("busiest stage", "time", "share"), rows, numbers=("time", "share"))
+
+
+def _memory(document: PlanDocument) -> Markup:
+    rows = (
+        (
+            text.ranges(row.pipelines),
+            str(row.memory.stage),
+            text.size(row.memory.total_bytes),
+            text.size(row.memory.limit_bytes),
+            text.share(row.share),
+            row.basis,
+            ", ".join(f"{name} {text.size(amount)}" for name, amount in row.memory.parts.items() if amount),
+        )
+        for row in memory_rows(document)
+    )
+    numbers = ("peak", "limit", "used")
+    return html_table(("pipelines", "stage", *numbers, "basis", "parts"), rows, numbers=numbers)
+
+
+def _traffic(document: PlanDocument) -> Markup | str:
+    if not document.inputs.links:
+        return "All traffic stays inside one zone."
+    rows = (
+        (
+            use.src_zone,
+            use.dst_zone,
+            f"{text.amount(use.bytes_per_iteration / 1e9)}",
+            "" if use.usd_per_gb is None else text.usd(use.usd_per_gb),
+            f"{use.bandwidth_bytes_per_s / 125e6:.3g}",
+            f"{use.rtt_ms:.3g}",
+            "measured" if use.measured else "estimated, not measured",
+            use.as_of.isoformat(),
+            use.source,
+        )
+        for use in document.inputs.links
+    )
+    numbers = ("GB per iteration", "USD/GB", "Gbit/s", "round trip, ms")
+    return html_table(("from", "to", *numbers, "bandwidth", "as of", "source"), rows, numbers=numbers)
+
+
+def _prices(document: PlanDocument) -> Markup:
+    rows = (
+        (
+            row.what,
+            f"{row.usd:.4f}/{row.unit}",
+            row.as_of_from.isoformat() + (f" to {row.as_of_to.isoformat()}" if row.as_of_to != row.as_of_from else ""),
+            f"{age_text(row.as_of_from, row.age_days)}{' STALE' if row.stale else ''}",
+            row.source,
+            row.confidence,
+        )
+        for row in price_rows(document)
+    )
+    numbers = ("USD per unit", "age")
+    return html_table(("price of", "USD per unit", "as of", "age", "source", "confidence"), rows, numbers=numbers)
+
+
+def _rejected(document: PlanDocument) -> Markup:
+    return html_table(("what", "why"), ((row.what, row.why) for row in ruled_out(document)))
 
 
 def plan_as_html(document: PlanDocument, *, timeline: Sequence[TimelineSpan], regions: Sequence[Region] = ()) -> str:
@@ -59,16 +194,16 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
         _facts(outcome_facts(document), class_="facts outcome"),
         _facts(request_facts(document), class_="facts"),
         *(element("p", note, class_="note") for note in notes(document)),
-        _section("Plan", sections.groups(document)),
+        _section("Plan", _groups(document)),
         *_money(document),
-        _section("One iteration", schedule_chart(document, timeline), sections.waits(document)),
-        _section("Memory", memory_chart(document), sections.memory(document)),
-        _section("Zones and traffic", region_map(document, regions), zone_map(document), sections.traffic(document)),
+        _section("One iteration", schedule_chart(document, timeline), _waits(document)),
+        _section("Memory", memory_chart(document), _memory(document)),
+        _section("Zones and traffic", region_map(document, regions), zone_map(document), _traffic(document)),
     ]
     if document.cost is not None:
-        parts.append(_section("Prices", sections.prices(document)))
+        parts.append(_section("Prices", _prices(document)))
     if ruled_out(document):
-        parts.append(_section("Ruled out", sections.rejected(document)))
+        parts.append(_section("Ruled out", _rejected(document)))
     listed = element("ul", *(element("li", line) for line in assumptions(document)))
     parts.append(_section("Assumptions", listed))
     parts.append(_footer(document))
@@ -80,12 +215,12 @@ def _money(document: PlanDocument) -> tuple[Markup, ...]:
     if document.cost is None:
         return ()
     return (
-        _section("Cost", money_chart(document), sections.cost_lines(document)),
+        _section("Cost", money_chart(document), _cost_lines(document)),
         _section(
             "Cost against time",
             frontier_chart(document),
-            *sections.frontier_key(document),
-            sections.alternatives(document),
+            *_frontier_key(document),
+            _alternatives(document),
         ),
     )
 
@@ -123,7 +258,7 @@ def _infeasible(document: PlanDocument) -> Markup:
         )
     ]
     if ruled_out(document):
-        parts.append(_section("Ruled out", sections.rejected(document)))
+        parts.append(_section("Ruled out", _rejected(document)))
     return element("main", *parts, _footer(document))
 
 

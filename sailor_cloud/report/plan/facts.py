@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from typing import Protocol
 
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.doubts import explained
-from sailor_cloud.model.document import Cost, PlanDocument, Prediction, Status, TotalsQuantile
+from sailor_cloud.model.document import Cost, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
+from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd
 from sailor_cloud.simulator.resimulate import broken_limits
 from sailor_cloud.units import probability_text
@@ -392,3 +394,87 @@ def _shares(prediction: Prediction) -> str:
 
 def _span(days: list[date]) -> str:
     return days[0].isoformat() if len(days) == 1 else f"{days[0].isoformat()} to {days[-1].isoformat()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """One stage of all pipelines in which it is alike."""
+
+    pipelines: tuple[int, ...]
+    accelerator: str
+    memory: StageMemory
+
+    @property
+    def label(self) -> str:
+        return f"{text.ranges(self.pipelines)} / stage {self.memory.stage}, {self.accelerator}"
+
+    @property
+    def basis(self) -> str:
+        return "measured" if self.memory.measured else "estimated, not measured"
+
+    @property
+    def share(self) -> float:
+        return self.memory.total_bytes / self.memory.limit_bytes
+
+
+def memory_rows(document: PlanDocument) -> tuple[MemoryRow, ...]:
+    """Return the stages in the order of their first pipeline."""
+    plan, prediction = document.plan, document.prediction
+    if plan is None or prediction is None:
+        return ()
+    nodes = plan_hardware(document)
+    alike: dict[tuple[object, ...], list[StageMemory]] = {}
+    names: dict[tuple[object, ...], str] = {}
+    for row in prediction.memory:
+        accelerator = nodes[plan.pipelines[row.pipeline].stages[row.stage].node].accelerator
+        key = (row.stage, accelerator, row.total_bytes, row.limit_bytes, row.measured, tuple(sorted(row.parts.items())))
+        alike.setdefault(key, []).append(row)
+        names[key] = accelerator
+    return tuple(
+        MemoryRow(
+            pipelines=tuple(plan.pipelines[row.pipeline].id for row in rows), accelerator=names[key], memory=rows[0]
+        )
+        for key, rows in alike.items()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuledOutLine:
+    what: str
+    why: str
+
+
+class Row(Protocol):
+    """Something that is out; see model.document.Rejected."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+    @property
+    def subject(self) -> str: ...
+    @property
+    def zone(self) -> str: ...
+    @property
+    def market(self) -> str: ...
+
+
+def ruled_out(document: PlanDocument) -> tuple[RuledOutLine, ...]:
+    """Return what may not be bought or used, each with the reason."""
+    return grouped(row for row in document.rejected if not row.restrictions)
+
+
+def grouped(rows: Iterable[Row]) -> tuple[RuledOutLine, ...]:
+    """Return a line for each thing and reason, in the order in which each first comes."""
+    markets: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        markets.setdefault((row.subject or row.what, row.why, row.zone), []).append(row.market)
+    zones: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (subject, why, zone), found in markets.items():
+        zones.setdefault((subject, why, tuple(found)), []).append(zone)
+    return tuple(_line(*key, places) for key, places in zones.items())
+
+
+def _line(subject: str, why: str, markets: tuple[str, ...], zones: list[str]) -> RuledOutLine:
+    where = f" {', '.join(markets)} in {', '.join(zones)}" if zones[0] else ""
+    return RuledOutLine(what=f"{subject}{where}", why=why)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from sailor_cloud.catalog.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.decision.choices import BEST, choices, frontier_numbers, frontier_rows, usd_unit, without_plan
 from sailor_cloud.report.decision.decision_rows import decision_as_markdown
-from sailor_cloud.report.decision.frontier_rows import BEST, frontier_numbers, frontier_rows
-from sailor_cloud.report.markdown import cell, folded, table
-from sailor_cloud.report.plan.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
-from sailor_cloud.report.plan.group_lines import NUMBERS, group_columns
-from sailor_cloud.report.plan.memory_rows import memory_rows
+from sailor_cloud.report.plan.facts import (
+    Fact,
+    assumptions,
+    memory_rows,
+    notes,
+    outcome_facts,
+    proof,
+    request_facts,
+    ruled_out,
+)
+from sailor_cloud.report.plan.groups import NUMBERS, group_columns
 from sailor_cloud.report.plan.money import cost_tree, expected_usd, price_rows, worst_usd
-from sailor_cloud.report.plan.ruled_out import ruled_out
+from sailor_cloud.report.tables import cell, folded, markdown_table
 from sailor_cloud.units import pace_text
 
 
@@ -51,11 +57,11 @@ def plan_as_markdown(document: PlanDocument) -> str:
 
 
 def _facts(facts: tuple[Fact, ...]) -> str:
-    return table(("", ""), ((fact.name, fact.value) for fact in facts))
+    return markdown_table(("", ""), ((fact.name, fact.value) for fact in facts))
 
 
 def _groups(document: PlanDocument) -> str:
-    return table(*group_columns(document), numbers=NUMBERS)
+    return markdown_table(*group_columns(document), numbers=NUMBERS)
 
 
 def _money(document: PlanDocument) -> str:
@@ -68,7 +74,7 @@ def _money(document: PlanDocument) -> str:
     ]
     rows.append(("total", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole)))
     span = "cost of the run" if cost.total_usd is not None else "cost of one hour"
-    return table((span, "expected USD", "worst case USD"), rows, numbers=("expected USD", "worst case USD"))
+    return markdown_table((span, "expected USD", "worst case USD"), rows, numbers=("expected USD", "worst case USD"))
 
 
 def _lines(document: PlanDocument) -> str:
@@ -85,7 +91,7 @@ def _lines(document: PlanDocument) -> str:
         for line in document.cost.lines
     )
     numbers = ("quantity", "USD each", "USD")
-    return table(("what", *numbers, "price of", "source"), rows, numbers=numbers)
+    return markdown_table(("what", *numbers, "price of", "source"), rows, numbers=numbers)
 
 
 def _prices(document: PlanDocument) -> str:
@@ -99,7 +105,7 @@ def _prices(document: PlanDocument) -> str:
         )
         for row in price_rows(document)
     )
-    return table(("price of", "USD per unit", "as of", "age", "source"), rows, numbers=("USD per unit", "age"))
+    return markdown_table(("price of", "USD per unit", "as of", "age", "source"), rows, numbers=("USD per unit", "age"))
 
 
 def _memory(document: PlanDocument) -> str:
@@ -116,7 +122,7 @@ def _memory(document: PlanDocument) -> str:
         for row in memory_rows(document)
     )
     numbers = ("peak", "limit", "used")
-    return table(("pipelines", "stage", "accelerator", *numbers, "basis"), rows, numbers=numbers)
+    return markdown_table(("pipelines", "stage", "accelerator", *numbers, "basis"), rows, numbers=numbers)
 
 
 def _alternatives(document: PlanDocument) -> str:
@@ -135,13 +141,13 @@ def _alternatives(document: PlanDocument) -> str:
         if not other.chosen
     ]
     rows += [(row.what, "", "", "", "", "", row.why) for row in without_plan(document)]
-    return table(("instead", *numbers, "verdict"), rows, numbers=numbers)
+    return markdown_table(("instead", *numbers, "verdict"), rows, numbers=numbers)
 
 
 def _frontier(document: PlanDocument) -> str:
     numbers = frontier_numbers(document)
-    return table(("devices", "zones", *numbers, BEST), frontier_rows(document), numbers=numbers)
+    return markdown_table(("devices", "zones", *numbers, BEST), frontier_rows(document), numbers=numbers)
 
 
 def _rejected(document: PlanDocument) -> str:
-    return table(("ruled out", "why"), ((row.what, row.why) for row in ruled_out(document)))
+    return markdown_table(("ruled out", "why"), ((row.what, row.why) for row in ruled_out(document)))

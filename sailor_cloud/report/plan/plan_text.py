@@ -2,22 +2,294 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Console, Group, RenderableType
+from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.report.decision.choices import without_plan
+from sailor_cloud.model.document import CostKind, CostLine, PlanDocument, StageMemory, Status
+from sailor_cloud.report import text
+from sailor_cloud.report.decision.choices import (
+    BEST,
+    TITLE,
+    choices,
+    frontier_numbers,
+    frontier_rows,
+    usd_unit,
+    without_plan,
+)
 from sailor_cloud.report.decision.decision_rows import decision_report
-from sailor_cloud.report.plan.facts import Fact, assumptions, notes, outcome_facts, proof, request_facts
-from sailor_cloud.report.plan.money import price_rows
-from sailor_cloud.report.plan.ruled_out import ruled_out
+from sailor_cloud.report.plan.facts import (
+    Fact,
+    assumptions,
+    memory_rows,
+    notes,
+    outcome_facts,
+    proof,
+    request_facts,
+    ruled_out,
+)
+from sailor_cloud.report.plan.groups import GroupLine, group_lines, mark, pipeline_groups
+from sailor_cloud.report.plan.money import CostBranch, age_days, cost_tree, expected_usd, price_rows, worst_usd
 from sailor_cloud.report.tables import plain_table, print_report, rendered
-from sailor_cloud.report.terminal.groups_table import groups_table, recompute_key
-from sailor_cloud.report.terminal.money_table import money_table
-from sailor_cloud.report.terminal.others import alternatives_table, frontier_table, rejected_table
-from sailor_cloud.report.terminal.stages import memory_table, waits_table
+from sailor_cloud.units import pace_text
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+# Columns of a bar, and on narrow terminals.
+_WIDE, _NARROW, _WIDE_FROM = 24, 10, 72
+
+
+def bar_width(terminal_width: int) -> int:
+    return _WIDE if terminal_width >= _WIDE_FROM else _NARROW
+
+
+def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
+    """Return a bar that fills `share` of `width` columns; more than the whole is cut, anything above 0 is visible."""
+    share = min(1.0, max(0.0, share))
+    if ascii_only:
+        full = max(round(share * width), 1 if share else 0)
+        return "#" * full + "." * (width - full)
+    eighths = max(math.floor(share * width * 8), 1 if share else 0)
+    full, rest = divmod(eighths, 8)
+    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return drawn + "·" * (width - len(drawn))
+
+
+# Below this many columns, zone, nodes and market share one column on two lines.
+WIDE = 110
+# Below this many, so do stage and layers, and the age of prices stands with the cost of the run alone.
+NARROW = 72
+
+
+def groups_table(document: PlanDocument, *, width: int) -> Table:
+    shape: tuple[str, ...]
+    numbers: tuple[str, ...]
+    if width >= WIDE:
+        shape, numbers = ("stage", "layers", "devices", "zone", "nodes", "market"), ("USD/h", "used", "age")
+    elif width >= NARROW:
+        shape, numbers = ("stage", "layers", "devices", "zone, nodes, market"), ("USD/h", "used", "age")
+    else:
+        shape, numbers = ("stage", "devices", "where"), ("USD/h", "used")
+    rows = [
+        {
+            "pipelines": line.pipelines,
+            "stage": line.stage if width >= NARROW or not line.layers else f"{line.stage}: {line.layers}",
+            "layers": line.layers,
+            "devices": line.devices if width >= NARROW else line.devices.replace(", ", ",\n"),
+            "zone": line.zone,
+            "nodes": line.nodes,
+            "market": line.market,
+            "zone, nodes, market": _place(line),
+            "where": _place(line),
+            "USD/h": line.usd_per_hour,
+            "used": line.quota,
+            "age": line.age,
+        }
+        for line in group_lines(document, short=True)
+    ]
+    # Columns that say nothing, as those of prices where none is known, are left out.
+    headings = [name for name in ("pipelines", *shape, *numbers) if any(cells[name] for cells in rows)]
+    table = plain_table(*headings, numbers=numbers, gap=2 if width >= WIDE else 1)
+    for cells in rows:
+        table.add_row(*(cells[heading] for heading in headings))
+    return table
+
+
+def recompute_key(document: PlanDocument) -> tuple[str, ...]:
+    """Return what the letters beside layers stand for, of those that there are."""
+    met = {row.recompute for group in pipeline_groups(document) for row in group.stages}
+    told = {
+        "(h)": "half of the activations are recomputed in the backward pass",
+        "(a)": "attention is recomputed in the backward pass",
+        "(r)": "activations are recomputed in the backward pass",
+    }
+    letters = {mark(document, kind)[1].strip() for kind in met}
+    return tuple(f"{letter} {line}" for letter, line in told.items() if letter in letters)
+
+
+def _place(line: GroupLine) -> str:
+    return f"{line.zone}\n{line.nodes} {line.market}" if line.zone else line.nodes
+
+
+# Kinds whose lines are always shown; of the others only the sum, unless details are asked for.
+OPEN_KINDS = (CostKind.COMPUTE, CostKind.EGRESS)
+
+
+def money_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> Table:
+    cost = document.cost
+    assert cost is not None
+    whole = expected_usd(cost)
+    span = "cost of the run" if cost.total_usd is not None else "cost of one hour"
+    table = plain_table(span, "expected", "worst case", "from", numbers=("expected", "worst case"))
+    for branch in cost_tree(cost):
+        opened = details or branch.kind in OPEN_KINDS
+        table.add_row(
+            f"[bold]{branch.title}[/]",
+            f"[bold]{text.usd_beside(branch.usd, whole)}[/]",
+            text.usd_beside(branch.worst_usd, whole),
+            "" if opened else _marked(_summary(document, branch)),
+        )
+        if opened:
+            _add_lines(table, document, branch, details=details, ascii_only=ascii_only)
+    table.add_row(
+        "[bold]total[/]",
+        f"[bold]{text.usd_beside(whole, whole)}[/]",
+        f"[bold]{text.usd_beside(worst_usd(cost), whole)}[/]",
+        "USD",
+    )
+    return table
+
+
+def _add_lines(table: Table, document: PlanDocument, branch: CostBranch, *, details: bool, ascii_only: bool) -> None:
+    assert document.cost is not None
+    whole = expected_usd(document.cost)
+    middle, end = ("|-", "`-") if ascii_only else ("├─", "└─")
+    for place, line in enumerate(branch.lines):
+        mark = end if place == len(branch.lines) - 1 else middle
+        table.add_row(
+            _hanging(mark, line.what),
+            text.usd_beside(line.usd, whole),
+            text.usd_beside(line.worst_usd, whole),
+            _marked(_origin(document, line, details=details)),
+        )
+
+
+def _marked(origin: str) -> str:
+    """Return text as markup in which a stale price stands out."""
+    return escape(origin).replace(" STALE", " [yellow]STALE[/]")
+
+
+def _hanging(mark: str, what: str) -> Table:
+    """Return a line whose continuation stands under its text, not under its mark."""
+    cell = Table.grid(padding=(0, 1, 0, 0))
+    cell.add_column(no_wrap=True)
+    cell.add_column(overflow="fold")
+    cell.add_row(mark, escape(what))
+    return cell
+
+
+def _origin(document: PlanDocument, line: CostLine, *, details: bool) -> str:
+    amount = f"{text.measure(line.quantity, line.unit)} at {text.usd(line.usd_per_unit)}"
+    stale = " STALE" if line.stale else ""
+    if details:
+        return f"{amount}; {line.price_source}, {line.price_as_of.isoformat()}{stale}"
+    return f"{amount}, {age_days(document, line.price_as_of)} d old{stale}"
+
+
+def _summary(document: PlanDocument, branch: CostBranch) -> str:
+    if len(branch.lines) == 1:
+        return _origin(document, branch.lines[0], details=False)
+    oldest = max(age_days(document, line.price_as_of) for line in branch.lines)
+    return f"{len(branch.lines)} lines, up to {oldest} d old" + (" STALE" if branch.stale else "")
+
+
+LARGEST_PARTS = 3
+# From this share on, memory is called tight by its colour.
+TIGHT = 0.9
+# Columns that their list needs.
+LARGEST_WIDTH = 48
+
+
+def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, width: int) -> Table:
+    """Return peak memory per device of each stage against what the device holds."""
+    rows = memory_rows(document)
+    bases = {row.basis for row in rows}
+    columns = bar_width(width - LARGEST_WIDTH if details else width)
+    # Over the bars, whose heading would be empty.
+    basis = "" if len(bases) > 1 else "".join(bases)
+    basis = basis if len(basis) <= columns else basis.replace(" ", "\n")
+    headings = ("memory of", basis, "peak", "of limit", *(("largest parts",) if details else ()))
+    table = plain_table(*headings, numbers=(basis, "peak", "of limit"))
+    for row in rows:
+        cells: list[str | Text] = [
+            row.label if basis else f"{row.label}, {row.basis}",
+            Text(bar(row.share, columns, ascii_only=ascii_only), style=_warmth(row.share)),
+            text.size(row.memory.total_bytes),
+            f"{text.share(row.share)} of {text.size(row.memory.limit_bytes)}",
+        ]
+        style = "red" if row.share > 1 else None
+        table.add_row(*cells, *([_largest(row.memory)] if details else []), style=style)
+    return table
+
+
+def _warmth(share: float) -> str:
+    return "red" if share > 1 else "yellow" if share > TIGHT else "green"
+
+
+def waits_table(document: PlanDocument, *, ascii_only: bool, width: int) -> Table:
+    """Return where the iteration of the busiest stage goes."""
+    assert document.prediction is not None
+    waits = document.prediction.waits
+    table = plain_table("iteration", "", "time", "share", numbers=("", "time", "share"))
+    parts = (
+        ("compute", waits.compute_s),
+        ("transfer", waits.transfer_s),
+        ("bubble", waits.bubble_s),
+        ("all-reduces", waits.sync_s),
+    )
+    whole = sum(spent for _, spent in parts)
+    for name, spent in parts:
+        share = spent / whole if whole else 0.0
+        table.add_row(name, bar(share, bar_width(width), ascii_only=ascii_only), text.seconds(spent), text.share(share))
+    return table
+
+
+def _largest(row: StageMemory) -> str:
+    largest = sorted(row.parts.items(), key=lambda part: -part[1])[:LARGEST_PARTS]
+    return ", ".join(f"{name} {text.size(part)}" for name, part in largest)
+
+
+REJECTED_SHOWN = 5
+
+
+def alternatives_table(document: PlanDocument, *, width: int) -> Table:
+    """Return the other plans; on a narrow terminal without their iteration's time and their price per hour."""
+    wide = width >= NARROW
+    numbers: tuple[str, ...] = ("iteration", "per iteration", "USD/h") if wide else ("per iteration",)
+    numbers = (*numbers, usd_unit(document), "more USD")
+    table = plain_table("instead", *numbers, "", numbers=numbers, gap=2 if wide else 1)
+    for other in choices(document):
+        if other.chosen:
+            continue
+        table.add_row(
+            other.label,
+            *((text.seconds(other.iteration_s),) if wide else ()),
+            pace_text(1.0 + other.slower),
+            *((text.usd(other.usd_per_hour),) if wide else ()),
+            text.usd(other.usd),
+            text.signed_usd_beside(other.extra_usd, other.usd),
+            other.verdict,
+        )
+    for row in without_plan(document):
+        table.add_row(row.what, *("-" for _ in numbers), row.why)
+    return table
+
+
+def frontier_table(document: PlanDocument, *, width: int) -> Table:
+    """Return the plans from the fastest to the cheapest; on a narrow terminal without their zones."""
+    numbers, zones = frontier_numbers(document), ("",) if width >= NARROW else ()
+    table = plain_table(TITLE, *zones, *numbers, BEST, numbers=numbers, gap=2 if width >= NARROW else 1)
+    for devices, zone, *rest in frontier_rows(document):
+        table.add_row(devices, *(zone for _ in zones), *rest)
+    return table
+
+
+def rejected_table(document: PlanDocument, *, details: bool) -> Table:
+    table = plain_table("ruled out", "why")
+    found = ruled_out(document)
+    shown = found if details else found[:REJECTED_SHOWN]
+    for row in shown:
+        table.add_row(row.what, row.why)
+    hidden = len(found) - len(shown)
+    if hidden:
+        table.add_row(f"and {hidden} more", "see --details")
+    return table
+
 
 _COLOURS = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBLE: "bold red", Status.GIVEN: "cyan"}
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from sailor_cloud.errors import SailorError
-from sailor_cloud.report.html.echart import script
+from sailor_cloud.report.html.charts import script
 
 LOOPBACK = "127.0.0.1"
 

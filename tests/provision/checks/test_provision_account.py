@@ -30,7 +30,7 @@ from sailor_cloud.provision.checks.before_buying import check_before_taking_over
 from sailor_cloud.provision.providers.aws import account as aws_account
 from sailor_cloud.provision.providers.gcp import account as gcp_account
 from sailor_cloud.provision.rendering.root import placed_nodes
-from sailor_cloud.report.run.bill_text import bill_report
+from sailor_cloud.report.run.cost_text import bill_report
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

@@ -1,0 +1,404 @@
+"""The charts of the HTML report. The bundled ECharts draws them; where scripts are blocked, the tables stand alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from sailor_cloud.model.document import FrontierPoint, PlanDocument
+from sailor_cloud.report import text
+from sailor_cloud.report.decision.choices import Choice, choices, usd_unit
+from sailor_cloud.report.html.markup import Markup, element
+from sailor_cloud.report.plan.facts import memory_rows
+from sailor_cloud.report.plan.groups import pipeline_groups
+from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd
+from sailor_cloud.simulator import TimelineSpan
+from sailor_cloud.units import GIB, MIB, SECONDS_PER_HOUR, pace_text, signed_usd_text
+
+# What is between points and the edge of a chart, and how a chart is zoomed: with the wheel, or by dragging the bar.
+_GRID = {"left": 24, "right": 24, "top": 56, "bottom": 44, "containLabel": True}
+_THINNEST, _THICKEST = 1.5, 8.0
+_LEGEND = {"top": 0, "left": 0, "type": "scroll"}
+
+
+def echart(title: str, option: dict[str, Any], *, height: int, canvas: bool = False) -> Markup:
+    """Return the place of a chart. `option` is ECharts'; data items may have a `tip` of several lines.
+
+    Colours are names of the page's own, as in `var(--c1)`. `canvas`: for charts of thousands of shapes, which would
+    each be an element of the page otherwise.
+    """
+    shown = {"grid": _GRID, "legend": _LEGEND, "tooltip": {"trigger": "item", "confine": True}, **option}
+    content = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
+    return element(
+        "div",
+        class_="echart",
+        role="img",
+        aria_label=title,
+        data_option=content,
+        data_renderer="canvas" if canvas else None,
+        style=f"height: {height}px",
+    )
+
+
+def arcs(lines: Sequence[dict[str, Any]], *, on: str, curveness: float, named: bool = True) -> list[dict[str, Any]]:
+    """Return the series of arcs between places, as wide as their `share` of the busiest, which is 0 to 1."""
+    return [
+        {
+            "type": "lines",
+            "coordinateSystem": on,
+            "color": "var(--c2)",
+            "lineStyle": {
+                "curveness": curveness,
+                "opacity": 0.75,
+                "width": _THINNEST + (_THICKEST - _THINNEST) * share,
+            },
+            "label": {"show": named, "position": "middle", "formatter": "{b}"},
+            "labelLayout": {"moveOverlap": "shiftY"},
+            "emphasis": {"lineStyle": {"opacity": 1}},
+            "data": [{key: value for key, value in line.items() if key != "share"}],
+        }
+        for line in lines
+        for share in (float(line["share"]),)
+    ]
+
+
+def points_option(series: Sequence[dict[str, Any]], *, across: str, up: str, from_zero: bool = False) -> dict[str, Any]:
+    """Return the option of a chart of points that can be zoomed; `across` and `up` are the titles of its axes."""
+    axis = {"type": "value", "scale": not from_zero, "boundaryGap": ["8%", "12%"], "nameLocation": "middle"}
+    return {
+        "xAxis": {**axis, "name": across, "nameGap": 28},
+        "yAxis": {**axis, "name": up, "nameLocation": "end", "nameTextStyle": {"align": "left"}},
+        "dataZoom": [{"type": "inside"}, {"type": "inside", "orient": "vertical"}],
+        "series": list(series),
+    }
+
+
+def script() -> Markup:
+    """Return the library and what draws the charts of a page with it."""
+    library = files("sailor_cloud.report.html.vendor").joinpath("echarts.min.js").read_text(encoding="utf-8")
+    own = files("sailor_cloud.report.html").joinpath("charts.js").read_text(encoding="utf-8")
+    return Markup(f"<script>{library}</script><script>{own}</script>")
+
+
+MONEY_TITLE = "Cost by kind, expected and worst case"
+
+
+def money_chart(document: PlanDocument) -> Markup:
+    cost = document.cost
+    assert cost is not None
+    branches, whole = cost_tree(cost), expected_usd(cost)
+    bar = {"type": "bar", "barWidth": "60%"}
+    outline = {"color": "transparent", "borderColor": "var(--c1)", "borderType": "dashed", "borderWidth": 1.5}
+    named = {"show": True, "position": "right", "formatter": "{b}"}
+    expected = [{"value": branch.usd, "tip": _money_tip(branch)} for branch in branches]
+    worst = [
+        {"value": branch.worst_usd, "tip": _money_tip(branch), "name": _named(branch, whole)} for branch in branches
+    ]
+    option = {
+        "yAxis": {"type": "category", "inverse": True, "data": [branch.title for branch in branches]},
+        "xAxis": {
+            "type": "value",
+            "name": "USD",
+            "nameLocation": "middle",
+            "nameGap": 28,
+            "axisLabel": {"hideOverlap": True},
+        },
+        "grid": {"left": 24, "right": 190, "top": 40, "bottom": 40, "containLabel": True},
+        "series": [
+            {**bar, "name": "expected", "data": expected, "color": "var(--c1)"},
+            {
+                **bar,
+                "name": "worst case",
+                "data": worst,
+                "barGap": "-100%",
+                "color": "var(--c1)",
+                "itemStyle": outline,
+                "label": named,
+            },
+        ],
+    }
+    return echart(MONEY_TITLE, option, height=90 + 32 * len(branches))
+
+
+def _money_tip(branch: CostBranch) -> str:
+    first = f"{branch.title}: {text.usd(branch.usd)} USD, worst case {text.usd(branch.worst_usd)} USD"
+    return "\n".join([first, *(f"{text.usd(entry.usd)}  {entry.what}" for entry in branch.lines)])
+
+
+def _named(branch: CostBranch, whole: float) -> str:
+    share = f" ({text.share(branch.usd / whole)})" if whole else ""
+    expected, worst = text.usd_beside(branch.usd, whole), text.usd_beside(branch.worst_usd, whole)
+    return f"{expected}{share}" if expected == worst else f"{expected}{share}, at worst {worst}"
+
+
+FRONTIER_TITLE = "Cost against time of the chosen plan and its alternatives"
+# Points of the frontier are drawn up to so many times the shortest iteration.
+FRONTIER_SPAN = 12.0
+
+
+def frontier_chart(document: PlanDocument) -> Markup:
+    """Draw training time (or seconds of an iteration) against USD; nothing where there is one plan alone."""
+    found = choices(document)
+    unit, factor = _time_unit(document, found)
+    nearby = _nearby(document, found)
+    chosen = [_point(document, choice, factor) for choice in found if choice.chosen]
+    others = [_point(document, choice, factor) for choice in found if not choice.chosen]
+    picked = [] if document.decision is None else [each for each in document.decision.choices if not each.chosen]
+    best = [_small(document, point, factor) for point in nearby if point.cheapest]
+    hourly = [_small(document, point, factor) for point in nearby if not point.cheapest]
+    choose = [
+        {
+            "value": [each.iteration_s * factor, each.usd],
+            "name": " and ".join(pick.value for pick in each.picks),
+            "tip": f"{' and '.join(pick.value for pick in each.picks)}\n{each.why}",
+        }
+        for each in picked
+    ]
+    if len(chosen) + len(others) + len(best) + len(hourly) + len(choose) < 2:
+        return Markup("")
+    # Nothing is drawn above and to the right of a point of the frontier: its line falls.
+    label = {"show": True, "position": "right", "formatter": "{b}"}
+    above = {"labelLayout": {"dy": -10}}
+    series: list[dict[str, Any]] = [
+        {
+            "name": "Pareto frontier",
+            "type": "line",
+            "step": "end",
+            "data": best,
+            "symbol": "circle",
+            "symbolSize": 7,
+            "lineStyle": {"type": "dashed", "width": 1.5},
+            "color": "var(--accent)",
+        },
+        _dots("frontier per hour", hourly, 5, "var(--muted)"),
+        _dots("alternative", others, 11, "var(--c2)", label=label, **above),
+        _dots("other choice", choose, 14, "var(--c3)", label=label, **above),
+        {
+            **_dots("chosen", chosen, 17, "var(--accent)", label={**label, "fontWeight": "bold"}, **above),
+            **_limits(document, factor),
+        },
+    ]
+    return echart(
+        FRONTIER_TITLE,
+        points_option([each for each in series if each["data"]], across=unit, up=usd_unit(document)),
+        height=430,
+    )
+
+
+def _dots(name: str, data: list[dict[str, Any]], size: int, colour: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": "scatter", "data": data, "symbolSize": size, "color": colour, **more}
+
+
+def _time_unit(document: PlanDocument, found: Sequence[Choice]) -> tuple[str, float]:
+    """Return the axis title and what turns seconds of an iteration into its unit."""
+    steps = document.job.training.steps
+    if steps is None:
+        return "seconds of an iteration", 1.0
+    longest = max(choice.iteration_s for choice in found) * steps
+    if longest >= 2 * SECONDS_PER_HOUR:
+        return "hours of training", steps / SECONDS_PER_HOUR
+    if longest >= 120:
+        return "minutes of training", steps / 60.0
+    return "seconds of training", float(steps)
+
+
+def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
+    """Return the lines of budget and deadline; ECharts leaves out what is outside the axes."""
+    given, steps = document.constraints, document.job.training.steps
+    lines: list[dict[str, Any]] = []
+    if steps and given.budget_usd is not None:
+        # At the end of the line it would lie outside the chart.
+        lines.append({"yAxis": given.budget_usd, "name": "budget", "label": {"position": "insideEndTop"}})
+    if steps and given.deadline is not None:
+        lines.append({"xAxis": given.deadline / steps * factor, "name": "deadline"})
+    style = {
+        "symbol": "none",
+        "silent": True,
+        "lineStyle": {"color": "var(--bad)"},
+        "label": {"formatter": "{b}", "color": "var(--bad)"},
+    }
+    return {"markLine": {**style, "data": lines}} if lines else {}
+
+
+def _point(document: PlanDocument, choice: Choice, factor: float) -> dict[str, Any]:
+    return {
+        "value": [choice.iteration_s * factor, choice.usd],
+        "name": choice.label,
+        "tip": _frontier_tip(document, choice),
+    }
+
+
+def _small(document: PlanDocument, point: FrontierPoint, factor: float) -> dict[str, Any]:
+    devices = " + ".join(f"{count} {name}" for name, count in point.devices.items())
+    lines = [
+        f"{devices} in {', '.join(point.zones)}",
+        f"iteration {text.seconds(point.iteration_s)}",
+        f"{text.usd(point.usd)} {usd_unit(document)}, {text.usd(point.usd_per_hour)} USD/h",
+    ]
+    if not point.cheapest and point.nodes_usd_per_hour is not None:
+        lines.append(f"no faster plan has nodes for {text.usd(point.nodes_usd_per_hour)} USD/h or less")
+    return {"value": [point.iteration_s * factor, point.usd], "tip": "\n".join(lines)}
+
+
+def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
+    """Return the points of the frontier that are not so slow that they would press the others into a corner."""
+    longest = FRONTIER_SPAN * min(choice.iteration_s for choice in found)
+    return [point for point in document.frontier if point.iteration_s <= longest]
+
+
+def _frontier_tip(document: PlanDocument, choice: Choice) -> str:
+    offers = {offer.id: offer for offer in document.inputs.offers}
+    counts = Counter(node.offer for node in choice.plan.nodes)
+    machines = [
+        f"{count} x {offers[name].instance_type} {offers[name].market.value} in {offers[name].zone}"
+        if name in offers
+        else f"{count} x {name}"
+        for name, count in sorted(counts.items())
+    ]
+    return "\n".join(
+        [
+            choice.label,
+            f"iteration {text.seconds(choice.iteration_s)} ({pace_text(1.0 + choice.slower)})",
+            f"{text.usd(choice.usd)} {usd_unit(document)} ({signed_usd_text(choice.extra_usd)}), "
+            f"{text.usd(choice.usd_per_hour)} USD/h",
+            *machines,
+            choice.verdict,
+        ]
+    )
+
+
+SCHEDULE_TITLE = "Schedule of one iteration"
+
+# Kinds later in the list cover earlier ones: of what goes over the network, what no computation hides is seen.
+_KINDS = {
+    "transfer": ("c2", ("receive_activation", "receive_gradient", "send_activation", "send_gradient")),
+    "all-reduce or gather": ("c5", ("sync", "gather")),
+    "forward": ("c1", ("forward",)),
+    "backward": ("c3", ("backward", "weight_gradients")),
+    "optimizer": ("c4", ("update",)),
+}
+
+
+def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
+    """Draw one pipeline of each group; where a stage does nothing, its row shows the bubble."""
+    assert document.plan is not None
+    places = {pipeline.id: place for place, pipeline in enumerate(document.plan.pipelines)}
+    stages = [(group, stage) for group in pipeline_groups(document) for stage in group.stages]
+    rows = {(places[group.pipelines[0]], stage.index): row for row, (group, stage) in enumerate(stages)}
+    shown = [span for span in timeline if (span.pipeline, span.stage) in rows]
+    if not shown:
+        return Markup("")
+    end_s = max(span.end_s for span in timeline)
+    busy = [0.0] * len(stages)
+    for span in shown:
+        busy[rows[span.pipeline, span.stage]] += span.end_s - span.start_s
+    waits = [f"waiting: {text.seconds(max(0.0, end_s - each))} of {text.seconds(end_s)}" for each in busy]
+    # `spans` is charts.js's: rows of (row, start, end, what it shows where it is pointed at).
+    series: list[dict[str, Any]] = [
+        {
+            "name": "bubble",
+            "type": "spans",
+            "color": "var(--line)",
+            "data": [
+                [row, 0.0, end_s, f"{waits[row]}\n{stage.hardware.zone}"] for row, (_, stage) in enumerate(stages)
+            ],
+        }
+    ]
+    for name, (colour, kinds) in _KINDS.items():
+        data = [
+            [rows[span.pipeline, span.stage], _rounded(span.start_s), _rounded(span.end_s), _what(span)]
+            for span in shown
+            if span.what in kinds
+        ]
+        series.append({"name": name, "type": "spans", "color": f"var(--{colour})", "data": data})
+    option = {
+        "yAxis": {
+            "type": "category",
+            "inverse": True,
+            "axisTick": {"show": False},
+            "data": [
+                f"{text.ranges(group.pipelines)} / stage {stage.index}, {stage.hardware.accelerator}"
+                for group, stage in stages
+            ],
+        },
+        "xAxis": {
+            "type": "value",
+            "name": "seconds",
+            "nameLocation": "middle",
+            "nameGap": 28,
+            "max": end_s,
+            "axisLabel": {"showMaxLabel": False},
+        },
+        "dataZoom": [{"type": "inside", "filterMode": "weakFilter"}],
+        "series": series,
+    }
+    return echart(SCHEDULE_TITLE, option, height=100 + 26 * len(stages), canvas=True)
+
+
+def _what(span: TimelineSpan) -> str:
+    name = "all-reduce" if span.what == "sync" else span.what.replace("_", " ")
+    if span.microbatch is None:
+        return name
+    chunk = "" if span.chunk is None else f", range {span.chunk + 1}"
+    return f"{name} of microbatch {span.microbatch}{chunk}"
+
+
+def _rounded(at_s: float) -> float:
+    return float(f"{at_s:.6g}")
+
+
+MEMORY_TITLE = "Memory of each stage against its limit"
+
+
+def memory_chart(document: PlanDocument) -> Markup:
+    rows = memory_rows(document)
+    names = list(dict.fromkeys(part for row in rows for part in row.memory.parts))
+    largest = max(max(row.memory.limit_bytes, row.memory.total_bytes) for row in rows)
+    unit, unit_name = (GIB, "GiB") if largest >= GIB else (MIB, "MiB")
+    series: list[dict[str, object]] = [
+        {
+            "name": name,
+            "type": "bar",
+            "stack": "parts",
+            "barWidth": "55%",
+            "color": f"var(--c{place % 8 + 1})",
+            "data": [
+                {
+                    "value": row.memory.parts.get(name, 0) / unit,
+                    "tip": f"{row.label}\n{name}: {text.size(row.memory.parts.get(name, 0))} of "
+                    f"{text.size(row.memory.total_bytes)}\nlimit {text.size(row.memory.limit_bytes)}",
+                }
+                for row in rows
+            ],
+        }
+        for place, name in enumerate(names)
+    ]
+    limits = [
+        {
+            "value": [row.memory.limit_bytes / unit, place],
+            "name": text.share(row.share),
+            "tip": f"{row.label}\nlimit {text.size(row.memory.limit_bytes)}, {text.share(row.share)} used",
+        }
+        for place, row in enumerate(rows)
+    ]
+    series.append(
+        {
+            "name": "limit",
+            "type": "scatter",
+            "symbol": "rect",
+            "symbolSize": [3, 22],
+            "color": "var(--bad)",
+            "data": limits,
+            "label": {"show": True, "position": "right", "formatter": "{b}"},
+        }
+    )
+    option = {
+        "yAxis": {"type": "category", "inverse": True, "data": [row.label for row in rows]},
+        "xAxis": {"type": "value", "name": unit_name, "nameLocation": "middle", "nameGap": 28},
+        "grid": {"left": 24, "right": 64, "top": 40, "bottom": 40, "containLabel": True},
+        "series": series,
+    }
+    return echart(MEMORY_TITLE, option, height=90 + 32 * len(rows))
