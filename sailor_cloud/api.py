@@ -83,7 +83,7 @@ def plan(
     Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
     `base` is the folder against which paths in the job are resolved, by default that of the job file. `profiles`,
     `network` and `pricing` are folders whose files go before the shipped ones. Raises RequestError for a job that
-    names things nobody knows, DataError where prices or profiles are missing. Infeasible is a status, not an error.
+    names unknown things, DataError where prices or profiles are missing. Infeasible is a status, not an error.
     """
     clock = clock or SystemClock()
     started_s = clock.monotonic_s()
@@ -149,7 +149,7 @@ def offers(
 ) -> Rows[Offer]:
     """Return the offers that meet every condition given, at the price that plans count, sorted by id.
 
-    Raises RequestError for a provider or market that nobody knows.
+    Raises RequestError for an unknown provider or market.
     """
     from sailor_cloud import catalog
     from sailor_cloud.model.offer import Market, Provider
@@ -268,7 +268,7 @@ def compare(
     """Plan a job by our search and by published planners, all judged by our simulator.
 
     Without names all `strategies` are asked. Each searches once: its own cost model chooses, with `oracle` our
-    simulator as well. `options` are those of `plan`. Raises RequestError for a strategy that nobody knows.
+    simulator as well. `options` are those of `plan`. Raises RequestError for an unknown strategy.
     """
     from time import process_time
 
@@ -603,10 +603,10 @@ def up(
     does. `checked` skips this for a caller that has called `check_before_buying`, which also tells what the buyer
     should know.
 
-    Without `fallback` no other plan replaces it: lost nodes are replaced by equal ones, and where nodes can't be
-    had the run ends. With `replan_slow_links` a better plan replaces it once links are found more than 30 % below
-    their profile. Without `allow_doubtful` a plan that replaces it buys at no doubtful price. `ssh_from` is the
-    address, as CIDR, from which nodes on a cloud let SSH in.
+    Without `fallback` no other plan replaces it: lost nodes are replaced by equal ones, and the run
+    ends if nodes are unavailable. With `replan_slow_links` a better plan replaces it once links are measured more than
+    30 % below their profile. Without `allow_doubtful` a plan that replaces it buys at no doubtful price. `ssh_from` is
+    the address, as CIDR, from which nodes on a cloud let SSH in.
 
     `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
     function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the

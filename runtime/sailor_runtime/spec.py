@@ -99,8 +99,8 @@ class DataSpec:
 class CheckpointSpec:
     """`directory` is a path or a URL (gs://, s3://), reachable from every node under the same name.
 
-    `saved_step` is the newest step that the run is known to have saved there, 0 for none: where nothing is found all
-    the same, training does not begin again.
+    `saved_step` is the newest step that the run is known to have saved there, 0 for none: if nothing is found
+    there, training does not begin again.
     """
 
     directory: str

@@ -26,7 +26,7 @@ class SortKey(StrEnum):
 class Listed:
     """An offer and how it compares; `usd_per_pflops_hour` is per dense peak PFLOP/s, None without such a rate.
 
-    `interruptions` is None for on-demand and where the provider does not tell.
+    `interruptions` is None for on-demand and where the provider does not report it.
     """
 
     offer: Offer

@@ -63,7 +63,7 @@ class LaunchOptions:
     most_retries: int = 3
     # Lost nodes and stockouts after which a run gives up.
     most_recoveries: int = 100
-    # Whether another plan may replace one whose nodes can't be had.
+    # Whether another plan may replace one whose nodes are unavailable.
     fallback: bool = True
     # Whether links that are found far below their profile are a reason to plan again.
     replan_slow_links: bool = False

@@ -205,7 +205,7 @@ def _comparisons(
 
 
 def _share_done(document: PlanDocument, recorded: tuple[Leg, ...]) -> float:
-    """Return the share of the job's steps that was reached; 1 where nobody knows how many there are."""
+    """Return the share of the job's steps that was reached; 1 if their number is unknown."""
     steps = document.job.training.steps
     return min(1.0, max((leg.monitor.step for leg in recorded), default=0) / steps) if steps else 1.0
 

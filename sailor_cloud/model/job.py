@@ -511,14 +511,12 @@ class Job(_Part):
         if self.constraints.probability is not None and self.training.steps is None:
             raise ValueError("constraints.probability needs training.steps: without an end nothing ends in time")
         if self.constraints.probability is not None and self.model is None:
-            raise ValueError(
-                "constraints.probability needs a model: without one nobody knows what may happen meanwhile"
-            )
+            raise ValueError("constraints.probability needs a model: without one the risk of a run is unknown")
         return self
 
     @property
     def iteration_s(self) -> float | None:
-        """The stated seconds per step of a command without a model; None where nobody knows them."""
+        """The stated seconds per step of a command without a model; None if unknown."""
         return 1.0 / self.throughput if isinstance(self.throughput, float) else None
 
 

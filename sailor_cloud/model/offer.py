@@ -140,7 +140,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One instance type with its accelerators in one zone; where it is no offer, nobody knows a price.
+    """One instance type with its accelerators in one zone; where it is no offer, its price is unknown.
 
     `id` names it inside a PlanDocument and is never taken apart.
     """

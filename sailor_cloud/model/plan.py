@@ -36,7 +36,7 @@ class Recompute(Enum):
 class PipelineSchedule(StrEnum):
     """The order of passes in pipelines of several stages.
 
-    `zero-bubble` (ZB-H1) halves backward passes: the gradient of a stage's input goes on at once, and those of its
+    `zero-bubble` (ZB-H1) halves backward passes: the gradient of a stage's input is sent at once, and those of its
     weights are computed where the stage would wait. `interleaved` lets each stage take turns with several ranges of
     layers, so that less is waited for at the begin and the end of an iteration, and more is sent.
     """

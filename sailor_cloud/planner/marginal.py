@@ -43,7 +43,7 @@ _LIMITS = {
 class Gain:
     """What a change brings: the goal's value before and after it (larger is better for throughput only).
 
-    `after` is None where the changed job was infeasible all the same; `text` says it in words.
+    `after` is None where the changed job was infeasible anyway; `text` says it in words.
     """
 
     change: str
@@ -70,12 +70,12 @@ def gains(
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
-    space: that of the job; with it, other limits on the same plans are searched without building it anew. `progress`
+    space: that of the job; with it, other limits on the same plans are searched without building it again. `progress`
     gets before each search how many are done, of how many; `found` gets each gain as it comes. After the `deadline`,
     what is left is not searched.
 
-    Small spaces are searched as a whole. In large ones a local search goes on from the plan and from homogeneous plans,
-    so that a gain may be larger than what is shown.
+    Small spaces are searched as a whole. In large ones a local search starts at the plan and at homogeneous plans, so
+    that a gain may be larger than what is shown.
     """
     effort, deadline = NORMAL, deadline or Deadline()
     searched = Searched(effort=effort)

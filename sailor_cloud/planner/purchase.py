@@ -312,10 +312,10 @@ def _why(job: Job, entry: int, candidates: Candidates, refused: Callable[[Offer]
             told.append(f"every offer of {name} was refused lately or has ended")
         elif not any(count % size == 0 for size in sizes):
             nodes = " or ".join(map(str, sizes))
-            told.append(f"{count} {name} can't be had in equal nodes, which carry {nodes}")
+            told.append(f"{count} {name} don't divide into equal nodes, which carry {nodes}")
         elif not any(count % pool.devices == 0 and count // pool.devices <= pool.max_nodes for pool in free):
             told.append(f"{count} {name} are more than a quota or max_nodes allows")
-    reason = "; ".join(told) or "its accelerators can't be had in one zone"
+    reason = "; ".join(told) or "its accelerators are not sold in one zone"
     message = f"resources[{entry}] ({', '.join(job.resources[entry].zones)}): {reason}"
     return Infeasibility(constraint="resources", limit=None, needed=None, unit="", message=message)
 

@@ -177,7 +177,7 @@ def _alike(space: Space) -> Space | None:
 
 
 def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
-    """Return what tells the progress of one of several searches; how many there will be nobody knows."""
+    """Return what tells the progress of one of several searches; their number is unknown."""
     return lambda share: tell(1.0 - 0.5**step + 0.5 ** (step + 1) * share)
 
 

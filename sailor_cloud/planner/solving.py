@@ -193,7 +193,7 @@ def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Ans
     """Return the best plans of an answer with whole optimizers as they are with ZeRO-1, with the bound of all such.
 
     The room that ZeRO-1 makes lets pipelines stand on fewer devices, or compute less again. So groups of equal
-    pipelines are searched anew.
+    pipelines are searched again.
     """
     assessor = Assessor(space, target)
     # One pipeline has nobody to share with.

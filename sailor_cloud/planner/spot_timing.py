@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-# A change-over, the time from an order until training goes on, is so many ticks long; the trace is read once a tick.
+# A change-over, the time from an order until training continues, is so many ticks long; the trace is read once a tick.
 TICKS_PER_CHANGE_OVER = 4
 IDLE, ON_DEMAND = -2, -1
 # The share of the slack that one absence may use up, beyond a reserve in change-overs that is kept for losses to come.

@@ -1,6 +1,6 @@
 """Holds a plan that somebody gives against the job and against what is known here: a plan file is input, not truth.
 
-Everything that money or safety hangs on is worked out again: which offers the job allows, at which prices, how long an
+Everything that money or safety hangs on is computed again: which offers the job allows, at which prices, how long an
 iteration takes, what it costs, whether limits are kept, how long nodes may live. What the file says of other plans and
 of how good this one is, only another search could confirm; it is left out.
 """
@@ -40,7 +40,7 @@ _OF_THE_DAY = ("usd_per_hour", "as_of_from", "as_of_to", "source", "confidence",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The plan with all figures worked out again, and in words what differs from those it came with."""
+    """The plan with all figures computed again, and in words what differs from those it came with."""
 
     document: PlanDocument
     differences: tuple[str, ...]

@@ -23,7 +23,7 @@ from sailor_cloud.simulator.engines import SAILOR
 class CloudTraffic:
     """What both payers together ask for 10**9 bytes from one zone of a plan to one on another cloud.
 
-    `usd_per_gb`, `source` and `as_of` are None where nobody knows the price.
+    `usd_per_gb`, `source` and `as_of` are None if the price is unknown.
     """
 
     src_zone: str

@@ -30,7 +30,7 @@ class LiveResource:
     `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
     `owner` and `expires` are what its tags say of the run. `network` is what contains it on AWS; `ending`: it still
     exists, and nothing can be done with it any more. `ends`: when it will end by itself, where the cloud says that.
-    `silent`: why nobody knows whether it still runs, such as a machine that does not answer; nobody can end it either.
+    `silent`: why it is unknown whether it still runs, such as a machine that does not answer; nobody can end it either.
     """
 
     provider: str

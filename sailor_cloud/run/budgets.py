@@ -318,7 +318,7 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
 
 
 def most_usd(document: PlanDocument) -> float | None:
-    """Return what a run of a plan may cost at most: its budget, else its worst case; None where nobody knows."""
+    """Return what a run of a plan may cost at most: its budget, else its worst case; None if unknown."""
     if document.constraints.budget_usd is not None:
         return document.constraints.budget_usd
     cost = document.cost

@@ -121,7 +121,7 @@ def test_nodes_on_a_cloud_never_stand_in_two_zones() -> None:
 def test_a_number_that_no_equal_nodes_have_is_named() -> None:
     found = bought(gcp("{A100-40: 7}, instance_types: [a2-highgpu-4g]"))
     assert found.infeasibility is not None
-    assert "7 A100-40 can't be had in equal nodes, which carry 4" in found.infeasibility.message
+    assert "7 A100-40 don't divide into equal nodes, which carry 4" in found.infeasibility.message
 
 
 def test_the_batch_is_shared_among_all_devices_to_the_last_sample() -> None:

@@ -39,7 +39,7 @@ LIMITED = {
 }
 # Of every base so many targets, and so many of them under a quota and a number of nodes.
 CASES, LIMITED_CASES = 170, 30
-# Every so many cases the bound is asked for anew, and one with wider limits is searched, too.
+# Every so many cases the bound is asked for again, and one with wider limits is searched, too.
 SPOT_CHECK = 4
 
 

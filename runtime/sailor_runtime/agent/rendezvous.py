@@ -26,7 +26,7 @@ FIRST_PORT, LAST_PORT = 29500, 29599
 JOIN_S = 900.0
 _RETRY_S = 0.2
 _WORD_S = 5.0
-# So many may be about to say their first word; of more, the one that has taken longest is turned away.
+# So many may be about to say their first word; of more, the slowest one is rejected.
 _MOST_HEARD = 256
 # Seconds until a peer that has lost its power is noticed: idle time, then so many probes with pauses between them.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))

@@ -61,7 +61,7 @@ class _Attempts:
 
 
 async def obtain(context: RunContext, document: PlanDocument) -> None:
-    """Make the nodes of a plan run and their agents answer; the plan may change on the way when nodes can't be had.
+    """Make the nodes of a plan run and their agents answer; the plan may change if nodes are unavailable.
 
     Sets the context's document and links. Raises ShortfallError, stopping.Stopped, or whatever keeps nodes away.
     """

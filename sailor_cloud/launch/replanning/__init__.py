@@ -1,1 +1,1 @@
-"""What to do when nodes are lost or can't be had: the job that is left, and the plans for it."""
+"""What to do when nodes are lost or unavailable: the remaining job, and the plans for it."""

@@ -33,7 +33,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Choices that could not be had; they are left alone until a moment."""
+    """Choices that were unavailable; they are not tried again until a given time."""
 
     choices: frozenset[Choice]
     until: datetime

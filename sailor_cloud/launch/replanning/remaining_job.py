@@ -57,7 +57,7 @@ class Devices:
 
 
 def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: bool, limits: bool = True) -> Job | None:
-    """Return the job that is left, or None where no devices can be had for it.
+    """Return the remaining job, or None if no devices are available for it.
 
     Devices of a blocked type count as far as they run already. Without `limits` the cheapest plan is asked for,
     whatever it costs. A plan for what is left keeps its limits as expected, with no probability asked for.

@@ -1,4 +1,4 @@
-"""What to do when nodes are gone or can't be had: replace them, plan again, or continue with the remaining nodes."""
+"""What to do when nodes are lost or unavailable: replace them, plan again, or continue with the remaining nodes."""
 
 from __future__ import annotations
 
@@ -466,7 +466,7 @@ def _option(
     moved_s, moved_usd = search.moving(document, situation.document) if search is not None and moves else (0.0, 0.0)
     seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
     steps = situation.left.steps or 0
-    # Of a command whose rate nobody knows, only what differs between the options counts.
+    # If the rate of a command is unknown, only what differs between the options counts.
     seconds += (document.iteration_s or 0.0) * steps
     paid_s = seconds + max(teardown_s(provider) for provider in providers)
     usd = _nodes_usd_per_hour(document) * paid_s / SECONDS_PER_HOUR

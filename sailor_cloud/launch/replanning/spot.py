@@ -116,7 +116,7 @@ class Outlook:
             return settled < math.inf and waited_s + way.wait_s <= longest_wait(slack_s, self.change_over_s)
         if not self.trains_on_demand:
             return settled < math.inf
-        # How long capacity has lasted nobody knows before it is bought; it was absent when it was last refused or lost.
+        # How long capacity has lasted is unknown before it is bought; it was absent when it was last refused or lost.
         since_s = min(self._found_absent_s(pool) for pool in way.pools)
         return since_s >= settled * self.change_over_s
 

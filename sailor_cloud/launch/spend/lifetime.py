@@ -20,8 +20,8 @@ def life_s(document: PlanDocument) -> float:
     """Return the seconds from the start of a run until its nodes end themselves.
 
     The plan's TTL, or less where a plan that was written elsewhere would outlive its budget. Raises RequestError for a
-    job without budget and deadline, since nothing would end its nodes, and for nodes that would end before the plan is
-    through.
+    job without budget and deadline, since nothing would end its nodes, and for nodes that would end before the
+    run does.
     """
     assert document.cost is not None, "a feasible plan has a cost"
     duration = document.prediction.duration_s if document.prediction is not None else None

@@ -139,7 +139,7 @@ def generations(folder: RunFolder) -> tuple[int, ...]:
 def new_monitor(document: PlanDocument, generation: int) -> Monitor:
     training = document.job.training
     if document.job.model is None:
-        # A command tells its tokens with its steps, or nobody knows them.
+        # A command reports its tokens with its steps, or they are unknown.
         return Monitor(generation=generation, tokens_per_iteration=0)
     return Monitor(generation=generation, tokens_per_iteration=training.global_batch_size * training.sequence_length)
 

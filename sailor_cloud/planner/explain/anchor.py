@@ -1,4 +1,4 @@
-"""Anchors: pipelines on demand beside others on spot, that go on training while spot capacity is gone.
+"""Anchors: pipelines on demand beside others on spot, that continue training while spot capacity is gone.
 
 The planner counts with one outage of the spot capacity of each zone where one is likely within the run, and with no
 on-demand capacity that could be had at that moment. What is lost then is half a checkpoint interval, a restart to
@@ -41,7 +41,7 @@ class _Unit:
 
 
 def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates) -> PlanDocument:
-    """Return the plan with as many pipelines on demand as the deadline needs, should spot capacity go once.
+    """Return the plan with as many pipelines on demand as the deadline needs, should spot capacity continuece.
 
     The same document where the job's goal is not the least money by a deadline, where an outage is unlikely or does no
     harm, and where no anchor helps.

@@ -42,7 +42,7 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Ch
     """Return the best of some drafts, best first by the closed form, whose plan keeps the constraints.
 
     The evaluator's figures are no more than the simulator's, so that drafts are simulated in their order until the next
-    one can't be better in 1F1B. For jobs that allow other schedules `rescheduled` goes on from there.
+    one can't be better in 1F1B. For jobs that allow other schedules `rescheduled` continues from there.
     """
     least_share = _CROWDED if math.isfinite(space.cores(1)) else 1.0
     best, least, count = None, math.inf, 0

@@ -1,4 +1,4 @@
-"""The exact evaluator of the search: what the replay finds of a draft, from parts that are worked out once.
+"""The exact evaluator of the search: what the replay finds of a draft, from parts that are computed once.
 
 Iteration times are those of the replay but for rounding. Totals leave out what the simulator's bill has beyond the
 planner's (storage of checkpoints, traffic through NAT); `correction` makes up for that.

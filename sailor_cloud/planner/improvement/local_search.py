@@ -29,7 +29,7 @@ from sailor_cloud.planner.space.space import Space
 # Neighbours of one kind of moves in one turn at most, and those that a random one is drawn from.
 _MOST_TURNS, _OF_A_KIND = 8, 60
 # Moves of a restart, and how much worse than the best plan it may begin; its evaluations, and how much worse than the
-# best plan it may be then to go on.
+# best plan it may be then to continue.
 _KICKS, _WORSE = 2, 1.3
 _RESTART, _NEAR = 60.0, 1.02
 # A plan with so many stages in all counts as one evaluation more: that is about as much work.
@@ -41,14 +41,14 @@ _Staged = tuple[int, Neighbour]
 _KEPT = 3
 
 
-# Evaluations of the first descents and of the last ones, which go on from the best of those and restart.
+# Evaluations of the first descents and of the last ones, which continue from the best of those and restart.
 _FIRST, _LAST, _FINALISTS = 80.0, 250.0, 2
 
 
 def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effort, *, most: int) -> list[Draft]:
     """Return drafts with their figures under the replay, and what the best of them become; all name their ZeRO stage.
 
-    The best one of each kind descends, `most` in all; then the best of what they became go on, and restart.
+    The best one of each kind descends, `most` in all; then the best of what they became continue, and restart.
     """
     improver = Improver(space, target)
     known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))

@@ -416,7 +416,7 @@ class _Plan:
         yield from self._sized(tuple(found))
 
     def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
-        """Yield pipelines with their microbatch sizes, and sized anew."""
+        """Yield pipelines with their microbatch sizes, and sized again."""
         if not shapes or not self._stands(shapes):
             return
         if self.space.even_batches:

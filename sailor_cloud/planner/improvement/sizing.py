@@ -238,7 +238,7 @@ class _Kind:
         return np.array(_SIZES[: len(self.fill_s)])
 
     def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return when a pipeline is through with so many samples soonest, and with which size; they may be arrays."""
+        """Return when a pipeline can finish so many samples soonest, and with which size; they may be arrays."""
         count, rest = np.divmod(np.asarray(samples), self.sizes.reshape(-1, *[1] * np.ndim(samples)))
         fill_s, busy_s = (each.reshape(-1, *[1] * np.ndim(samples)) for each in (self.fill_s, self.busy_s))
         seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)

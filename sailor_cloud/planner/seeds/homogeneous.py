@@ -1,6 +1,6 @@
 """Homogeneous plans: equal pipelines on nodes of one offer, found in a fraction of a second.
 
-They are what a first screen shows while the search goes on, what insisting on an accelerator, zone or market costs,
+They are what a first screen shows while the search continues, what insisting on an accelerator, zone or market costs,
 and where the searches of smaller spaces begin.
 """
 

@@ -27,8 +27,8 @@ from sailor_cloud.planner.space.space import Space
 
 # Which share of a search is over after its ratings and after its blocks.
 _RATED, _JUDGED = 0.6, 0.8
-# Sets of blocks of each part that are judged at once, at first and at most; some of them in vain where one makes the
-# next not worth it, which the first ones do most.
+# Sets of blocks of each part that are judged at once, at first and at most; some are
+# wasted, if one makes the next unnecessary; the first ones do so most.
 _JUDGED_AT_ONCE = 4, 16
 # Microbatch sizes and numbers of pipelines for which blocks are rated as if layers were even.
 _EVEN_KEYS = 16

@@ -15,7 +15,7 @@ from sailor_cloud.simulator import Evaluation
 
 Floats = NDArray[np.float64]
 
-# Plans that break a limit by up to this factor may keep it after a few steps, or under the replay: a search goes on
+# Plans that break a limit by up to this factor may keep it after a few steps, or under the replay: a search continues
 # from them. Guesses are less certain; those between the two count as worse, by so many times as much.
 NEAR, NEARLY, _FURTHER = 1.1, 1.2, 3
 # Sums of the same terms in another order differ by less than this, relatively; such plans count as equally good.

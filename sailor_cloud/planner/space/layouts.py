@@ -72,7 +72,7 @@ def enumerate_layouts(
 
 
 def _extend(walk: _Walk, current: tuple[Slot, ...]) -> Iterator[Layout]:
-    """Yield the layouts that go on from the closed pipelines and the one being built."""
+    """Yield the layouts that continue from the closed pipelines and the one being built."""
     if current and (not walk.closed or current >= walk.closed[-1]):
         walk.closed.append(current)
         yield tuple(walk.closed)

@@ -141,7 +141,7 @@ def _shape(cluster: Cluster, slots: Part, size: int) -> Shape | None:
 
 
 def _ordered(cluster: Cluster, slots: Part) -> list[Slot]:
-    """Return the slots in the order that goes on over the fastest link each time, as many as there are layers."""
+    """Return the slots in the order that continues over the fastest link each time, as many as there are layers."""
     left = list(slots)
     order = [left.pop(0)] if left else []
     while left and len(order) < cluster.layers:

@@ -48,7 +48,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """The best way to go on from a stage: what it takes, and who holds each stage, as (region, kind, replicas, tp).
+    """The best way to continue from a stage: what it takes, and who holds each stage, as (region, kind, replicas, tp).
 
     `first_s`: of its first stage, which has not yet sent a gradient back, `straggler_s` of the slowest other one.
     """

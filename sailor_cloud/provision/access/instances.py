@@ -61,7 +61,7 @@ class Instance:
 def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:
     """Return the instances of a run.
 
-    Raises CredentialsError where a cloud turns the caller away, ProvisionError where it can't be asked.
+    Raises CredentialsError where a cloud rejects the caller, ProvisionError where it can't be asked.
     """
     found: list[Instance] = []
     for provider, bought in providers.every():

@@ -179,7 +179,7 @@ class Leftovers:
     def _answered(self, provider: str, region: str, kinds: tuple[str, ...], swept: CloudSweep) -> bool:
         """Tell whether the places of a region were asked for some kinds, and answered.
 
-        Where a damaged journal does not tell the region: all places that the run may have been in.
+        Where a damaged journal does not hold the region: all places that the run may have been in.
         Without any kinds: for everything there, since what is nothing without something else is gone with it.
         """
         mine = [asked for asked in swept.asked if asked.scope.provider == provider]

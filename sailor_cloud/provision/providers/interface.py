@@ -188,7 +188,7 @@ class MachineProvider(Protocol):
     def at(self, region: str, scopes: Scopes) -> Scopes:
         """Return the scopes that must have answered before something in a region is gone.
 
-        `scopes` are all that are known of a run here. Without any, nobody knows where to ask, and nothing is gone.
+        `scopes` are all that are known of a run here. Without any, there is no place to ask: nothing is confirmed.
         """
         return scopes
 
@@ -267,7 +267,7 @@ class MachineProvider(Protocol):
         return ()
 
     def is_refusal(self, error: Exception) -> bool:
-        """Tell whether an error means that the caller is turned away, or is nobody: asking again would not help."""
+        """Return whether the caller is rejected or has no credentials: asking again would not help."""
         return False
 
     def host_keys(self, instance: Instance) -> Mapping[str, str]:

@@ -110,7 +110,7 @@ def _verdict(receipt: Receipt) -> Text:
         told = printable(f"{counted(len(found), 'resource')} still there: {', '.join(found)}; {again}")
         return Text(told, style="bold red")
     unsure = [row.name for row in receipt.left]
-    unsure += dict.fromkeys(place.place or "places that nobody knows" for place in receipt.unanswered)
+    unsure += dict.fromkeys(place.place or "unknown places" for place in receipt.unanswered)
     if unsure:
         told = printable(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer")
         return Text(told, style="bold red")

@@ -382,7 +382,7 @@ def _replay(times: PipelineTimes, transfers: Transfers, *, spans: bool) -> Pipel
 def _synchronise(
     layout: Layout, groups: tuple[SyncGroup, ...], replays: list[PipelineReplay]
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float], list[TimelineSpan]]:
-    """Run the sums in one global order; return when each stage is through, how long its sums hold it up, and the spans.
+    """Run the sums in one global order; return when each stage ends, how long its sums hold it up, and the spans.
 
     A sum begins when its last member is ready, and a stage's sums follow one another. With overlap a member is ready
     with the first bucket of gradients, and a sum ends no sooner than one bucket after the last of them.

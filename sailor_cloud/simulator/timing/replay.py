@@ -222,7 +222,7 @@ def interleaved_held(
 
 
 def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -> PipelineReplay:
-    """Run one pipeline's iteration and say when each stage is through; `spans` also records every operation."""
+    """Run one pipeline's iteration and return when each stage ends; `spans` also records every operation."""
     runner = _Runner(times, transfers, record=spans)
     runner.run()
     return PipelineReplay(

@@ -1,4 +1,4 @@
-"""Anchors: pipelines on demand that go on while spot capacity is gone, planned and replayed."""
+"""Anchors: pipelines on demand that continue while spot capacity is gone, planned and replayed."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class CheckpointStore:
         for name in self._store.names():
             if step_of(name) < 0:
                 continue
-            # Without a pointer nobody knows what is whole, so what has a description is left alone.
+            # Without a pointer it is unknown what is complete, so what has a description is kept.
             beyond = newest is not None and step_of(name) > newest
             if beyond or step_of(name) == step or DESCRIPTION not in self._store.names(name):
                 self._remove(name)

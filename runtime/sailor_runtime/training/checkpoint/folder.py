@@ -47,7 +47,7 @@ class CheckpointFolder:
         self.directory.mkdir(parents=True, exist_ok=True)
         for leftover in self.directory.glob(".step-*.partial"):
             shutil.rmtree(leftover)
-        # Without a pointer nobody knows what is whole, so all of it is left alone.
+        # Without a pointer it is unknown what is complete, so nothing is deleted.
         newest = self._newest()
         for path in self.directory.iterdir():
             if newest is not None and path.is_dir() and step_of(path.name) > newest:

@@ -90,7 +90,7 @@ def step(optimizer: torch.optim.Optimizer, *, rate: float, factor: Tensor | None
 
 
 def check(name: str, device: torch.device) -> None:
-    """Raise RefusedError for an optimizer that is unknown or can't be had on this node."""
+    """Raise RefusedError for an optimizer that is unknown or unavailable on this node."""
     if name not in OPTIMIZERS:
         raise RefusedError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}")
     if name == "fused-adam" and device.type != "cuda":

@@ -102,7 +102,7 @@ class AwsAccount:
 
 
 def read_limit(account: AwsAccount, need: QuotaNeed, what: str, missing: list[str]) -> QuotaLimits:
-    """Return the limit of a quota; AWS does not tell its use."""
+    """Return the limit of a quota; AWS does not report its use."""
     with aws_errors(what, missing):
         return {(need.provider, need.region, need.quota): (account.quota(need.region, need.quota), None)}
     return {}

@@ -54,7 +54,7 @@ def _block(offer: Offer) -> Variables:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turn what boto3 raises into errors of ours: CredentialsError where AWS turns the caller away."""
+    """Turn what boto3 raises into errors of ours: CredentialsError where AWS rejects the caller."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

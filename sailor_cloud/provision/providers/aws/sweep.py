@@ -316,13 +316,13 @@ def is_gone(error: Exception) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether AWS turns the caller away, or there is nobody to be: asking again would not help."""
+    """Whether AWS rejects the caller, or there are no credentials: asking again would not help."""
     refused = ("AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "ExpiredToken", "RequestExpired")
     return _code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 
 
 def refusal(what: str, error: Exception) -> CredentialsError:
-    """Return the error for a caller that is turned away, which may lack rights or a login."""
+    """Return the error for a caller that is rejected, which may lack rights or a login."""
     return CredentialsError(f"AWS refused to {what}: {error}; if your credentials have ended, {HOW}")
 
 

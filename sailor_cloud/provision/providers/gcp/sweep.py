@@ -195,7 +195,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether Google Cloud turns the caller away, or there is nobody to be: asking again would not help."""
+    """Whether Google Cloud rejects the caller, or there are no credentials: asking again would not help."""
     return getattr(error, "code", None) in (401, 403) or type(error).__name__ in (
         "DefaultCredentialsError",
         "RefreshError",
@@ -203,7 +203,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def refusal(what: str, error: Exception) -> CredentialsError:
-    """Return the error for a caller that is turned away, which may lack rights or a login."""
+    """Return the error for a caller that is rejected, which may lack rights or a login."""
     return CredentialsError(f"Google Cloud refused to {what}: {error}; if your credentials have ended, {HOW}")
 
 
