@@ -83,6 +83,10 @@ def test_charts_grow_while_a_run_goes_on(width: int, dark: bool) -> None:
         browser.open(served.url)
         points = "echarts.getInstanceByDom(losses)?.getOption().series[0].data.length ?? 0"
         seen = _until(browser, points, at_least=STEPS_AT_ONCE)
+        note = "getComputedStyle(losses, '::after').content"
+        assert browser.run(note) == "none"
+        browser.run("sailorCharts.clear(losses)")
+        assert "from the second step on" in browser.run(note)
         assert browser.run("echarts.getInstanceByDom(paces).getOption().series.map(each => each.name)") == [
             "measured",
             "predicted",

@@ -48,7 +48,7 @@ const sailorCharts = (() => {
     made.textStyle = { color: colour("--ink"), fontFamily: "system-ui, DejaVu Sans, sans-serif" };
     made.animation = false;
     made.aria = { enabled: false };
-    made.legend = { ...made.legend, textStyle: { color: colour("--ink") } };
+    made.legend = { ...made.legend, textStyle: { color: colour("--ink") }, pageTextStyle: { color: colour("--ink") } };
     made.tooltip = {
       ...made.tooltip, backgroundColor: colour("--ink"), borderWidth: 0,
       textStyle: { color: colour("--paper"), fontSize: 12 },
@@ -72,7 +72,7 @@ const sailorCharts = (() => {
   };
   const clear = (box) => {
     const chart = echarts.getInstanceByDom(box);
-    if (chart) chart.clear();
+    if (chart) chart.dispose();
   };
   const all = () => {
     for (const box of document.querySelectorAll(".echart[data-option]")) {
