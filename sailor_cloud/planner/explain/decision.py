@@ -461,8 +461,8 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
     """Yield a warning where the chosen plan may well be stopped at a limit, and what would leave a margin."""
     chosen = next(choice for choice in choices if choice.chosen)
     likely = given.probability or _LIKELY
-    budget = "" if given.budget_usd is None else f"{dollars_text(given.budget_usd)} USD"
-    deadline = "" if given.deadline is None else duration_text(given.deadline)
+    budget = "" if given.budget_usd is None else f"at {dollars_text(given.budget_usd)} USD"
+    deadline = "" if given.deadline is None else f"after {duration_text(given.deadline)}"
     chances = ((chosen.within_budget, "budget", budget), (chosen.within_deadline, "deadline", deadline))
     low = [(chance, name, limit) for chance, name, limit in chances if chance is not None and chance < likely]
     if not low:
@@ -472,7 +472,7 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
     pick = min(safer, key=lambda other: other.seconds).picks[-1].value if safer else None
     choose = "" if pick is None else f"'--choose {pick}' leaves a margin, or "
     yield (
-        f"the chosen plan fills the {name}: the chance is {probability_text(1.0 - chance)} that the run is stopped at "
+        f"the chosen plan fills the {name}: the chance is {probability_text(1.0 - chance)} that the run is stopped "
         f"{limit} before it has finished; {choose}'probability: {likely:g}' under 'constraints' asks for one"
     )
 
