@@ -49,7 +49,9 @@ COMMANDS: dict[str, _Entry] = {
     "dashboard": _Entry("runs.dashboard", "dashboard", "Serve a web page that follows runs, on this machine only."),
     "replay": _Entry("planning.replay", "replay", "Run a job against an availability trace, in simulated time."),
     "simulate": _Entry("planning.simulate", "simulate", "Simulate a plan or a layout on nodes: time, memory, money."),
-    "explain": _Entry("planning.explain", "explain", "Say why the plan is what it is, and what would change it."),
+    "explain": _Entry(
+        "planning.explain", "explain", "Explain a plan: its limits, what it leaves out, what would improve it."
+    ),
     "compare": _Entry("planning.compare", "compare", "Compare our plan of a job with those of published planners."),
     "diff": _Entry("planning.diff", "diff", "Show what the change from one plan to another costs."),
     "profile": _Entry("inputs.profile", "profile", "Measure layers, memory and links on this machine."),

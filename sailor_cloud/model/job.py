@@ -24,6 +24,7 @@ from sailor_cloud.model.duration import Duration as Duration
 from sailor_cloud.model.duration import no_truth
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.offer import Market, Precision, Provider
+from sailor_cloud.units import duration_text
 
 
 class Goal(StrEnum):
@@ -434,7 +435,8 @@ class Job(_Part):
 
     def __repr__(self) -> str:
         limits = self.constraints.model_dump(exclude_none=True)
-        shown = ", ".join(f"{name}={value:g}" for name, value in limits.items())
+        texts = {name: duration_text(value) if name == "deadline" else f"{value:g}" for name, value in limits.items()}
+        shown = ", ".join(f"{name}={text}" for name, text in texts.items())
         return f"<Job {self.name}: {self.goal}, {shown or 'no limits'}>"
 
     @model_validator(mode="before")

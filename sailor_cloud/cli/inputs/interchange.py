@@ -53,13 +53,13 @@ def import_data(
 ) -> None:
     """Read Sailor's artifact in DIR and write compute profiles, curves, prices and jobs to OUT.
 
-    DIR is the published repository, or a folder with its data files. Without --engine, plans are
-    judged by our simulator; with it, by the artifact's own formulas.
+    DIR is the published repository, or a folder with its data files. Our simulator judges plans made from it; with
+    'plan --engine sailor-artifact' the artifact's own formulas do.
 
-    With 'capacity', ask the accounts of the job file JOB what they have reserved, and AWS which capacity blocks of so
-    many days it offers; OUT is then a capacity file for the job.
+    With 'capacity', list what the accounts of the job file JOB have reserved, and the capacity blocks that AWS offers.
+    OUT is then a capacity file for the job.
 
-    With 'slurm', read sinfo and scontrol and write the inventory OUT of the cluster that they are of.
+    With 'slurm', read sinfo and scontrol and write the cluster's inventory to OUT.
 
     \b
     sailor-cloud import sailor-artifact sailor/ -o mine
@@ -73,7 +73,7 @@ def import_data(
 
     if form == "capacity":
         if source is None or source.is_dir():
-            raise RequestError("name the job file whose zones and accelerators are asked for")
+            raise RequestError("name a job file: its zones and accelerators are looked up")
         _import_capacity(source, output, days, as_of, as_json)
         return
     folder = source
@@ -81,7 +81,7 @@ def import_data(
         raise RequestError(f"{folder} is not a folder")
     if form == "slurm":
         if folder is not None:
-            raise RequestError(f"import slurm reads sinfo and scontrol, and no folder such as {folder}")
+            raise RequestError(f"import slurm takes no folder ({folder}): it reads sinfo and scontrol")
         _import_slurm(output, checkpoints, python, as_of, as_json)
         return
     if folder is None:

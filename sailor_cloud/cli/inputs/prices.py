@@ -48,7 +48,7 @@ def prices() -> None:
 
 def _filters(command: _Command) -> _Command:
     for option in (
-        click.option("--max-usd-per-hour", type=NOT_NEGATIVE, metavar="USD", help="Leave out what costs more."),
+        click.option("--max-usd-per-hour", type=NOT_NEGATIVE, metavar="USD", help="Leave out more expensive offers."),
         click.option("--instance-type", "instance_types", multiple=True, metavar="TYPE"),
         click.option("--market", "markets", multiple=True, type=MARKET),
         click.option("--accelerator", "accelerators", multiple=True, metavar="NAME", help="For example A100-40."),
@@ -69,7 +69,9 @@ def _sold_or_compared() -> list[str]:
 @prices.command("list", short_help="List offers with price, source and age.")
 @_filters
 @click.option(
-    "--provider", metavar="NAME", help="One to buy at, or one to compare with: azure, coreweave, lambda, nebius, oci, …"
+    "--provider",
+    metavar="NAME",
+    help="A cloud to buy on, or one to compare with: azure, coreweave, lambda, nebius, oci, …",
 )
 @click.option(
     "--now", is_flag=True, help="With a provider to compare with: ask gpuhunt's catalog, and keep the answer."
@@ -221,12 +223,12 @@ def refresh(
     return 0 if result.complete else 1
 
 
-@prices.command("diff", short_help="Show what moved between the shipped and the refreshed prices, or two dates.")
+@prices.command("diff", short_help="Show price changes between the shipped and the refreshed prices, or two dates.")
 @_filters
 @click.option("--provider", type=ProviderName())
 @click.option("--from", "start", type=DAY, metavar="DATE", help="Prices as known on this day; default: as shipped.")
 @click.option("--to", "end", type=DAY, metavar="DATE", help="Prices as known on this day; default: now.")
-@click.option("--least", type=NOT_NEGATIVE, default=0.0, metavar="PERCENT", help="Leave out smaller moves.")
+@click.option("--least", type=NOT_NEGATIVE, default=0.0, metavar="PERCENT", help="Leave out smaller changes.")
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of the table; 0: all.")
 @json_option
 def diff(start: datetime | None, end: datetime | None, least: float, limit: int, as_json: bool, **filters: Any) -> None:
@@ -254,7 +256,7 @@ def diff(start: datetime | None, end: datetime | None, least: float, limit: int,
         price_tables.print_diff(found, limit, result_console())
 
 
-@prices.command("history", short_help="Show how the price of an instance type moved.")
+@prices.command("history", short_help="Show the price history of an instance type.")
 @click.argument("instance_type", metavar="TYPE")
 @click.option("--region", "regions", multiple=True, metavar="REGION")
 @click.option("--market", type=MARKET)

@@ -42,21 +42,21 @@ class _Numbers(click.ParamType):  # type: ignore[type-arg]
     type=click.Path(file_okay=False, path_type=Path),
     help="Where the profiles go; default: profiles/NAME of the job. Measurements already there are kept.",
 )
-@click.option("--accelerator", metavar="NAME", help="What this machine has, where the job uses several.")
-@click.option("--microbatch-sizes", metavar="N,N", type=_Numbers(), help="Default: 1,2,4,8 as far as the batch goes.")
+@click.option("--accelerator", metavar="NAME", help="The accelerator of this machine, if the job uses several.")
+@click.option("--microbatch-sizes", metavar="N,N", type=_Numbers(), help="Default: 1,2,4,8, up to the batch size.")
 @click.option("--tp", "tps", metavar="N,N", type=_Numbers(), default="1", help="Tensor-parallel degrees; default 1.")
 @click.option(
     "--together",
     metavar="N",
     type=click.IntRange(min=1),
     default=1,
-    help="Devices of this machine that train meanwhile, where they share something, as threads share cores.",
+    help="Devices that train at the same time, if they share something, as threads share cores.",
 )
 @click.option(
-    "--link-to", metavar="ADDRESS:PORT", help="Time the link to another node; both run this, with one ADDRESS."
+    "--link-to", metavar="ADDRESS:PORT", help="Time the link to another node; run this on both, with the same ADDRESS."
 )
 @click.option(
-    "--link-end", type=click.IntRange(0, 1), help="0 on the node that has the ADDRESS of --link-to, 1 on the other."
+    "--link-end", type=click.IntRange(0, 1), help="0 on the node with the ADDRESS of --link-to, 1 on the other."
 )
 @click.option("--link-zones", metavar="ZONE,ZONE", help="The zones of both ends of --link-to.")
 @as_of_option

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 @click.command(short_help="Show what the account may buy, against what a job needs.")
 @click.argument("job_file", metavar="[JOB]", type=JOB_FILE, required=False)
 @cluster_options
-@click.option("--provider", type=ProviderName(providers_with_account), help="Without a job: whose quotas.")
-@click.option("--region", "regions", multiple=True, metavar="REGION", help="Without a job: of which regions.")
+@click.option("--provider", type=ProviderName(providers_with_account), help="Without a job: the provider.")
+@click.option(
+    "--region", "regions", multiple=True, metavar="REGION", help="Without a job: a region; may be given several times."
+)
 @click.option("--project", metavar="ID", help="Google Cloud project; default: the job's, then GOOGLE_CLOUD_PROJECT.")
-@click.option("--forget", is_flag=True, help="Delete the limits that were read before; plans then keep to none.")
+@click.option("--forget", is_flag=True, help="Delete the stored limits; plans then have none.")
 @json_option
 def quota(
     job_file: Path | None,
@@ -51,10 +53,12 @@ def quota(
 ) -> None:
     """Show the quotas that JOB's resources fall under, the account's limits, and the most that the job may use.
 
-    Without a job, shows every accelerator quota of a provider's regions. A quota is no reservation: a zone may still
-    be out of stock. What was read is kept on this machine, and plans keep to it until it is read again or --forget
-    deletes it. Capacity that the account has reserved in the same regions is shown below. Where it is open to all,
-    on-demand nodes of its type and zone run in it. Nothing here buys or cancels it.
+    Without a job, shows every accelerator quota of a provider's regions. A quota is not a reservation: a zone may still
+    be out of stock. This machine keeps the limits, and plans respect them until they are read again or --forget deletes
+    them.
+
+    Also shows the account's reserved capacity in these regions. On-demand nodes of the same type and zone use open
+    reservations. This command neither buys nor cancels any.
 
     \b
     sailor-cloud quota job.yaml
@@ -69,7 +73,7 @@ def quota(
 
     if forget:
         account_quotas.own_file().unlink(missing_ok=True)
-        echo("plans keep to no quota of the account", err=True)
+        echo("the account's quotas no longer limit plans", err=True)
         return
     wanted, named = _wanted(job_file, provider, regions, on, cluster)
     cloud = cloud_of(project) if project else named

@@ -66,7 +66,7 @@ def compare(
     as_json: bool,
     output: Path | None,
 ) -> int:
-    """Plan the job file JOB by our search and by eleven published planners, all judged by our simulator.
+    """Compare our plan of the job file JOB with those of eleven published planners. Our simulator judges all of them.
 
     Each planner's first row is the plan that its own cost model ranks first among those that fit. Its row 'oracle' is
     the best of the same plans by our simulator. The two rows separate a small search space from a wrong model.

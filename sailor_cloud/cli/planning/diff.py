@@ -24,12 +24,12 @@ _DOCUMENT = click.Path(dir_okay=False, path_type=Path)
 @click.argument("head", metavar="HEAD.json", type=_DOCUMENT)
 @click.option("--format", "form", type=click.Choice(["table", "json", "markdown"]), help="Output format.")
 @json_option
-@click.option("--fail-above-usd", metavar="USD", type=NOT_NEGATIVE, help="Exit with 1 where HEAD costs more extra.")
+@click.option("--fail-above-usd", metavar="USD", type=NOT_NEGATIVE, help="Exit with 1 if the increase exceeds this.")
 @click.option(
     "--fail-above-percent",
     metavar="PERCENT",
     type=NOT_NEGATIVE,
-    help="Exit with 1 where HEAD costs more extra, as a share of BASE.",
+    help="Exit with 1 if the increase exceeds this share of BASE.",
 )
 @click.option("-o", "--output", metavar="FILE", type=_DOCUMENT, help="Write to FILE.")
 def diff(
@@ -41,10 +41,10 @@ def diff(
     fail_above_percent: float | None,
     output: Path | None,
 ) -> int:
-    """Show what it costs to go from the plan in BASE.json to the one in HEAD.json, as 'plan -o' wrote them.
+    """Show what a change costs: from the plan in BASE.json to the plan in HEAD.json, both written by 'plan -o'.
 
-    Exits with 3 where HEAD is infeasible, with 1 where it costs more than a limit allows. Where BASE is infeasible
-    the whole cost of HEAD counts as the change.
+    Exits with 3 if HEAD is infeasible, and with 1 if it costs more than a limit allows. If BASE is infeasible, the
+    whole cost of HEAD counts as the change.
 
     \b
     sailor-cloud diff before.json after.json

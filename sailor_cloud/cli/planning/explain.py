@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 INFEASIBLE = 3
 
 
-@click.command(short_help="Say why the plan is what it is, and what would change it.")
+@click.command(short_help="Explain a plan: its limits, what it leaves out, what would improve it.")
 @click.argument("what", metavar="JOB|PLAN", type=JOB_FILE)
 @click.option(
     "--why-not",
     metavar="NAME",
-    help="Say only what insisting on this accelerator, zone, market or cloud would cost.",
+    help="Show only the price of insisting on this accelerator, zone, market or cloud.",
 )
 @cluster_options
 @click.option(
@@ -49,7 +49,7 @@ INFEASIBLE = 3
     "time_limit_s",
     metavar="SECONDS",
     type=POSITIVE,
-    help="Stop all searches after this many seconds and show what was found.",
+    help="Stop all searches after this many seconds and show the findings.",
 )
 @data_options
 @as_of_option
@@ -63,11 +63,11 @@ def explain(
     as_of: datetime | None,
     as_json: bool,
 ) -> int:
-    """Say why a plan is what it is: the plan of a job file, or one that 'plan -o' wrote, which is not searched again.
-    The figures of a plan file are computed again; what it says of its proof and of other plans is left out.
+    """Explain the plan of a job file, or a plan that 'plan -o' wrote.
 
-    Shows where the time goes, which limits bind, what the plan leaves out, what was ruled out and why, and what more
-    devices, money or zones would bring.
+    Shows where the time goes, which limits bind, what the plan leaves out and why, and what more devices, money or
+    zones would bring. A job file is planned first. A plan file is not searched again: its figures are recomputed, and
+    its claims about proof and other plans are ignored.
 
     \b
     sailor-cloud explain job.yaml

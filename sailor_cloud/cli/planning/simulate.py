@@ -48,7 +48,7 @@ INFEASIBLE = 3
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
-    help="Whose schedule, waits, memory and sharding; without it sailor's, or the plan's.",
+    help="The training program to simulate; default: the plan's, or sailor.",
 )
 @cluster_options
 @data_options
@@ -82,15 +82,18 @@ def simulate(
     as_json: bool,
     output: Path | None,
 ) -> int:
-    """Simulate the plan document PLAN at its own prices unless --pricing is given, or a layout of the job file JOB.
+    """Simulate the plan document PLAN, or a layout of the job file JOB. A plan keeps its own prices without --pricing.
 
-    A layout has the degrees tp, pp, dp, microbatch (all 1; dp what the devices are enough for), zero (the ZeRO stage),
-    recompute (none, selective or full), schedule (1f1b, zero-bubble or interleaved) and chunks (ranges of layers per
-    stage of an interleaved schedule, 2). Nodes need not lie within the job's
-    resources: an instance type in a zone, with /spot for its spot price; TYPE:8xA100-40@ZONE where it carries several
-    accelerators, or none is priced there; 8xA100-40@ZONE for a machine of your own, without a price. -o writes a plan
-    document, whose pipelines may be made uneven and simulated again. Exits with 3 where the memory of a device is too
-    small.
+    A layout has the degrees tp, pp, dp and microbatch, zero (the ZeRO stage), recompute (none, selective or full),
+    schedule (1f1b, zero-bubble or interleaved) and chunks (layer ranges per stage of an interleaved schedule, default
+    2). Degrees default to 1; dp defaults to as many pipelines as the devices allow.
+
+    Nodes may be outside the job's resources. Write TYPE@ZONE, TYPE@ZONE/spot for the spot price, TYPE:8xA100-40@ZONE
+    if the type carries several accelerators or has no price there, or 8xA100-40@ZONE for your own machine without a
+    price.
+
+    -o writes a plan document: edit its pipelines by hand and simulate it again. Exits with 3 if a device has too
+    little memory.
 
     \b
     sailor-cloud simulate plan.json

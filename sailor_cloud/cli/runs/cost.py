@@ -12,7 +12,7 @@ from sailor_cloud.cli.terminal.options import json_option, run_argument
 
 @click.command(short_help="Show what a run has cost and will cost.")
 @run_argument()
-@click.option("--actual", is_flag=True, help="Ask the cloud what it has billed for the run's tag, too.")
+@click.option("--actual", is_flag=True, help="Also show what the cloud has billed for the run's tag.")
 @json_option
 def cost(run: str, actual: bool, as_json: bool) -> None:
     """Show the ledger of RUN, line by line, and what it will come to at its end.

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show past runs: time, money, outcome.")
 @click.option("--job", metavar="NAME", help="Only runs of the job with this name.")
-@click.option("--measurements", is_flag=True, help="Write their iteration times and memory as CSV; plans learn of it.")
-@click.option("--forget", is_flag=True, help="Delete the measurements that were kept before.")
-@click.option("--by", type=click.Choice(["owner", "project", "month"]), help="Sum what they have cost.")
-@click.option("--focus", is_flag=True, help="Write what they have cost as CSV in the format of FOCUS 1.0.")
+@click.option("--measurements", is_flag=True, help="Write iteration times and memory as CSV; plans learn from them.")
+@click.option("--forget", is_flag=True, help="Delete the stored measurements.")
+@click.option("--by", type=click.Choice(["owner", "project", "month"]), help="Sum the costs.")
+@click.option("--focus", is_flag=True, help="Write the costs as CSV in the format of FOCUS 1.0.")
 @json_option
 def history(job: str | None, measurements: bool, forget: bool, by: str | None, focus: bool, as_json: bool) -> None:
     """Show the runs that have ended, with planned and actual figures.

@@ -17,7 +17,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @click.command(short_help="Show the output of a run's ranks.")
 @run_argument()
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run is torn down.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the run is torn down.")
 @click.option("--node", metavar="NODE", help="Only this node.")
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), help="Only this rank.")
 @json_option

@@ -48,9 +48,9 @@ DECLINED = 1
 @choose_option
 @click.option("--budget", metavar="USD", type=POSITIVE, help="Replace the job's budget.")
 @click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
-@click.option("--dry-run", is_flag=True, help="Show what would be created and at what price; create nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be created, with prices; create nothing.")
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
-@click.option("--ssh-from", metavar="CIDR", help="Your address; nodes on a cloud accept SSH from it alone.")
+@click.option("--ssh-from", metavar="CIDR", help="Your address; cloud nodes accept SSH only from it.")
 @click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud even if prices of the plan are doubtful.")
 @click.option("--allow-missing-permissions", is_flag=True, help="Buy even if you lack permissions that the run needs.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud even if prices of the plan are stale.")
