@@ -263,7 +263,7 @@ def test_help_names_an_example(command: click.Command) -> None:
 
 
 def test_progress_is_a_line_per_listing_in_a_pipe_and_a_bar_on_a_terminal() -> None:
-    from sailor_cloud.cli.terminal.refreshing import refresh_progress
+    from sailor_cloud.cli.terminal.bars import refresh_progress
 
     shown = {}
     for terminal in (False, True):

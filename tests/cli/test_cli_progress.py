@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from sailor_cloud import api
-from sailor_cloud.cli.terminal.teardown_display import TeardownDisplay
+from sailor_cloud.cli.terminal.bars import TeardownDisplay
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision.progress import Progress, Step

@@ -202,7 +202,7 @@ def refresh(
     from sailor_cloud.catalog.refresh import refresh as run_refresh
     from sailor_cloud.catalog.refresh import write_known
     from sailor_cloud.cli.inputs import price_tables
-    from sailor_cloud.cli.terminal.refreshing import refresh_progress
+    from sailor_cloud.cli.terminal.bars import refresh_progress
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import progress_console, result_console
 

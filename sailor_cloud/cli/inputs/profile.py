@@ -132,7 +132,7 @@ def _link(to: str | None, end: int | None, zones: str | None) -> tuple[LinkTask 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
     """Show a bar on a terminal, a line per measurement elsewhere; both on stderr."""
-    from sailor_cloud.cli.terminal.waiting import progress_bar
+    from sailor_cloud.cli.terminal.bars import progress_bar
     from sailor_cloud.report.console import progress_console
 
     console = progress_console()

@@ -104,7 +104,7 @@ def explain(
 
         def searching(done: int, of: int) -> None:
             changes.add(of)
-            show(done, of, "searching with one limit loosened after the other")
+            show(done, of, "searching for what more of each thing would bring")
 
         explanation = api.explain(
             job if given is None else given,

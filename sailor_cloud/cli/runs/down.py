@@ -30,7 +30,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
     sailor-cloud down RUN --json | jq .resources
     sailor-cloud down RUN --project my-project       if the run's own files are lost
     """
-    from sailor_cloud.cli.terminal.teardown_display import TeardownDisplay
+    from sailor_cloud.cli.terminal.bars import TeardownDisplay
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.down import take_down
     from sailor_cloud.provision.progress import ProvisionInterrupted

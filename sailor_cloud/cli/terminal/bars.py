@@ -1,11 +1,23 @@
-"""Columns of progress bars; apart, since rich is imported only where something takes long."""
+"""Progress bars, of a refresh and of a teardown too; apart, since rich is imported only where something takes long."""
 
 from __future__ import annotations
 
-from rich.console import RenderableType
-from rich.progress import ProgressColumn, Task
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console, RenderableType
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
 from rich.text import Text
+
+from sailor_cloud.provision.progress import Progress as Moment
+from sailor_cloud.provision.progress import Step
+from sailor_cloud.report.console import progress_console
+
+if TYPE_CHECKING:
+    from sailor_cloud.catalog.providers.fetched import Progress as Report
 
 BAR_WIDTH = 30
 
@@ -26,3 +38,74 @@ class Percentage(ProgressColumn):
         if task.total:
             return Text(f"{min(100.0, task.percentage):3.0f} %")
         return Text(f"{task.completed:,.0f}" if task.completed else "")
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return the one look of all bars: what, a bar, the percentage and the time spent; it leaves no trace."""
+    columns = (
+        SpinnerColumn("line"),
+        TextColumn("{task.description}", markup=False),
+        BarWhereKnown(),
+        Percentage(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+@contextmanager
+def refresh_progress(console: Console) -> Iterator[Report]:
+    """Show a bar for each list on a terminal, and a line for each that is read in a pipe.
+
+    AWS is read region by region, Google Cloud list by list; the lists of the latter come page by page and do not say
+    how long they are, so what has come of each is counted below.
+    """
+    if not console.is_terminal:
+        seen: set[str] = set()
+
+        def report_line(what: str, done: int, total: int | None) -> None:
+            if what not in seen:
+                seen.add(what)
+                console.print(f"reading {what}")
+
+        yield report_line
+        return
+    with progress_bar(console) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report_bar(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(f"reading {what}", total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report_bar
+
+
+class TeardownDisplay:
+    """Counts resources that are gone, of those that are known to go."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or progress_console()
+        self._steps: dict[str, Step] = {}
+        self._bar: Progress | None = progress_bar(self._console) if self._console.is_terminal else None
+        self._task = None if self._bar is None else self._bar.add_task("tearing down", total=None)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def on_progress(self, moment: Moment) -> None:
+        self.say(f"{moment.key}: {moment.action} {moment.step}")
+        self._steps[moment.key] = moment.step
+        if self._bar is not None and self._task is not None:
+            gone = sum(step is Step.DONE for step in self._steps.values())
+            self._bar.update(self._task, completed=gone, total=len(self._steps))
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.progress import Progress
+    from rich.console import RenderableType
 
 PATIENCE_S = 1.0
 REDRAWN_EVERY_S = 0.1
@@ -75,22 +74,6 @@ def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
         shown.join()
 
 
-def progress_bar(console: Console) -> Progress:
-    """Return the one look of all bars: what, a bar, the percentage and the time spent; it leaves no trace."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from sailor_cloud.cli.terminal.bars import BarWhereKnown, Percentage
-
-    columns = (
-        SpinnerColumn("line"),
-        TextColumn("{task.description}", markup=False),
-        BarWhereKnown(),
-        Percentage(),
-        TimeElapsedColumn(),
-    )
-    return Progress(*columns, console=console, transient=True)
-
-
 def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
     begun = time.monotonic()
     while time.monotonic() - begun < patience_s and told.state.shown is None:
@@ -99,6 +82,7 @@ def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
     from rich.console import Group
     from rich.live import Live
 
+    from sailor_cloud.cli.terminal.bars import progress_bar
     from sailor_cloud.report.console import progress_console
 
     console = progress_console()
