@@ -68,6 +68,11 @@ CASES = (
         for devices in (16, 32, 128)
     ),
     Case(
+        name="1 zone x (8 A100 + 32 V100)",
+        example="gcp-a100-v100.yaml",
+        changes={"resources.0.zones": ["us-central1-a"], "constraints": {}},
+    ),
+    Case(
         name="2 zones x (128 A100 + 128 V100)",
         example="gcp-a100-v100.yaml",
         changes={"resources.0.accelerators": {"A100-40": 128, "V100-16": 128}},
