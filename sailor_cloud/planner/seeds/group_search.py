@@ -188,6 +188,20 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
         turn += 1
 
 
+def meet_together(space: Space, target: Target) -> None:
+    """Draw groups on all nodes of several accelerators at once, for a search for speed that may end soon.
+
+    The fewer pipelines, the sooner they are judged, so these come first.
+    """
+    if target.goal in _TIMES:
+        search = GroupSearch(Evaluator(Assessor(space, target)))
+        every = search.for_the_best(0)
+        most = max((len(asked.groups) for asked in every), default=0)
+        together = [asked for asked in every if len(asked.groups) == most > 1]
+        for asked in sorted(together, key=lambda asked: -sum(sort.stages * sort.tp for _, sort, _ in asked.groups)):
+            search.drawn(asked)
+
+
 def grouped(space: Space, target: Target) -> list[Draft]:
     """Return the best plans of such groups in a space, which may break limits a little."""
     parts = narrowed(space)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.seeds.group_search import meet_together
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
@@ -29,8 +30,8 @@ Floats = NDArray[np.float64]
 _STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
-# Stands for all nodes of several zones; the turn of each offer after which accelerators are put together.
-_ALL, _TOGETHER = 1 << 30, 2
+# Stands for all nodes of several zones.
+_ALL = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Homogeneous:
     def draw(self) -> list[Draft]:
         """Return the best plan on each number of nodes of each offer, and on those of several zones together.
 
-        A search may end at any moment: of each offer the fewest nodes come first, then all zones, then most nodes.
+        A search may end at any moment: of each offer the fewest nodes come first, then all accelerators together, then
+        all zones, then most nodes.
         """
         kinds = self._kinds()
         turns = []
@@ -92,8 +94,8 @@ class Homogeneous:
                 if nodes:
                     here = self._over_zones(kinds[kind]) if nodes == _ALL else self._on_nodes(kinds[kind], nodes)
                     found[kind, nodes] = list(here)
-            if number == _TOGETHER and self.space.known.meet is not None:
-                self._meet_mixed()
+            if number == 0 and self.space.known.meet is not None:
+                meet_together(self.space, self.target)
         return [draft for key in sorted(found) for draft in found[key]]
 
     def _on_nodes(self, pools: Sequence[int], nodes: int) -> Iterator[Draft]:
@@ -107,25 +109,6 @@ class Homogeneous:
             moved = self._best([paced], [(pool, nodes)]) if nodes <= self._most(pool) else None
             if moved is not None:
                 yield moved[1]
-
-    def _meet_mixed(self) -> None:
-        """Judge equal pipelines on all accelerators of a zone, and of all zones, for a search that may end soon."""
-        pools, rates, largest = self.space.pools, self.space.rates, {}
-        sizes = [(self._most(i) * pool.devices, pool.devices, -rates[i].expected, i) for i, pool in enumerate(pools)]
-        for *_, index in sorted(sizes):
-            largest[pools[index].row] = index
-        groups: dict[str, list[int]] = defaultdict(list)
-        for index in sorted(largest.values()):
-            groups[pools[index].offer.zone].append(index)
-            groups[""].append(index)
-        for those in groups.values():
-            if len({pools[index].accelerator.name for index in those}) > 1:
-                places = [(index, self._most(index)) for index in those]
-                nodes = sum(count for _, count in places)
-                drawn = [paced for index in those for paced in self._promising(index, nodes)]
-                each = [pools[index].devices for index in those]
-                whole = [paced for paced in drawn if not any(devices % paced.sort.devices for devices in each)]
-                self._best(whole, places)
 
     def _kinds(self) -> list[list[int]]:
         """Return the pools by instance type, each cheapest first, without more expensive types of as many devices."""
@@ -226,9 +209,11 @@ class Homogeneous:
         for those in markets.values():
             for count in sorted({2, len(those)} - {1}):
                 places = [(pool, self._most(pool)) for pool in those[:count] if self._most(pool)]
+                if len(places) < 2:
+                    continue
                 nodes = sum(number for _, number in places)
                 whole = [paced for paced in self._promising(those[0], nodes) if paced.sort.nodes == 1]
-                best = self._best(whole, places) if len(places) > 1 else None
+                best = self._best(whole, places)
                 if best is not None:
                     yield best[1]
 
