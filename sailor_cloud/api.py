@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.clock import Clock, FixedClock, SystemClock
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import NoPlanInTimeError, RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -268,13 +268,14 @@ def compare(
     """Plan a job by our search and by published planners, all judged by our simulator.
 
     Without names all `strategies` are asked. Each searches once: its own cost model chooses, with `oracle` our
-    simulator as well. `options` are those of `plan`. Raises RequestError for an unknown strategy.
+    simulator as well. `options` are those of `plan`. Where its time limit ends our search without a plan, our row says
+    so. Raises RequestError for an unknown strategy.
     """
     from time import process_time
 
     from sailor_cloud import catalog
     from sailor_cloud.planner.strategies import STRATEGIES, compared, strategy_named
-    from sailor_cloud.planner.strategies.comparison import contender
+    from sailor_cloud.planner.strategies.comparison import contender, without_plan
 
     where = {name: options.pop(name, None) for name in ("on", "cluster")}
     job, options["base"] = _job_of(job, options.get("base"), **where)
@@ -283,7 +284,10 @@ def compare(
         raise RequestError(f"{job.name} states no model, so {named[0]} has nothing to plan; add 'model'")
     progress(0, len(named) + 1, "sailor-cloud")
     begun = process_time()
-    found = [contender(plan(job, **options), "sailor-cloud", process_time() - begun)]
+    try:
+        found = [contender(plan(job, **options), "sailor-cloud", process_time() - begun)]
+    except NoPlanInTimeError as error:
+        found = [without_plan("sailor-cloud", process_time() - begun, str(error))]
     known = _inputs(
         job,
         catalog.load(pricing=options.get("pricing")),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import NoPlanInTimeError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import (
     Alternative,
@@ -37,7 +37,7 @@ from sailor_cloud.planner.explain.infeasible import by_quota, explain_infeasible
 from sailor_cloud.planner.explain.quota_change import quota_changes
 from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
 from sailor_cloud.planner.improvement import evaluated
-from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
+from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
@@ -59,9 +59,9 @@ from sailor_cloud.workload import decoder as decoder_of
 
 # Smaller spaces whose best plans stand beside the chosen one.
 _BESIDE = tuple((restriction,) for restriction in Restriction)
-# Plans that a search with a time limit keeps for its end, and seconds that it has for a first plan even where reading
-# the data took all of its time.
-_INCUMBENTS, _FIRST_S = 24, 0.25
+# Plans that a search with a time limit keeps for its end, those of them that may be evaluated then, and seconds that it
+# has for a first plan even where reading the data took all of its time.
+_INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 # CPU seconds that a proof may take.
 _PROOF_S = 300.0
 
@@ -143,7 +143,7 @@ def search(
         return over_capacity(job, asked, clock.now(), planned)
     except OutOfTimeError:
         limit = f"{asked.time_limit_s:g} s"
-        raise RequestError(
+        raise NoPlanInTimeError(
             f"no plan was found within the time limit of {limit}; there may be one: allow more"
         ) from None
 
@@ -231,8 +231,13 @@ class _Incumbents:
         if not {part.numbers[slot.pool] for row in draft.pipelines for slot in row.slots} <= set(there):
             return
         here = replace(_in_pools(draft, [there.get(own, -1) for own in part.numbers]), zero_stage=stage)
-        if any((known.zero_stage, known.pipelines) == (stage, here.pipelines) for _, known in self.kept):
-            return
+        for number, (_, known) in enumerate(self.kept):
+            if (known.zero_stage, known.pipelines) == (stage, here.pipelines):
+                if known.expected is not None or draft.expected is None:
+                    return
+                # By now its figures under the replay are known.
+                del self.kept[number]
+                break
         here = replace(here, goal=self.target.goal)
         insort(self.kept, (value, here), key=lambda entry: entry[0])
         del self.kept[self.most :]
@@ -393,7 +398,8 @@ class _Run:
             near = sorted(self.deciding.drafts, key=lambda draft: (draft.foreseen[self.target.goal], draft.order()))
             excess = Assessor(self.space, self.target).excess
             kept = [draft for draft in near if excess(draft, draft.foreseen) == 1.0]
-            self.chosen = first_that_holds(self.space, self.target, kept[:_INCUMBENTS])
+            self.chosen = best_that_holds(self.space, self.target, kept[:_EVALUATED])
+            self.chosen = self.chosen or first_that_holds(self.space, self.target, kept[:_INCUMBENTS])
             if self.chosen is None:
                 raise OutOfTimeError
             self.answer = replace(self.answer, drafts=(self.chosen.draft,), exhausted=False)

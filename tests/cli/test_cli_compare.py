@@ -116,6 +116,16 @@ def test_every_form_says_whose_search_the_time_limit_ended(folder: Path) -> None
     assert proof(short).endswith(told)
 
 
+def test_a_comparison_holds_the_other_planners_where_our_time_was_too_short_for_a_plan(folder: Path) -> None:
+    found = compare(folder / "job.yaml", strategies=["varuna"], clock=CountedClock(looks=10), time_limit_s=1.0)
+    ours, *others = found.contenders
+    assert (ours.name, ours.iteration_s, len(others)) == ("sailor-cloud", None, 2)
+    told = "no plan was found within the time limit of 1 s; there may be one: allow more"
+    assert ours.note == told
+    for form in (as_text, as_markdown, as_json_text, as_html):
+        assert " ".join(form(found).split()).count("no plan was found within") == 1
+
+
 def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("fp32", "bf16").replace("A100-40: 4, ", ""))
     answer = called("plan", "job.yaml", "--strategy", "amp", cwd=folder)

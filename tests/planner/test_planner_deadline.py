@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pytest
@@ -82,6 +82,17 @@ def test_what_is_kept_for_the_end_of_the_time_holds_no_plan_twice() -> None:
     for _ in range(2):
         kept.meet(space, draft)
     assert len(kept.kept) == 1
+
+
+def test_what_is_kept_for_the_end_of_the_time_has_the_figures_of_the_replay_once_they_are_known() -> None:
+    space = make_space(tiny_job())
+    target = target_of(tiny_job())
+    kept = _Incumbents(space, target, 24)
+    draft = Searched().answer(space, target).drafts[0]
+    figures = {figure: 0.5 * value for figure, value in draft.figures.items()}
+    for expected in (None, figures, None):
+        kept.meet(space, replace(draft, expected=expected))
+    assert [value for value, _ in kept.kept] == [figures[target.goal]]
 
 
 def test_a_deadline_that_is_lifted_ends_nothing() -> None:

@@ -191,15 +191,17 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
 def meet_together(space: Space, target: Target) -> None:
     """Draw groups on all nodes of several accelerators at once, for a search for speed that may end soon.
 
-    The fewer pipelines, the sooner they are judged, so these come first.
+    The fewer pipelines, the sooner they are judged, so these come first. It ends with groups that break limits.
     """
-    if target.goal in _TIMES:
+    if target.goal in _TIMES and len({pool.accelerator.name for pool in space.pools}) > 1:
         search = GroupSearch(Evaluator(Assessor(space, target)))
         every = search.for_the_best(0)
         most = max((len(asked.groups) for asked in every), default=0)
-        together = [asked for asked in every if len(asked.groups) == most > 1]
+        together = [asked for asked in every if len(asked.groups) == most]
         for asked in sorted(together, key=lambda asked: -sum(sort.stages * sort.tp for _, sort, _ in asked.groups)):
-            search.drawn(asked)
+            drafts, _ = search.drawn(asked)
+            if all(search.evaluator.assessor.excess(draft, draft.foreseen) > 1.0 for draft in drafts):
+                break
 
 
 def grouped(space: Space, target: Target) -> list[Draft]:

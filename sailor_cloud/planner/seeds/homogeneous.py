@@ -30,8 +30,9 @@ Floats = NDArray[np.float64]
 _STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
-# Stands for all nodes of several zones.
-_ALL = 1 << 30
+# Stands for all nodes of several zones; the turn of each offer before which all accelerators are judged together, and
+# the one where a job has limits, which they break most.
+_ALL, _TOGETHER, _LIMITED = 1 << 30, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class Homogeneous:
     def draw(self) -> list[Draft]:
         """Return the best plan on each number of nodes of each offer, and on those of several zones together.
 
-        A search may end at any moment: of each offer the fewest nodes come first, then all accelerators together, then
-        all zones, then most nodes.
+        A search may end at any moment: of each offer the fewest nodes come first, then all zones, then most nodes. All
+        accelerators together come before or after all zones.
         """
         kinds = self._kinds()
         turns = []
@@ -88,14 +89,15 @@ class Homogeneous:
             most = max(self._most(index) for index in pools)
             first, *others = sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}) or [0]
             turns.append((first, _ALL, *reversed(others)))
+        together = _LIMITED if self.target.limits else _TOGETHER
         found: dict[tuple[int, int], list[Draft]] = {}
         for number, turn in enumerate(zip_longest(*turns)):
+            if number == together and self.space.known.meet is not None:
+                meet_together(self.space, self.target)
             for kind, nodes in enumerate(turn):
                 if nodes:
                     here = self._over_zones(kinds[kind]) if nodes == _ALL else self._on_nodes(kinds[kind], nodes)
                     found[kind, nodes] = list(here)
-            if number == 0 and self.space.known.meet is not None:
-                meet_together(self.space, self.target)
         return [draft for key in sorted(found) for draft in found[key]]
 
     def _on_nodes(self, pools: Sequence[int], nodes: int) -> Iterator[Draft]:

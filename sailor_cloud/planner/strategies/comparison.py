@@ -80,6 +80,25 @@ def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
     )
 
 
+def without_plan(name: str, seconds: float, note: str) -> Contender:
+    """Return the row of a planner whose search ended without a plan or a proof that there is none."""
+    return Contender(
+        name=name,
+        oracle=False,
+        iteration_s=None,
+        estimate_s=None,
+        usd_per_iteration=None,
+        duration_s=None,
+        total_usd=None,
+        usd_per_hour=None,
+        devices=0,
+        out_of_memory=0,
+        over_limits=0,
+        seconds=seconds,
+        note=note,
+    )
+
+
 def compared(job: str, ours: Contender, others: list[Contender]) -> Comparison:
     """Return the comparison, the fastest of the others first; those without a plan last."""
     missing = float("inf")
