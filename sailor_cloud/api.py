@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.clock import Clock, FixedClock, SystemClock
-from sailor_cloud.errors import NoPlanInTimeError, RequestError
+from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -274,6 +274,7 @@ def compare(
     from time import process_time
 
     from sailor_cloud import catalog
+    from sailor_cloud.planner.space.effort import NoPlanInTimeError
     from sailor_cloud.planner.strategies import STRATEGIES, compared, strategy_named
     from sailor_cloud.planner.strategies.comparison import contender, without_plan
 

@@ -69,10 +69,6 @@ class RequestError(SailorError):
         super().__init__("\n".join([*shown, f"and {more} problems more"] if more else shown))
 
 
-class NoPlanInTimeError(RequestError):
-    """The time limit of a search that has found no plan by then."""
-
-
 class DataError(SailorError):
     """Price, bandwidth or profile data that is missing or can't be trusted."""
 

@@ -1,13 +1,15 @@
 """Compares our plans with those of published planners, on the cases of the Sailor paper, all judged by our simulator.
 
 Usage: python benchmarks/planner/strategies.py [--cases 3] [--case fig10] [--oracle] [--artifact DIR [--differences]]
-[-o FILE].
+[-o FILE], or with --into FOLDER [--artifact DIR] for all results files at once.
 OPT-350 in fp32, global batch 1024, on demand: one kind of GPU (figure 7), two kinds (8b), five zones (10), and two
 zones of both kinds, the cheapest of at least 0.2 iterations/s (11) and the fastest with a limit on money (12). With
 --artifact, a tree of Sailor's artifact, its own formulas judge all plans (engine sailor-artifact), on its profiles,
 links and prices; without a tree there that is skipped. With --differences only the plans of the artifact's own adapters
-that are faster than those of our versions, side by side with ours. CPU seconds are those of this process. Exits with 1
-where a published planner's plan is more than 0.2 % better than ours, or a plan of an adapter is not the known one.
+that are faster than those of our versions, side by side with ours. With --into all cases with oracles are written to
+strategies.md, and with --artifact also strategies_artifact.md and strategies_differences.md. CPU seconds are those of
+this process. Exits with 1 where a published planner's plan is more than 0.2 % better than ours, or a plan of an adapter
+is not the known one.
 """
 
 from __future__ import annotations
@@ -116,12 +118,15 @@ def main() -> int:
     parser.add_argument("--differences", action="store_true", help="plans of its adapters side by side with ours")
     parser.add_argument("--case", default="", help="only cases whose name holds this text")
     parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="write all results files there")
     given = parser.parse_args()
     if given.differences and given.artifact is None:
         parser.error("--differences needs --artifact")
     with tempfile.TemporaryDirectory() as folder:
         try:
             options = {} if given.artifact is None else imported(given.artifact, Path(folder))
+            if given.into is not None:
+                return all_into(given, options)
             return side_by_side(given.output, options) if given.differences else compared(given, options)
         except RequestError as error:
             print(f"SKIPPED: {error}")
@@ -133,6 +138,17 @@ def imported(artifact: Path, folder: Path) -> dict[str, Any]:
     import_artifact(artifact, folder, precision=Precision.FP32, as_of=datetime.now(UTC).date())
     names = {"profiles": "compute_profiles", "network": "bandwidth_profiles", "pricing": "pricing"}
     return {"engine": "sailor-artifact", **{option: folder / name for option, name in names.items()}}
+
+
+def all_into(given: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Write all results files to a folder: by our simulator, and by the artifact's formulas where it is given."""
+    given.oracle, given.output = True, given.into / "strategies.md"
+    failed = compared(given, {})
+    if options:
+        given.output = given.into / "strategies_artifact.md"
+        failed |= compared(given, options)
+        failed |= side_by_side(given.into / "strategies_differences.md", options)
+    return failed
 
 
 def compared(given: argparse.Namespace, options: dict[str, Any]) -> int:

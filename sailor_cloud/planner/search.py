@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import NoPlanInTimeError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import (
     Alternative,
@@ -47,7 +46,7 @@ from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.draft import Draft, to_plan
-from sailor_cloud.planner.space.effort import NORMAL, Effort, OutOfTimeError
+from sailor_cloud.planner.space.effort import NORMAL, Effort, NoPlanInTimeError, OutOfTimeError
 from sailor_cloud.planner.space.goals import TIE, Figure, Target, target_of
 from sailor_cloud.planner.space.restrictions import Restriction, zero_stages
 from sailor_cloud.planner.space.space import Space, build

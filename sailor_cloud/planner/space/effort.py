@@ -6,9 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sailor_cloud.errors import RequestError
+
 
 class OutOfTimeError(Exception):
     """The time of a search is over; what it has found by then is its answer."""
+
+
+class NoPlanInTimeError(RequestError):
+    """The time limit ended a search that had no plan yet."""
 
 
 @dataclass(slots=True)
