@@ -181,7 +181,8 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
     """Return drafts of pipelines on given slots and cuts, whose microbatch sizes and numbers are chosen by kind.
 
     All pipelines of a kind carry equally many samples, in the microbatches that are through soonest. At first each
-    kind gets what it carries in one time; then two kinds make up the batch together, whichever does so soonest.
+    kind gets what it carries in one time; then two kinds make up the batch together, whichever does so soonest. If
+    that takes longer than the one time, since equal shares miss the batch, some have a microbatch less than others.
     """
     places = assessor.places(tuple(shape.slots for shape in shapes))
     kinds: dict[tuple[int, tuple[int, ...]], list[int]] = {}
@@ -192,10 +193,22 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
     each = [
         _Kind.of(assessor, place, shapes[members[0]], members, len(shapes)) for (place, _), members in kinds.items()
     ]
+    if not all(kind.fill_s.size for kind in each):
+        return []
+    least_s = _least_s(each, assessor.space.batch)
     found: dict[tuple[int, ...], float] = {}
-    for share in _shares(each, assessor.space.batch) if all(kind.fill_s.size for kind in each) else ():
+    for share in _shares(each, assessor.space.batch, least_s):
         found[share] = max(float(kind.ends(samples)[0]) for kind, samples in zip(each, share, strict=True))
     drafts = []
+    if min(found.values(), default=math.inf) > least_s * _LATER[1]:
+        for sizes in _sizes_within(each, assessor.space.batch, least_s):
+            sized = list(shapes)
+            for kind, size in zip(each, sizes, strict=True):
+                for member in kind.members:
+                    sized[member] = replace(shapes[member], microbatch_size=size)
+            draft = assessor.draft(sized)
+            if draft is not None:
+                drafts.append(draft)
     for share in sorted(found, key=lambda share: (found[share], share))[:_CHOSEN]:
         sized, counts = list(shapes), [0] * len(shapes)
         for kind, samples in zip(each, share, strict=True):
@@ -249,23 +262,44 @@ class _Kind:
         counts = np.floor((seconds - self.fill_s) / self.busy_s * (1.0 + 1e-12)).astype(np.int64) + 1
         return max(1, int((self.sizes * np.minimum(counts, self.most // self.sizes)).max()))
 
+    def fastest(self, seconds: float) -> list[int]:
+        """Return the sizes in which a pipeline carries most samples in a time, those first."""
+        carried = self.sizes * (seconds - self.fill_s + self.busy_s) / self.busy_s
+        return [int(size) for size in self.sizes[np.argsort(-carried, kind="stable")]]
 
-def _shares(kinds: Sequence[_Kind], batch: int) -> Iterator[tuple[int, ...]]:
-    """Yield samples by kind that make up the batch."""
+
+def _least_s(kinds: Sequence[_Kind], batch: int) -> float:
+    """Return the least time in which pipelines carry the batch or more, equally many samples each of a kind."""
+    low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        carried = sum(len(kind.members) * kind.within(middle) for kind in kinds)
+        low, high = (low, middle) if carried >= batch else (middle, high)
+    return high
+
+
+def _sizes_within(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterator[tuple[int, ...]]:
+    """Yield microbatch sizes by kind that are fast in a time and can make up the batch."""
+    fastest = [kind.fastest(seconds) for kind in kinds]
+    if len(kinds) == 1:
+        fastest = [[size for size in fastest[0] if batch % size == 0]]
+    for turn in range(_CHOSEN):
+        sizes = tuple(each[min(turn, len(each) - 1)] for each in fastest)
+        if batch % math.gcd(*sizes) == 0:
+            yield sizes
+
+
+def _shares(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterator[tuple[int, ...]]:
+    """Yield samples by kind that make up the batch, near what is carried in a time."""
     counts = [len(kind.members) for kind in kinds]
     if len(kinds) == 1:
         if batch % counts[0] == 0:
             yield (batch // counts[0],)
         return
-    low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        carried = sum(count * kind.within(middle) for count, kind in zip(counts, kinds, strict=True))
-        low, high = (low, middle) if carried >= batch else (middle, high)
     # The two kinds with the fewest pipelines meet the batch most finely.
     last = sorted(range(len(kinds)), key=lambda number: (counts[number], number))[:2]
     for later in _LATER if len(kinds) > 2 else (1.0,):
-        share = [kind.within(high * later) for kind in kinds]
+        share = [kind.within(seconds * later) for kind in kinds]
         rest = batch - sum(share[n] * counts[n] for n in range(len(kinds)) if n not in last)
         a, b = last
         # Those far from what is carried in that time end later.

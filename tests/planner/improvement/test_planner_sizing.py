@@ -8,7 +8,7 @@ import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
-from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
+from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.layouts import Slot
 
@@ -100,3 +100,19 @@ def test_more_pipelines_than_samples_are_no_plan():
     assert with_balanced_sizes(assessor, shapes, 1) is None
     assert with_balanced_sizes(assessor, shapes[:8], 2) is None
     assert with_balanced_sizes(assessor, shapes[:8], 1).figures[Figure.NODES] == 2
+
+
+@pytest.mark.parametrize("names", [["A100-40"], ["A100-40", "V100-16"]])
+def test_pipelines_have_a_microbatch_more_than_others_where_equal_shares_miss_the_batch(names):
+    """250 samples over 4 pipelines of each accelerator: 4 does not divide 250."""
+    space, assessor = made(250, a100=16, v100=16)
+    drafts = apportioned(assessor, [shape for name in names for shape in pipelines(space, name, nodes=2, tp=4)])
+    assert drafts
+    for draft in drafts:
+        assert carried(draft) == 250
+        by_kind = {}
+        for part in draft.pipelines:
+            by_kind.setdefault(part.slots[0].pool, set()).add((part.microbatch_size, part.microbatches))
+        for counts in by_kind.values():
+            assert len({size for size, _ in counts}) == 1
+            assert max(count for _, count in counts) - min(count for _, count in counts) <= 1
