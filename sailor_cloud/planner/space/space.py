@@ -91,6 +91,7 @@ class Known:
 
     tables: dict[tuple[str, int, int, Recompute, int], StageTable] = field(default_factory=dict)
     stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
+    seconds: dict[tuple[object, ...], Floats] = field(default_factory=dict)
     states: dict[tuple[str, int, int, int], States | None] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
@@ -243,16 +244,21 @@ class Space:
 
     def _stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
         first, end = np.triu_indices(self.layers + 1, 1)
-        shape = (len(self.kinds), self.layers + 1, self.layers + 1)
-        seconds, most = np.full(shape, np.inf), np.zeros(shape)
         tables = [self.table(seat.pool, seat.tp, microbatch_size, recompute=kind) for kind in self.kinds]
-        handing_s = 2.0 * tables[0].handing_s(first, end)
+        timed = (tables[0].accelerator.name, seat.tp, microbatch_size, self.zero_stage)
+        if timed not in self.known.seconds:
+            handing_s = 2.0 * tables[0].handing_s(first, end)
+            seconds = np.full((len(self.kinds), self.layers + 1, self.layers + 1), np.inf)
+            for number, table in enumerate(tables):
+                seconds[number, first, end] = table.compute_s(first, end) + handing_s
+            self.known.seconds[timed] = seconds
+        seconds = self.known.seconds[timed]
+        most = np.zeros(seconds.shape)
         key = (tables[0].accelerator.name, seat.tp, replicas, self.zero_stage)
         if key not in self.known.states:
             self.known.states[key] = tables[0].memory.states(first, end, replicas)
         states = self.known.states[key]
         for number, table in enumerate(tables):
-            seconds[number, first, end] = table.compute_s(first, end) + handing_s
             needed = table.memory.needed_bytes(first, end, in_flight=1, replicas=replicas, states=states)
             left = table.limit_bytes - _ROUNDED - needed
             more = np.maximum(table.memory.activation_bytes(first, end), 1e-9)
