@@ -12,10 +12,10 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.fleet.fleet import Fleet, Link
 from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.replanning.refusals import Choice, blocked, refusals
-from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend import egress, usage
 from sailor_cloud.launch.spend.charges import total_usd
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.launch.telemetry.generation_log import EventRecord, Leg, legs

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from sailor_cloud.cli.terminal.following import follow
+from sailor_cloud.cli.runs.following import follow
 from sailor_cloud.cli.terminal.options import PRIVATE, data_options, json_option, run_argument
 
 

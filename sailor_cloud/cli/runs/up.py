@@ -12,7 +12,7 @@ import click
 
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.planning.plan import INFEASIBLE, first_screen
-from sailor_cloud.cli.terminal.following import follow
+from sailor_cloud.cli.runs.following import follow
 from sailor_cloud.cli.terminal.options import (
     POSITIVE,
     PRIVATE,

@@ -7,25 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from sailor_cloud.launch.replanning.refusals import Choice
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.model.job import Goal, Job, Resource
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node
 from sailor_cloud.units import SECONDS_PER_HOUR
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """What remains of a run: iterations after the newest checkpoint, money and time; None means without limit.
-
-    Of a command nobody may know how many `steps` it takes.
-    """
-
-    steps: int | None
-    usd: float | None
-    seconds: float | None
-    # Until the nodes end themselves; this much money must last until then should the controller die.
-    life_s: float = 0.0
-    usd_alone: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

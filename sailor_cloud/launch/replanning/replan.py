@@ -12,11 +12,11 @@ from itertools import count
 from typing import Protocol
 
 from sailor_cloud.launch.replanning.refusals import Choice
-from sailor_cloud.launch.replanning.remaining_job import Devices, Left, remaining_job
+from sailor_cloud.launch.replanning.remaining_job import Devices, remaining_job
 from sailor_cloud.launch.replanning.spot import Outlook, Pool, Seen, Way
 from sailor_cloud.launch.replanning.stated import allowing, as_stated
 from sailor_cloud.launch.spend import egress
-from sailor_cloud.launch.spend.lifetime import usd_per_hour
+from sailor_cloud.launch.spend.lifetime import Left, usd_per_hour
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.planner.evaluate.lifetime import too_short, ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -14,6 +13,21 @@ NO_END = (
     "the job has neither a budget nor a deadline, so nothing would end its nodes; "
     "give constraints.budget_usd or constraints.deadline, or --budget or --deadline"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What remains of a run: iterations after the newest checkpoint, money and time; None means without limit.
+
+    Of a command nobody may know how many `steps` it takes.
+    """
+
+    steps: int | None
+    usd: float | None
+    seconds: float | None
+    # Until the nodes end themselves; this much money must last until then should the controller die.
+    life_s: float = 0.0
+    usd_alone: float | None = None
 
 
 def life_s(document: PlanDocument) -> float:

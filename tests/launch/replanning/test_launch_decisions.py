@@ -11,8 +11,8 @@ from factories.plans import node, pipeline, plan, stage
 from factories.quick_search import PRICE, SPEED, QuickSearch, job, search
 from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S
 from sailor_cloud.launch.replanning.refusals import Choice
-from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth, same_shape
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Provider, Terms

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from factories.quick_search import PRICE, QuickSearch, job
-from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Situation, decide, growth
 from sailor_cloud.launch.replanning.search import CatalogSearch
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 

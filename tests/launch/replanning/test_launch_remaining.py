@@ -7,7 +7,8 @@ import pytest
 from factories.plans import node
 from factories.quick_search import job, offer
 from sailor_cloud.launch.replanning.refusals import Choice
-from sailor_cloud.launch.replanning.remaining_job import Devices, Left, remaining_job
+from sailor_cloud.launch.replanning.remaining_job import Devices, remaining_job
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.model.job import Job, Resource
 from sailor_cloud.model.offer import Market, Offer
 

@@ -10,11 +10,11 @@ import pytest
 
 from factories.quick_search import ON_DEMAND, PRICE, SPEED, QuickSearch, job, search
 from sailor_cloud.launch.replanning.refusals import Choice
-from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Option, Policy, Situation, decide, growth
 from sailor_cloud.launch.replanning.spot import Kind, Outlook, Pool, Seen, Way, seen
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import replay
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Market

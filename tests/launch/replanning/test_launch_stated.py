@@ -12,10 +12,10 @@ from sailor_cloud import api, workload
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.refusals import Choice
-from sailor_cloud.launch.replanning.remaining_job import Left
 from sailor_cloud.launch.replanning.replan import Situation, decide
 from sailor_cloud.launch.replanning.search import CatalogSearch
 from sailor_cloud.launch.replanning.stated import as_stated, given_up
+from sailor_cloud.launch.spend.lifetime import Left
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule

@@ -9,8 +9,7 @@ import pytest
 from factories.cloud_plans import aws_document
 from factories.documents import document
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.replanning.remaining_job import Left
-from sailor_cloud.launch.spend.lifetime import life_s, usd_per_hour, within
+from sailor_cloud.launch.spend.lifetime import Left, life_s, usd_per_hour, within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
