@@ -66,7 +66,7 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
         if (pipeline.microbatch_size, pipeline.microbatches) != (first.microbatch_size, first.microbatches):
             message = (
                 f"trains {pipeline.microbatches} x {pipeline.microbatch_size} samples and the first "
-                f"{first.microbatches} x {first.microbatch_size}; torchtitan gives anyway"
+                f"{first.microbatches} x {first.microbatch_size}; torchtitan gives every pipeline the same"
             )
             yield Problem(path=place, message=message, hint="plan with --restrict even-batches")
     if plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:

@@ -421,7 +421,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """Nodes on demand that continue training should the spot capacity of the others continuece, for `outage_s`.
+    """Nodes on demand that continue training should the spot capacity of the others be lost once, for `outage_s`.
 
     `risk`: how probable that is within the run, which then takes `duration_s`, and would take `without_s` with all
     nodes on spot. `costs_usd` more than all nodes on spot, `saves_usd` against all nodes on demand.

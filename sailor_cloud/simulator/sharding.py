@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Bytes per parameter that continuece round a ring of the pipelines; a sum goes round twice.
+    """Bytes per parameter that go once round a ring of the pipelines; a sum goes round twice.
 
     `gradient` is what a parameter's gradient has. `summed` goes after, or beside, the last backward pass; `gathered`
     after the optimizer step; `forward` and `backward` beside every such pass.

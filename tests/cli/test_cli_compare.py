@@ -90,7 +90,7 @@ def test_the_time_limit_that_ends_a_strategy_is_told(folder: Path) -> None:
 
 @dataclass(slots=True)
 class CountedClock:
-    """A clock that continues by a second with each look at it."""
+    """A clock that advances by a second each time it is read."""
 
     looks: int = 0
 

@@ -20,7 +20,7 @@ from sailor_cloud.planner.space.restrictions import Restriction
 
 @dataclass(slots=True)
 class CountedClock:
-    """A clock that continues by a second with each look at it."""
+    """A clock that advances by a second each time it is read."""
 
     looks: int = 0
 

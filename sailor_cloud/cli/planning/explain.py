@@ -89,7 +89,7 @@ def explain(
         _check_named(job, why_not)
     console = result_console()
     planned_as: list[PlanDocument] = []
-    changes: set[int] = set()
+    changes: int | None = None
     with waiting("searching for the best plan") as show:
 
         def planned(document: PlanDocument, so_far: Explanation) -> None:
@@ -103,7 +103,8 @@ def explain(
                 print_gain(gain, console)
 
         def searching(done: int, of: int) -> None:
-            changes.add(of)
+            nonlocal changes
+            changes = of
             show(done, of, "searching for what more of each thing would bring")
 
         explanation = api.explain(
@@ -122,7 +123,7 @@ def explain(
     if as_json:
         echo(_json(explanation))
     else:
-        print_rest(explanation.gains, max(changes, default=None), console)
+        print_rest(explanation.gains, changes, console)
     return 0 if explanation.feasible else INFEASIBLE
 
 

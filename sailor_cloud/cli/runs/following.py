@@ -73,7 +73,7 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
             return
         observer.close()
         echo(
-            f"left run {folder.run_id} as it is; it continues costing until 'sailor-cloud down {folder.run_id}' or its "
+            f"left run {folder.run_id} as it is; it costs money until 'sailor-cloud down {folder.run_id}' or its "
             f"TTL; unless its teardown has begun, 'sailor-cloud resume {folder.run_id}' takes it over",
             err=True,
         )

@@ -9,7 +9,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.provision.cloud_clock import CloudClock
 
 _INTERVAL_S = 300.0
-# The clock was set, or the machine has slept: time continued, and what counts it did not.
+# The clock was set, or the machine has slept: time passed, and what counts it did not.
 _JUMP_S = 5.0
 
 

@@ -19,7 +19,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetGuard:
-    """The limits of one run. `reserve_s` is the time for which nodes continue costing after the decision to stop."""
+    """The limits of one run. `reserve_s` is the time for which nodes still cost money after the decision to stop."""
 
     budget_usd: float | None
     deadline: datetime | None

@@ -41,7 +41,7 @@ class _Unit:
 
 
 def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates) -> PlanDocument:
-    """Return the plan with as many pipelines on demand as the deadline needs, should spot capacity continuece.
+    """Return the plan with as many pipelines on demand as the deadline needs, should spot capacity be lost once.
 
     The same document where the job's goal is not the least money by a deadline, where an outage is unlikely or does no
     harm, and where no anchor helps.

@@ -41,7 +41,7 @@ def _weighted(decoder: Decoder, stages: int) -> list[int]:
         counts[stage] += 1
         full = so_far[block] >= so_far[-1] * (stage + 1) / stages * (1 - 1e-9)
         left = decoder.blocks - block - 1
-        # As many blocks as stages are left before the last must continuee to each.
+        # As many blocks as stages are left before the last must go one to each.
         if left and stage < stages - 1 and (full or left == stages - stage - 2):
             stage += 1
     return counts
