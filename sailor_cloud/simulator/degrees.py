@@ -207,12 +207,12 @@ def _faults_of_engine(degrees: Degrees, engine: Engine) -> Iterator[Problem]:
     zero, stages = _zero_stage(degrees, engine), engine.zero_stages if degrees.pp == 1 else engine.pipelined_zero_stages
     if zero not in stages:
         pipelined = " with more than one stage" if degrees.pp > 1 else ""
-        message = f"zero {zero} is not what {engine.name} does{pipelined}"
+        message = f"{engine.name} has no zero {zero}{pipelined}"
         yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(map(str, stages))}")
     if degrees.schedule not in engine.schedules:
         message = f"schedule {degrees.schedule} is not simulated under {engine.name}"
         yield Problem(path=LAYOUT, message=message, hint=f"{', '.join(engine.schedules)} is")
     if degrees.recompute not in engine.recompute:
         names = ", ".join(kind.name.lower() for kind in engine.recompute)
-        message = f"recompute {degrees.recompute.name.lower()} is not what {engine.name} does"
+        message = f"{engine.name} has no recompute {degrees.recompute.name.lower()}"
         yield Problem(path=LAYOUT, message=message, hint=f"it has {names}")

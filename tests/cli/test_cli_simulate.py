@@ -162,7 +162,7 @@ def test_everything_that_is_wrong_is_told_at_once(folder: Path) -> None:
         "layout: tp 3 x pp 40 x dp 7 = 840 devices, the nodes have 32",
         "layout: dp 7 x microbatch 3 does not divide the global batch of 128 "
         "(uneven pipelines are stated in a plan document)",
-        "layout: zero 5 is not what sailor does with more than one stage (it has 0, 1, 2, 3)",
+        "layout: sailor has no zero 5 with more than one stage (it has 0, 1, 2, 3)",
     ]
 
 

@@ -89,7 +89,7 @@ def test_a_layout_that_fits_nothing_is_told_every_reason_at_once() -> None:
         "nodes: V100-16 can't compute in bf16, in which the job trains ()",
         "layout: dp 2 x microbatch 5 does not divide the global batch of 64 "
         "(uneven pipelines are stated in a plan document)",
-        "layout: zero 4 is not what sailor does with more than one stage (it has 0, 1, 2, 3)",
+        "layout: sailor has no zero 4 with more than one stage (it has 0, 1, 2, 3)",
     ]
 
 
@@ -112,7 +112,7 @@ def test_deepspeed_has_no_zero_3_across_stages() -> None:
     counts = {("A100-40", 8): 1}
     assert simulated(Degrees(dp=8, zero_stage=3), scenario_of("deepspeed"), counts)[1].fits
     assert reasons(Degrees(pp=2, dp=4, zero_stage=3), scenario_of("deepspeed"), counts) == [
-        "layout: zero 3 is not what deepspeed does with more than one stage (it has 0, 1)"
+        "layout: deepspeed has no zero 3 with more than one stage (it has 0, 1)"
     ]
 
 
