@@ -24,8 +24,8 @@ from sailor_cloud.clock import DatedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.provider import Provider
+from sailor_cloud.report.comparison.difference import difference, difference_report
 from sailor_cloud.report.decision.decision_rows import decision_report
-from sailor_cloud.report.decision.difference import difference, difference_report
 from sailor_cloud.report.files.job_template import job_text
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_text import plan_report

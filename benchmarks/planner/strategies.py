@@ -42,7 +42,7 @@ from sailor_cloud.planner.strategies.cluster import Cluster, clusters_of, even_c
 from sailor_cloud.planner.strategies.driver import carried_out
 from sailor_cloud.planner.strategies.grid import by_stage, plan_of
 from sailor_cloud.planner.strategies.strategy import Strategy
-from sailor_cloud.report.decision.comparison import as_markdown
+from sailor_cloud.report.comparison.planners import as_markdown
 from sailor_cloud.simulator import engine_named, evaluate
 
 ONE, TWO = ["us-central1-a"], ["us-central1-a", "us-central1-b"]

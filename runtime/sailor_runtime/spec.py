@@ -189,6 +189,14 @@ class RunSpec:
     def world_size(self) -> int:
         return sum(len(stage.ranks) for pipeline in self.pipelines for stage in pipeline.stages)
 
+    def node_of(self, rank: int) -> NodeSpec:
+        """Return the node on which a rank runs. Raises KeyError for an unknown rank or node."""
+        for pipeline in self.pipelines:
+            for stage in pipeline.stages:
+                if rank in stage.ranks:
+                    return next(node for node in self.nodes if node.id == stage.node)
+        raise KeyError(f"rank {rank} is in no stage of the spec")
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.apply.apply import open_driver
 from sailor_cloud.provision.errors.causes import Cause, classify, error_of, gravest
@@ -65,7 +66,7 @@ def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, time
     try:
         return _text(driver)
     except TerraformCommandError as failure:
-        faults = [classify(root.provider, fault) for fault in failure.faults]
+        faults = [classify(root.provider, providers.of(root.provider).errors, fault) for fault in failure.faults]
         if faults and gravest(faults).cause is not Cause.OTHER:
             raise error_of(gravest(faults)) from failure
         raise

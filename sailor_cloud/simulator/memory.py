@@ -13,7 +13,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import Optimizer
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, Selective
+from sailor_cloud.simulator.engine import Engine, MemoryRule, Selective
 from sailor_cloud.workload import Attention, LayerCosts, layer_costs
 from sailor_cloud.workload.features import ELEMENT_BYTES, LayerKind
 from sailor_cloud.workload.stacks import MemoryOverheads

@@ -15,8 +15,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Accelerator, Hardware, Offer
 from sailor_cloud.network import Link, Network, Place
-from sailor_cloud.simulator.engines.engine import Engine
-from sailor_cloud.simulator.engines.registry import SAILOR
+from sailor_cloud.simulator.engine import SAILOR, Engine
 from sailor_cloud.workload import ComputeProfiles
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.job import SumFormat
 from sailor_cloud.model.offer import Accelerator
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines.engine import Selective
+from sailor_cloud.simulator.engine import Selective
 from sailor_cloud.simulator.memory import MemoryTable, StageMemoryTable, memory_tables
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding

@@ -12,7 +12,7 @@ import pytest
 
 from factories.called import called
 from sailor_cloud import compare, plan
-from sailor_cloud.report.decision.comparison import as_html, as_json_text, as_markdown, as_text
+from sailor_cloud.report.comparison.planners import as_html, as_json_text, as_markdown, as_text
 from sailor_cloud.report.plan.facts import proof
 
 JOB = """

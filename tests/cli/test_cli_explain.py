@@ -11,7 +11,7 @@ from rich.console import Console
 
 from factories.called import called
 from sailor_cloud.planner.marginal import Gain
-from sailor_cloud.report.decision.explanation_text import print_rest
+from sailor_cloud.report.plan.explanation_text import print_rest
 
 JOB = """
 name: small

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sailor_runtime.object_store import Store, is_url
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.object_store import Store, is_url
 
 STEP_S = 0.05
 

@@ -26,6 +26,7 @@ from sailor_cloud.model.document import LinkUse
 from sailor_cloud.model.offer import Precision, Provider
 from sailor_cloud.provision.errors.causes import classify, error_of
 from sailor_cloud.provision.progress import Interrupt
+from sailor_cloud.provision.providers import of
 from sailor_cloud.provision.terraform.binary import Kind, TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformDriver
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -49,7 +50,7 @@ def refused(provider: Provider, answer: str) -> Producer:
     """Let a cloud answer a request of Terraform's."""
 
     def produce(folder: Path) -> Said:
-        error = error_of(classify(provider, Diagnostic(summary=answer, detail="", address="")))
+        error = error_of(classify(provider, of(provider).errors, Diagnostic(summary=answer, detail="", address="")))
         return Said(str(error), error)
 
     return produce
@@ -166,7 +167,7 @@ def checkpoint_of_other_data() -> str:
 
 def stored(url: str) -> Callable[[], str]:
     def text() -> str:
-        from sailor_runtime.training.object_store import Store, StoreError
+        from sailor_runtime.object_store import Store, StoreError
 
         try:
             Store(url, patience_s=0.0).write("run/model.pt", b"")

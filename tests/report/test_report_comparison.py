@@ -7,7 +7,7 @@ import json
 
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.strategies import Comparison, Contender
-from sailor_cloud.report.decision.comparison import (
+from sailor_cloud.report.comparison.planners import (
     as_html,
     as_json_text,
     as_markdown,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from factories.documents import document, infeasible
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.report.decision.difference import (
+from sailor_cloud.report.comparison.difference import (
     difference,
     difference_as_json,
     difference_as_markdown,

@@ -64,7 +64,7 @@ def test_setup_brings_another_version_of_a_package_without_touching_the_one_that
                 wheel.extractall(folder)
     (outside / "bin" / "launch").write_text(f"#!{outside}/bin/python\nimport thing; print(thing.version)\n")
     (outside / "bin" / "launch").chmod(0o755)
-    code = "import os, sys; from pathlib import Path; from sailor_runtime.command.environment import installing\n"
+    code = "import os, sys; from pathlib import Path; from sailor_runtime.packages import installing\n"
     code += "os.execvpe('bash', ['bash', '-c', sys.argv[2]], os.environ | installing(Path(sys.argv[1])))"
     run = f"set -e; cd {tmp_path}; launch\n"
     run += "pip install -q --no-index --no-deps thing-2.0-*.whl; launch"

@@ -17,8 +17,8 @@ from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator import Scenario, engine_named, stage_table
+from sailor_cloud.simulator.engine import uniform_pipelines
 from sailor_cloud.simulator.engines import Formulas, IterationParts, StagePlace, UniformPipelines
-from sailor_cloud.simulator.engines.engine import uniform_pipelines
 from sailor_cloud.workload import decoder, profiles
 
 JOB = """

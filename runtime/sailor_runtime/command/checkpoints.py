@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sailor_runtime.training.object_store import Store, StoreError, is_url
+from sailor_runtime.object_store import Store, StoreError, is_url
 
 MARKS = ".sailor"
 # A save may pause between two files, so a folder must have been left alone for longer than a file.

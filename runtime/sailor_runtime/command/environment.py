@@ -2,60 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-import venv
 from pathlib import Path
 
+from sailor_runtime.packages import installing, library
 from sailor_runtime.spec import CommandNode, CommandSpec
-
-
-def library(home: Path) -> Path:
-    """Return where Python finds what `setup` has installed on a node."""
-    return home / "packages" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-
-
-def installing(home: Path) -> dict[str, str]:
-    """Return variables with which packages are installed for this node alone, whoever owns Python.
-
-    They go into a virtual environment that sees all that this interpreter has. There pip installs another version
-    beside the one it finds, and elsewhere it would replace that: on this machine or a shared disk the owner's own.
-    """
-    packages, own = home / "packages", Path(sys.executable).parent
-    if not (packages / "bin" / "pip").exists():
-        brings_pip = importlib.util.find_spec("pip") is None
-        venv.EnvBuilder(symlinks=True, with_pip=brings_pip).create(packages)
-        seen = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-        sees = f"import site; list(map(site.addsitedir, {[path for path in seen if path != str(library(home))]}))\n"
-        (library(home) / "outside.pth").write_text(sees)
-        # Programs such as torchrun, which otherwise start the interpreter that they were installed with.
-        for program in own.iterdir() if sys.prefix != sys.base_prefix else ():
-            if (
-                program.is_file()
-                and not program.name.startswith("pip")
-                and _first_line(program).startswith(f"#!{own}/")
-            ):
-                _run_here(packages, program.name, f'"{program}"')
-        if not brings_pip:
-            _run_here(packages, "pip3", "-m pip")
-            _run_here(packages, "pip", "-m pip")
-    return {
-        "PATH": os.pathsep.join([str(packages / "bin"), str(own), os.environ.get("PATH", os.defpath)]),
-        "VIRTUAL_ENV": str(packages),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-    }
-
-
-def _first_line(program: Path) -> str:
-    with program.open(errors="replace") as file:
-        return file.readline(1000)
-
-
-def _run_here(packages: Path, name: str, what: str) -> None:
-    program = packages / "bin" / name
-    program.write_text(f'#!/bin/sh\nexec "{packages}/bin/python" {what} "$@"\n')
-    program.chmod(0o755)
 
 
 def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:

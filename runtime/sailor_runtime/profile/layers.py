@@ -16,7 +16,6 @@ from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import open_samples
 from sailor_runtime.training.devices import device_of
 from sailor_runtime.training.engine import Engine
-from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.observe.metrics import memory_peak_bytes
@@ -42,7 +41,7 @@ def measure(spec: RunSpec, rank: int, world: World) -> dict[str, Any] | None:
     """
     place = layout.places(spec)[rank]
     stage = spec.pipelines[place.pipeline].stages[place.stage]
-    device = device_of(node_of(spec, rank), stage.devices[place.tp_index])
+    device = device_of(spec.node_of(rank), stage.devices[place.tp_index])
     set_up(spec.training.precision, device.torch_device)
     if device.torch_device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device.torch_device)

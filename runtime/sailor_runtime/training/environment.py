@@ -15,8 +15,8 @@ from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import IO
 
-from sailor_runtime.command.environment import installing, library
-from sailor_runtime.spec import NodeSpec, RunSpec
+from sailor_runtime.packages import installing, library
+from sailor_runtime.spec import RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
 from sailor_runtime.training.refusal import RefusedError
 
@@ -33,7 +33,7 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     """
     if spec.model.code is not None:
         sys.path[:0] = [str(home / spec.model.code), str(library(home))]
-    node = node_of(spec, rank)
+    node = spec.node_of(rank)
     if runs_on_cpu(node.accelerator):
         environ["DS_ACCELERATOR"] = "cpu"
         environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -98,12 +98,3 @@ def _taken(lock: IO[str]) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def node_of(spec: RunSpec, rank: int) -> NodeSpec:
-    """Return the node on which a rank runs. Raises KeyError for an unknown rank or node."""
-    for pipeline in spec.pipelines:
-        for stage in pipeline.stages:
-            if rank in stage.ranks:
-                return next(node for node in spec.nodes if node.id == stage.node)
-    raise KeyError(f"rank {rank} is in no stage of the spec")

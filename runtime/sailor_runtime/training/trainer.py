@@ -18,7 +18,6 @@ from sailor_runtime.training.data.same_data import agreed_identity
 from sailor_runtime.training.data.samples import Samples, open_samples
 from sailor_runtime.training.devices import Device, device_of
 from sailor_runtime.training.engine import Engine, Step
-from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.model.architecture import architecture_of
 from sailor_runtime.training.observe import trace
 from sailor_runtime.training.observe.divergence import LossCourse
@@ -68,7 +67,7 @@ def run(spec: RunSpec, rank: int, events: EventWriter, control: Control, *, metr
     check(spec)
     place = layout.places(spec)[rank]
     stage = spec.pipelines[place.pipeline].stages[place.stage]
-    device = device_of(node_of(spec, rank), stage.devices[place.tp_index])
+    device = device_of(spec.node_of(rank), stage.devices[place.tp_index])
     set_up(spec.training.precision, device.torch_device)
     optimizer.check(spec.training.optimizer, device.torch_device)
     samples = open_samples(spec)

@@ -76,7 +76,7 @@ def compare(
     sailor-cloud compare job.yaml --strategies metis,atlas -o comparison.html
     """
     from sailor_cloud import api
-    from sailor_cloud.report.decision.comparison import as_html, as_json_text, as_markdown, as_text
+    from sailor_cloud.report.comparison.planners import as_html, as_json_text, as_markdown, as_text
 
     check_output(output)
     job = read_job(job_file, on=on, cluster=cluster)

@@ -11,7 +11,7 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import NOT_NEGATIVE, json_option, read_document, write_output
 
 if TYPE_CHECKING:
-    from sailor_cloud.report.decision.difference import Difference
+    from sailor_cloud.report.comparison.difference import Difference
 
 TOO_MUCH = 1
 INFEASIBLE = 3
@@ -51,14 +51,14 @@ def diff(
     sailor-cloud diff before.json after.json --format markdown -o comment.md
     sailor-cloud diff before.json after.json --fail-above-usd 50 --fail-above-percent 10
     """
-    from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.decision.difference import (
+    from sailor_cloud.report.comparison.difference import (
         difference,
         difference_as_json,
         difference_as_markdown,
         difference_as_text,
         print_difference,
     )
+    from sailor_cloud.report.console import result_console
 
     documents = [read_document(file) for file in (base, head)]
     for document in documents:

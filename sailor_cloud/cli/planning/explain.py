@@ -77,7 +77,7 @@ def explain(
     """
     from sailor_cloud import api
     from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.decision.explanation_text import print_gain, print_reasons, print_rest
+    from sailor_cloud.report.plan.explanation_text import print_gain, print_reasons, print_rest
 
     given = read_document(what) if what.suffix == ".json" else None
     if given is not None:

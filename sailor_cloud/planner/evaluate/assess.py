@@ -19,8 +19,8 @@ from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Layout, Slot
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
+from sailor_cloud.simulator.engine import uniform_pipelines
 from sailor_cloud.simulator.engines import Formulas, StagePlace
-from sailor_cloud.simulator.engines.engine import uniform_pipelines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

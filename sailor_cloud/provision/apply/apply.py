@@ -453,7 +453,7 @@ def _raise_refusal(worst: Fault | None, failure: TerraformCommandError | None) -
 
 
 def _faults(provider: Provider, failure: TerraformCommandError) -> list[Fault]:
-    return [classify(provider, fault) for fault in failure.faults]
+    return [classify(provider, providers.of(provider).errors, fault) for fault in failure.faults]
 
 
 def _planned(driver: TerraformDriver, watch: Watch) -> tuple[Change, ...]:

@@ -294,7 +294,7 @@ class _Teardown:
         self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int
     ) -> bool:
         """Break a stale lock; wait where the cloud is overloaded; try anything else a second time."""
-        faults = [classify(root.provider, fault) for fault in failure.faults]
+        faults = [classify(root.provider, providers.of(root.provider).errors, fault) for fault in failure.faults]
         if root.provider in self.paces and any(fault.cause is Cause.THROTTLED for fault in faults):
             self.paces[root.provider].slow_down()
         if faults and gravest(faults).worth_retrying:

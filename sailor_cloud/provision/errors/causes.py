@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision import providers
-from sailor_cloud.provision.errors.rules import Cause
+from sailor_cloud.provision.errors.rules import Cause, ErrorGuide
 from sailor_cloud.provision.terraform.driver import Diagnostic
 
 __all__ = ["Cause", "Fault", "classify", "error_of", "gravest"]
@@ -24,6 +23,7 @@ class Fault:
     """One error of a provider with what is behind it; `address` is the Terraform resource."""
 
     provider: Provider
+    guide: ErrorGuide = field(repr=False, compare=False)
     cause: Cause
     address: str
     text: str
@@ -48,15 +48,16 @@ class QuotaNumbers:
     need: float | None
 
 
-def classify(provider: Provider, diagnostic: Diagnostic) -> Fault:
-    """Return what is behind an error of a provider."""
+def classify(provider: Provider, guide: ErrorGuide, diagnostic: Diagnostic) -> Fault:
+    """Return what is behind an error of a provider, by the provider's guide."""
     text = f"{diagnostic.summary} {diagnostic.detail}".strip()
-    for rule in providers.of(provider).errors.rules:
+    cause, kept = Cause.OTHER, dict[str, str]()
+    for rule in guide.rules:
         found = re.search(rule.pattern, text, re.S)
         if found is not None:
-            kept = {name: value for name, value in found.groupdict().items() if value}
-            return Fault(provider=provider, cause=rule.cause, address=diagnostic.address, text=text, **kept)
-    return Fault(provider=provider, cause=Cause.OTHER, address=diagnostic.address, text=text)
+            cause, kept = rule.cause, {name: value for name, value in found.groupdict().items() if value}
+            break
+    return Fault(provider=provider, guide=guide, cause=cause, address=diagnostic.address, text=text, **kept)
 
 
 def gravest(faults: Sequence[Fault]) -> Fault:
@@ -67,7 +68,7 @@ def gravest(faults: Sequence[Fault]) -> Fault:
 def error_of(fault: Fault) -> ProvisionError:
     """Return the error that says what is wrong and what to do about it."""
     where = f"{fault.address}: " if fault.address else ""
-    guide = providers.of(fault.provider).errors
+    guide = fault.guide
     match fault.cause:
         case Cause.STOCKOUT:
             return StockoutError(f"{where}{fault.provider} has no capacity now: {fault.text}")

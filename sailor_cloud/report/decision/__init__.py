@@ -1,1 +1,1 @@
-"""Plans beside one another: the decision, alternatives, strategies, differences."""
+"""The first screen: plans to choose from, what they leave out, and what their GPUs cost elsewhere."""

@@ -12,7 +12,7 @@ from rich.text import Text
 from sailor_cloud.model.document import Choice, Decision, LeftOut
 from sailor_cloud.model.job import Job
 from sailor_cloud.report import text
-from sailor_cloud.report.html.markup import Markup, element, html_table
+from sailor_cloud.report.markup import Markup, element, html_table
 from sailor_cloud.report.tables import markdown_table, plain_table
 from sailor_cloud.units import dollars_text, probability_text
 

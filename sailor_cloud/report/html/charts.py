@@ -11,7 +11,7 @@ from typing import Any
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.choices import Choice, choices, usd_unit
-from sailor_cloud.report.html.markup import Markup, element
+from sailor_cloud.report.markup import Markup, element
 from sailor_cloud.report.plan.facts import memory_rows
 from sailor_cloud.report.plan.groups import pipeline_groups
 from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd

@@ -13,7 +13,7 @@ from sailor_cloud.catalog import Region
 from sailor_cloud.model.document import LinkUse, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.html.charts import arcs, echart
-from sailor_cloud.report.html.markup import Markup, element, joined
+from sailor_cloud.report.markup import Markup, element, joined
 from sailor_cloud.report.plan.groups import hardware_name, nodes_usd_per_hour, plan_hardware
 from sailor_cloud.units import GB, SECONDS_PER_HOUR
 

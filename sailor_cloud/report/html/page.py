@@ -13,7 +13,7 @@ from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.decision.decision_rows import decision_as_html
 from sailor_cloud.report.html.charts import frontier_chart, memory_chart, money_chart, schedule_chart, script
 from sailor_cloud.report.html.maps import region_map, zone_map
-from sailor_cloud.report.html.markup import Markup, element, html_table, joined
+from sailor_cloud.report.markup import Markup, element, html_table, joined
 from sailor_cloud.report.plan.facts import (
     Fact,
     assumptions,

@@ -1,6 +1,7 @@
 """Training programs as the simulator sees them: who waits, what is sharded, and how layers fall on stages."""
 
-from sailor_cloud.simulator.engines.engine import (
+from sailor_cloud.simulator.engine import (
+    SAILOR,
     Engine,
     Formulas,
     IterationParts,
@@ -12,7 +13,7 @@ from sailor_cloud.simulator.engines.engine import (
     UniformPipelines,
 )
 from sailor_cloud.simulator.engines.named import engine_named
-from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR, SAILOR_ALIKE
+from sailor_cloud.simulator.engines.registry import ENGINES, SAILOR_ALIKE
 from sailor_cloud.simulator.engines.split import stage_bounds
 
 __all__ = [

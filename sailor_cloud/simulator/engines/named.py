@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.simulator.engines.engine import Engine
+from sailor_cloud.simulator.engine import Engine
 from sailor_cloud.simulator.engines.registry import ENGINES
 
 # The engine whose formulas come with imported profiles.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from sailor_cloud.simulator.engines.engine import Engine, MemoryRule, Selective, StageSplit, Transfers
+from sailor_cloud.simulator.engine import SAILOR, Engine, MemoryRule, Selective, StageSplit, Transfers
 
-SAILOR = Engine()
 # Under ZeRO-2 and 3 pipelines meet after each pass of a layer, so they are planned as uniform engines' are.
 SAILOR_ALIKE = replace(SAILOR, uniform=True, pipelined_zero_stages=(2, 3))
 # Of the others, published runs were fitted with all-reduces under ZeRO-1.

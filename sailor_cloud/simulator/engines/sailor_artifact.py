@@ -27,7 +27,7 @@ from sailor_cloud.errors import ProfileMissingError, RequestError
 from sailor_cloud.interchange.sailor_tables import ArtifactTables, ModelTables, read_tables
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.plan import Recompute
-from sailor_cloud.simulator.engines.engine import Engine, IterationParts, StageParts, StagePlace, UniformPipelines
+from sailor_cloud.simulator.engine import Engine, IterationParts, StageParts, StagePlace, UniformPipelines
 from sailor_cloud.simulator.memory import States
 from sailor_cloud.simulator.sharding import sharding
 from sailor_cloud.simulator.stage_table import StageTable

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from sailor_cloud.model.decoder import Decoder
-from sailor_cloud.simulator.engines.engine import StageSplit
+from sailor_cloud.simulator.engine import StageSplit
 from sailor_cloud.workload import layer_costs
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sailor_cloud.network import Link
-from sailor_cloud.simulator.engines import Engine, Transfers
+from sailor_cloud.simulator.engine import Engine, Transfers
 
 Floats = NDArray[np.float64]
 

@@ -13,8 +13,7 @@ from sailor_cloud.catalog.providers import of
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Waits
 from sailor_cloud.model.plan import PipelineSchedule
-from sailor_cloud.simulator.engines import Formulas, StagePlace, Transfers
-from sailor_cloud.simulator.engines.engine import uniform_pipelines
+from sailor_cloud.simulator.engine import Formulas, StagePlace, Transfers, uniform_pipelines
 from sailor_cloud.simulator.layout import Layout, Seat
 from sailor_cloud.simulator.timing.card import cut_flows
 from sailor_cloud.simulator.timing.closed_form import boundary_pairs, filled_s, interleaved_s, pipeline_s

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 
-from sailor_cloud.simulator.engines import Transfers
+from sailor_cloud.simulator.engine import Transfers
 
 
 class Operation(IntEnum):

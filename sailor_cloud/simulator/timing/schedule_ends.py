@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.simulator.engines import Transfers
+from sailor_cloud.simulator.engine import Transfers
 from sailor_cloud.simulator.timing.replay import PipelineTimes, replay
 
 Floats = NDArray[np.float64]

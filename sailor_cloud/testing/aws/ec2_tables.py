@@ -44,12 +44,6 @@ STAND_IN = {
     "aws_route_table": ("aws_route_table_association",),
     "aws_vpc": ("aws_subnet", "aws_security_group", "aws_internet_gateway", "aws_route_table"),
 }
-# What goes together with what it belongs to.
-PARTS = {
-    "aws_route_table": ("aws_route",),
-    "aws_vpc_peering_connection": ("aws_vpc_peering_connection_accepter",),
-    "aws_security_group": ("aws_vpc_security_group_ingress_rule", "aws_vpc_security_group_egress_rule"),
-}
 SETS = {
     "Instances": "reservationSet",
     "Volumes": "volumeSet",

@@ -13,8 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+
+from moto import backend_index
+from moto.core.base_backend import BackendDict, BaseBackend
+from moto.core.responses import ActionResult, BaseResponse
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.responses import EC2Response
+from moto.servicequotas.exceptions import NoSuchResource
+from moto.servicequotas.models import ServiceQuotasBackend
+
+from sailor_cloud.testing.moto_server import moto_gaps
 
 
 @dataclass(slots=True)
@@ -49,8 +60,6 @@ class AwsWorld:
 
     def fail_if_told(self, operation: str) -> None:
         """Raise the error of the first fault of an operation that is not used up."""
-        from moto.ec2.exceptions import EC2ClientError
-
         for fault in self.faults:
             if fault.operation == operation and fault.times > 0:
                 fault.times -= 1
@@ -83,19 +92,47 @@ def current() -> AwsWorld:
     return _worlds[-1]
 
 
+class PricingResponse(BaseResponse):
+    """GetProducts, with term-match filters and pages."""
+
+    def __init__(self) -> None:
+        super().__init__(service_name="pricing")
+
+    def get_products(self) -> str:
+        current().fail_if_told("GetProducts")
+        request = json.loads(self.body)
+        wanted = {row["Field"]: row["Value"] for row in request.get("Filters", [])}
+        rows = [product for product in current().products if _matches(product, wanted)]
+        return json.dumps({"FormatVersion": "aws_v1"} | _page(rows, request.get("NextToken"), "PriceList"))
+
+
+def _matches(product: str, wanted: dict[str, str]) -> bool:
+    try:
+        attributes = json.loads(product)["product"]["attributes"]
+    except (ValueError, KeyError, TypeError):
+        return True
+    return all(attributes.get(name, value) == value for name, value in wanted.items())
+
+
+class PricingBackend(BaseBackend):
+    """The Price List of a region of the API; its products are those of the current AwsWorld."""
+
+    # The second base is how moto's server spells the first.
+    _url_module = SimpleNamespace(
+        url_bases=[r"https?://api\.pricing\.(.+)\.amazonaws\.com", r"https?://pricing\.(.+)\.amazonaws\.com"],
+        url_paths={"{0}/$": PricingResponse.dispatch},
+    )
+
+
+pricing_backends = BackendDict(PricingBackend, "pricing")
+
+
 @contextmanager
 def aws_world(world: AwsWorld) -> Iterator[AwsWorld]:
     """Serve a world through moto until the block ends."""
-    from moto import backend_index
-    from moto.ec2.responses import EC2Response
-    from moto.servicequotas.models import ServiceQuotasBackend
-
-    from sailor_cloud.testing import moto_pricing
-    from sailor_cloud.testing.moto_server import moto_gaps
-
     pattern = re.compile(r"https?://(api\.)?pricing\.(.+)\.amazonaws\.com")
     patterns = [*backend_index.backend_url_patterns, ("pricing", pattern)]
-    sys.modules["moto.pricing"] = moto_pricing  # where moto looks for a service's backend
+    sys.modules["moto.pricing"] = sys.modules[__name__]  # where moto looks for a service's backend
     _worlds.append(world)
     with (
         patch.object(backend_index, "backend_url_patterns", patterns),
@@ -110,15 +147,10 @@ def aws_world(world: AwsWorld) -> Iterator[AwsWorld]:
             _worlds.pop()
 
 
-def _page(response: Any, rows: list[dict[str, Any]], key: str) -> Any:
-    from moto.core.responses import ActionResult
-
-    start = int(response._get_param("NextToken") or 0)
+def _page(rows: list[Any], token: str | None, key: str) -> dict[str, Any]:
+    start = int(token or 0)
     end = start + current().page_size
-    answer: dict[str, Any] = {key: rows[start:end]}
-    if end < len(rows):
-        answer["NextToken"] = str(end)
-    return ActionResult(answer)
+    return {key: rows[start:end]} | ({"NextToken": str(end)} if end < len(rows) else {})
 
 
 def _describe_spot_price_history(self: Any) -> Any:
@@ -135,7 +167,7 @@ def _describe_spot_price_history(self: Any) -> Any:
         for row in current().spot
         if row.zone_name.startswith(self.region) and (not types or row.instance_type in types)
     ]
-    return _page(self, rows, "SpotPriceHistory")
+    return ActionResult(_page(rows, self._get_param("NextToken"), "SpotPriceHistory"))
 
 
 def _describe_instance_type_offerings(self: Any) -> Any:
@@ -146,12 +178,10 @@ def _describe_instance_type_offerings(self: Any) -> Any:
         for region, name, zone_id in current().offerings
         if region == self.region and any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted)
     ]
-    return _page(self, rows, "InstanceTypeOfferings")
+    return ActionResult(_page(rows, self._get_param("NextToken"), "InstanceTypeOfferings"))
 
 
 def _get_service_quota(self: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-    from moto.servicequotas.exceptions import NoSuchResource
-
     if service_code != "ec2" or quota_code not in current().quotas:
         raise NoSuchResource
     value = current().quotas[quota_code]

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sailor_cloud.testing.aws.ec2_tables import PARTS
 from sailor_cloud.testing.machines import Machines, PaperMachines, machine_of, with_machine
-from sailor_cloud.testing.terraform.dependencies import PARENTS, missing_parent
+from sailor_cloud.testing.terraform.dependencies import PARENTS, PARTS, missing_parent
 from sailor_cloud.testing.terraform.naming import (
     AWS_NAMES,
     GOOGLE_COLLECTIONS,

@@ -11,6 +11,12 @@ PARENTS = {
     "security_group_id": "aws_security_group",
     "route_table_id": "aws_route_table",
 }
+# What goes together with what it belongs to.
+PARTS = {
+    "aws_route_table": ("aws_route",),
+    "aws_vpc_peering_connection": ("aws_vpc_peering_connection_accepter",),
+    "aws_security_group": ("aws_vpc_security_group_ingress_rule", "aws_vpc_security_group_egress_rule"),
+}
 
 
 def missing_parent(

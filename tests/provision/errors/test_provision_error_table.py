@@ -66,7 +66,9 @@ IMAGES = (
 
 
 def fault(provider: Provider, text: str) -> Fault:
-    return classify(provider, Diagnostic(summary=text, detail="", address="google_compute_instance.node"))
+    return classify(
+        provider, of(provider).errors, Diagnostic(summary=text, detail="", address="google_compute_instance.node")
+    )
 
 
 # What users of Terraform were told, by what is behind it; every row of the table decides at least one of them.

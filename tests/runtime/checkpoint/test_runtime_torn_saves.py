@@ -15,9 +15,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemWriter
 
+from sailor_runtime.object_store import Store
 from sailor_runtime.training.checkpoint.bucket import CheckpointStore
 from sailor_runtime.training.checkpoint.folder import CheckpointFolder
-from sailor_runtime.training.object_store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 

@@ -14,8 +14,8 @@ from typing import Any
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.filesystem import FileSystemBase
 
+from sailor_runtime.object_store import Store
 from sailor_runtime.training.checkpoint.folder import DESCRIPTION, LATEST, FileSum, step_of, sum_file
-from sailor_runtime.training.object_store import Store
 
 
 class CheckpointStore:

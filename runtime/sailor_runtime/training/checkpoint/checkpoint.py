@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from sailor_runtime.object_store import StoreError, is_url
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.checkpoint.bucket import CheckpointStore
 from sailor_runtime.training.checkpoint.description import check_description, description
@@ -22,7 +23,6 @@ from sailor_runtime.training.checkpoint.folder import CheckpointFolder
 from sailor_runtime.training.checkpoint.shards import ShardedEntry
 from sailor_runtime.training.checkpoint.staging import Staging
 from sailor_runtime.training.engine import Engine
-from sailor_runtime.training.object_store import StoreError, is_url
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.weights import Piece
 from sailor_runtime.training.pipeline.layout import Atom

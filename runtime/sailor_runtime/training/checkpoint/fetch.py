@@ -13,8 +13,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from sailor_runtime.training.durable import sync
-from sailor_runtime.training.object_store import Store, StoreError
+from sailor_runtime.object_store import Store, StoreError
+from sailor_runtime.training.checkpoint.durable import sync
 
 LATEST, DESCRIPTION = "latest", "sailor.json"
 

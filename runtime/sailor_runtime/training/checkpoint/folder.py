@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
-from sailor_runtime.training.durable import sync
+from sailor_runtime.training.checkpoint.durable import sync
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 DESCRIPTION = "sailor.json"

@@ -8,7 +8,6 @@ import torch.distributed as dist
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import Identity, Samples
-from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.pipeline.layout import Place
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.refusal import RefusedError
@@ -38,4 +37,4 @@ def compared(spec: RunSpec, everyone: list[Identity | None]) -> Identity:
 
 def _told(spec: RunSpec, rank: int, found: Identity | None) -> str:
     assert found is not None
-    return f"{found.samples} samples with hash {found.sha256[:8]} on {node_of(spec, rank).id}"
+    return f"{found.samples} samples with hash {found.sha256[:8]} on {spec.node_of(rank).id}"

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sailor_runtime.object_store import StoreError, cache, local_copy
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import RandomWeights, architecture_of, range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
-from sailor_runtime.training.object_store import StoreError, cache, local_copy
 from sailor_runtime.training.refusal import RefusedError
 
 FirstWeights = Callable[[ParameterSpec, torch.dtype], Tensor]

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.pipeline.process_groups import World
 
 Endpoint = tuple[str, int]
@@ -51,8 +50,8 @@ class TrafficMeter:
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
         self._spec = spec
-        self._own = node_of(spec, rank).id
-        cloud = node_of(spec, rank).cloud
+        self._own = spec.node_of(rank).id
+        cloud = spec.node_of(rank).cloud
         self._in_tunnel = {node.id for node in spec.nodes if node.cloud != cloud}
         self._nodes = {node.address: node.id for node in spec.nodes}
         self._ends: dict[Endpoint, str] = {}
@@ -69,7 +68,7 @@ class TrafficMeter:
             return
         everyone: list[Any] = [None] * world.size
         dist.all_gather_object(everyone, [one.local for one in connections()], group=world.everyone)
-        self._ends = {tuple(end): node_of(self._spec, rank).id for rank, ends in enumerate(everyone) for end in ends}
+        self._ends = {tuple(end): self._spec.node_of(rank).id for rank, ends in enumerate(everyone) for end in ends}
 
     def look(self, *, now: bool = False) -> dict[str, int] | None:
         """Return the bytes by node if it is time for that, or asked for now."""

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from sailor_runtime.spec import INTERLEAVED, RunSpec
-from sailor_runtime.training.environment import node_of
 from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
 from sailor_runtime.training.pipeline.store import open_store
@@ -41,7 +40,7 @@ class World:
         holders = {atom.holders for atom in atoms}
         if len(islands(spec)) > 1:
             holders |= {atom.holders for atom in atoms_of(spec, range(len(spec.pipelines)))}
-        zones = {each: node_of(spec, each).zone for each in range(spec.world_size)}
+        zones = {each: spec.node_of(each).zone for each in range(spec.world_size)}
         self._exchanges = {
             ranks: Exchange(ranks, rank, [zones[each] for each in ranks], group, native=backend == "nccl")
             for ranks, group in _groups(holders).items()

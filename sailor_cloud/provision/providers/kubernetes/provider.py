@@ -13,7 +13,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
 )
 from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, delete, jobsets, pods_left
-from sailor_cloud.provision.providers.scheduled import SchedulerProvider
+from sailor_cloud.provision.scheduled import SchedulerProvider
 
 _NAME = "kubernetes"
 

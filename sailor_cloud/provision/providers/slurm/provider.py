@@ -15,9 +15,9 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
-from sailor_cloud.provision.providers.scheduled import SchedulerProvider
 from sailor_cloud.provision.providers.slurm.commands import cancel, hostnames, hosts_down, slurm
 from sailor_cloud.provision.providers.slurm.scheduler import Slurm
+from sailor_cloud.provision.scheduled import SchedulerProvider
 
 _NAME = "slurm"
 # What a job of a run is called; see `ClusterJob.name`.

@@ -284,3 +284,6 @@ class Engine:
             exposed=self.exposed,
             collective_s=self.collective_s,
         )
+
+
+SAILOR = Engine()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.report import text
 from sailor_cloud.report.html.charts import echart, points_option
-from sailor_cloud.report.html.markup import Markup, element
 from sailor_cloud.report.html.page import page
+from sailor_cloud.report.markup import Markup, element
 from sailor_cloud.report.tables import markdown_table, plain_table, rendered
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Plans beside one another: published planners' and ours, and what changes between two."""
