@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 _T = TypeVar("_T")
 
@@ -32,6 +33,13 @@ class StoreError(Exception):
 
 def is_url(place: str) -> bool:
     return "://" in place
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once: obstore's threads (0.12.1) abort some of the interpreters that wind down, silently."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Store:

@@ -102,7 +102,7 @@ class Fetch:
             finally:
                 _, said = process.communicate(answer)
         if process.returncode != 0 or not line:
-            raise KeptError(said.strip().splitlines()[-1] if said.strip() else "copying them failed without a word")
+            raise KeptError(said.strip().splitlines()[-1] if said.strip() else f"copying ended as {process.returncode}")
         return str(json.loads(line)["checkpoint"])
 
     def _pay(self, size: int, home: Offer) -> None:

@@ -113,3 +113,20 @@ def test_a_copy_that_the_budget_can_not_pay_for_is_not_made(finished: Finished) 
     assert finished.kept
     assert "USD are left" in finished.notes[-1]
     assert Ledger.of(finished.folder, CLOCK).lines() == ()
+
+
+@pytest.mark.parametrize("run", [None, "python3 train.py"], ids=["model", "command"])
+def test_an_interpreter_that_aborts_as_it_winds_down_does_not_keep_what_was_copied(
+    run: str | None, finished: Finished, tmp_path: Path
+) -> None:
+    """As some do in which obstore's threads still run; nothing is left to do by then."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit, os\natexit.register(os.abort)\n")
+    mark = {"at": 1.0, "files": {"": [len(WEIGHTS), 0]}}
+    saved = {".sailor/count-7.0.json": json.dumps(mark).encode(), "count-7": WEIGHTS}
+    finished.store.objects.update({(finished.bucket, f"checkpoints/{key}"): content for key, content in saved.items()})
+    job = finished.document.job.model_copy(update={"run": run})
+    with in_environment({"PYTHONPATH": str(tmp_path)}):
+        finished.fetch(replace(finished.document, job=job))
+    assert not finished.kept, finished.notes
+    name = "step-7/__0_0" if run is None else "count-7"
+    assert (finished.folder.checkpoints_dir / name).read_bytes() == WEIGHTS

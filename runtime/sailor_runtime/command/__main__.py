@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from sailor_runtime.command import tree
 from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place, step_of
 from sailor_runtime.command.environment import environment
 from sailor_runtime.command.output import Output
+from sailor_runtime.object_store import leave
 from sailor_runtime.spec import CommandSpec, read_spec
 
 _POLL_S = 0.1
@@ -350,4 +350,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place
+from sailor_runtime.object_store import leave
 
 
 def main(url: str, folder: Path) -> int:
@@ -30,4 +31,4 @@ def main(url: str, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    leave(main(sys.argv[1], Path(sys.argv[2])))

@@ -8,6 +8,7 @@ import sys
 import warnings
 from pathlib import Path
 
+from sailor_runtime.object_store import leave
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment
 from sailor_runtime.training.checkpoint.requests import Control
@@ -50,4 +51,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

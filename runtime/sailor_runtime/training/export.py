@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from sailor_runtime.object_store import StoreError
+from sailor_runtime.object_store import StoreError, leave
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training.checkpoint.checkpoint import open_folder
 from sailor_runtime.training.checkpoint.description import FORMAT
@@ -87,4 +87,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

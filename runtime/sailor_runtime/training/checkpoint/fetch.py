@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from sailor_runtime.object_store import Store, StoreError
+from sailor_runtime.object_store import Store, StoreError, leave
 from sailor_runtime.training.checkpoint.durable import sync
 
 LATEST, DESCRIPTION = "latest", "sailor.json"
@@ -66,4 +66,4 @@ def main(url: str, folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], Path(sys.argv[2])))
+    leave(main(sys.argv[1], Path(sys.argv[2])))
