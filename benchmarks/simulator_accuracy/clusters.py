@@ -10,10 +10,10 @@ from published import PublishedRun, Recompute
 
 from sailor_cloud import catalog
 from sailor_cloud.catalog.catalog import Catalog
-from sailor_cloud.catalog.interruptions import InterruptionTable
-from sailor_cloud.catalog.offer_file import OfferBook
+from sailor_cloud.catalog.files.offer_file import OfferBook
+from sailor_cloud.catalog.prices.interruptions import InterruptionTable
+from sailor_cloud.catalog.prices.services import Services
 from sailor_cloud.catalog.regions import Region, Zone
-from sailor_cloud.catalog.services import Services
 from sailor_cloud.model import plan
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Hardware, Provider

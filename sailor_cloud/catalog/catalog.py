@@ -11,21 +11,21 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from sailor_cloud.catalog import providers
-from sailor_cloud.catalog.doubts import Doubts
-from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.catalog.account.quotas import QuotaLimit
+from sailor_cloud.catalog.files.offer_file import OfferBook
+from sailor_cloud.catalog.files.tables import Source
 from sailor_cloud.catalog.machine_types import MachineType, by_name
-from sailor_cloud.catalog.offer_file import OfferBook
-from sailor_cloud.catalog.quotas import QuotaLimit
+from sailor_cloud.catalog.prices.doubts import Doubts
+from sailor_cloud.catalog.prices.interruptions import InterruptionTable
+from sailor_cloud.catalog.prices.services import Services
 from sailor_cloud.catalog.regions import Region, Zone, great_circle_km
-from sailor_cloud.catalog.services import Services
-from sailor_cloud.catalog.tables import Source
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Accelerator, Market, Offer, Provider
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from sailor_cloud.catalog.changes import PricePoint
+    from sailor_cloud.catalog.prices.changes import PricePoint
     from sailor_cloud.model.job import Cloud
 
 

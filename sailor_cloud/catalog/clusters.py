@@ -16,8 +16,8 @@ import yaml
 from pydantic import ValidationError
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.files.tables import OFFER_COLUMNS
 from sailor_cloud.catalog.providers import CatalogProvider
-from sailor_cloud.catalog.tables import OFFER_COLUMNS
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.job import Job, Resource

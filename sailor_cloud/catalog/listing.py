@@ -8,8 +8,8 @@ from datetime import date
 from enum import StrEnum
 
 from sailor_cloud.catalog.catalog import Catalog
-from sailor_cloud.catalog.doubts import age_days, is_stale
-from sailor_cloud.catalog.interruptions import Interruptions
+from sailor_cloud.catalog.prices.doubts import age_days, is_stale
+from sailor_cloud.catalog.prices.interruptions import Interruptions
 from sailor_cloud.model.offer import Market, Offer, Precision, Provider
 
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.files.tables import parse_date, records
 from sailor_cloud.catalog.providers import tables
-from sailor_cloud.catalog.tables import parse_date, records
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.model.provider import names
 

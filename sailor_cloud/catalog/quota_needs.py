@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sailor_cloud.catalog import providers
+from sailor_cloud.catalog.account.quotas import Counted, QuotaLimits, QuotaNeed, QuotaRule, QuotaScope, QuotaStatus
 from sailor_cloud.catalog.catalog import Catalog
-from sailor_cloud.catalog.quotas import Counted, QuotaLimits, QuotaNeed, QuotaRule, QuotaScope, QuotaStatus
 from sailor_cloud.model.job import Cloud, Job
 from sailor_cloud.model.offer import Market, Provider
 

@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import TypeVar
 
 from sailor_cloud import resources
-from sailor_cloud.catalog import account_quotas, changes
-from sailor_cloud.catalog import snapshot as snapshots
+from sailor_cloud.catalog.account import account_quotas
+from sailor_cloud.catalog.account.quotas import QuotaLimit, load_rules
 from sailor_cloud.catalog.catalog import Catalog
-from sailor_cloud.catalog.interruptions import BANDS, Interruptions, InterruptionTable
-from sailor_cloud.catalog.machine_types import load_machine_types
-from sailor_cloud.catalog.offer_file import OfferBook, offer_files
-from sailor_cloud.catalog.providers import tables
-from sailor_cloud.catalog.quotas import QuotaLimit, load_rules
-from sailor_cloud.catalog.regions import Region, Zone
-from sailor_cloud.catalog.services import Service, ServicePrice, Services
-from sailor_cloud.catalog.tables import (
+from sailor_cloud.catalog.files import snapshot as snapshots
+from sailor_cloud.catalog.files.offer_file import OfferBook, offer_files
+from sailor_cloud.catalog.files.tables import (
     Source,
     optional,
     parse_date,
     price,
     records,
 )
+from sailor_cloud.catalog.machine_types import load_machine_types
+from sailor_cloud.catalog.prices import changes
+from sailor_cloud.catalog.prices.interruptions import BANDS, Interruptions, InterruptionTable
+from sailor_cloud.catalog.prices.services import Service, ServicePrice, Services
+from sailor_cloud.catalog.providers import tables
+from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Accelerator, Confidence, Provider
 

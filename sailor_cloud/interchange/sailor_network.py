@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.catalog import Catalog
-from sailor_cloud.catalog.tables import OFFER_COLUMNS, OFFER_DEFAULTS
+from sailor_cloud.catalog.files.tables import OFFER_COLUMNS, OFFER_DEFAULTS
 from sailor_cloud.errors import DataError
 from sailor_cloud.interchange.sailor_names import (
     MAX_CURVE_BYTES,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sailor_cloud.catalog import Catalog, Service, providers
-from sailor_cloud.catalog.doubts import is_stale
+from sailor_cloud.catalog.prices.doubts import is_stale
 from sailor_cloud.clock import Clock
 from sailor_cloud.model.document import (
     SCHEMA_VERSION,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import permutations
 
-from sailor_cloud.catalog.doubts import age_days, explained, is_stale
+from sailor_cloud.catalog.prices.doubts import age_days, explained, is_stale
 from sailor_cloud.errors import DataError, DoubtfulPriceError, Problem, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sailor_cloud.catalog import Service, ServicePrice, Services, providers
-from sailor_cloud.catalog.doubts import is_stale
+from sailor_cloud.catalog.prices.doubts import is_stale
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer, Provider

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sailor_cloud.catalog import BOOT_DISKS, Catalog, Service, ServicePrice, providers
-from sailor_cloud.catalog.doubts import is_stale
 from sailor_cloud.catalog.machine_types import machine_type
+from sailor_cloud.catalog.prices.doubts import is_stale
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider

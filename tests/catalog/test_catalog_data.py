@@ -10,9 +10,9 @@ import pytest
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import BOOT_DISKS, Service, load
+from sailor_cloud.catalog.account.quotas import load_rules
 from sailor_cloud.catalog.machine_types import load_machine_types
 from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS
-from sailor_cloud.catalog.quotas import load_rules
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from factories.planning import AS_OF
 from sailor_cloud import plan
 from sailor_cloud.catalog import load, load_services, providers
-from sailor_cloud.catalog.quotas import load_rules
-from sailor_cloud.catalog.services import Service
+from sailor_cloud.catalog.account.quotas import load_rules
+from sailor_cloud.catalog.prices.services import Service
 from sailor_cloud.cli.inputs.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import CostKind

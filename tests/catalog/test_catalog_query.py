@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import Service, load
-from sailor_cloud.catalog.doubts import age_days, is_stale
 from sailor_cloud.catalog.job_check import resource_problems
 from sailor_cloud.catalog.listing import SortKey, listing
+from sailor_cloud.catalog.prices.doubts import age_days, is_stale
 from sailor_cloud.errors import DataError, MissingPriceError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.offer import Market, Precision, Provider

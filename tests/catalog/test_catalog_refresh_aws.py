@@ -7,7 +7,8 @@ import pytest
 from moto import mock_aws
 
 from factories.cloud_prices import aws_market
-from sailor_cloud.catalog import load, snapshot
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.files import snapshot
 from sailor_cloud.catalog.refresh import Refreshed, Refusal, refresh
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError, RequestError

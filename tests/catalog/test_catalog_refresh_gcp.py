@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from factories.cloud_prices import google_world
-from sailor_cloud.catalog import load, snapshot
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.files import snapshot
 from sailor_cloud.catalog.providers.gcp import account as gcp_account
 from sailor_cloud.catalog.refresh import Refreshed, Refusal, refresh
 from sailor_cloud.clock import FixedClock

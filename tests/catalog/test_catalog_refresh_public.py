@@ -19,8 +19,9 @@ import pytest
 import yaml
 
 from factories.commands import ROOT
-from sailor_cloud.catalog import load, snapshot
-from sailor_cloud.catalog.doubts import UNKNOWN_DAY, age_text, is_stale
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.files import snapshot
+from sailor_cloud.catalog.prices.doubts import UNKNOWN_DAY, age_text, is_stale
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Refusal
 from sailor_cloud.catalog.refresh import Refreshed, public, refresh, write_known

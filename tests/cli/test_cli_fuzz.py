@@ -33,7 +33,7 @@ BEYOND = (
     "api.up",
     "catalog.quota_needs.read_quotas",
     "catalog.refresh.refresh",
-    "catalog.elsewhere.ask_gpuhunt",
+    "catalog.prices.elsewhere.ask_gpuhunt",
     "launch.doctor.examine",
     "launch.down.take_down",
     "launch.start.resume_run",

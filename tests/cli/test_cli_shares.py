@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from factories.sailor_artifact import write_artifact
+from sailor_cloud.catalog.account.quotas import Counted, QuotaNeed
 from sailor_cloud.catalog.providers.aws import account as aws_account
 from sailor_cloud.catalog.providers.fetched import PriceRequest
 from sailor_cloud.catalog.providers.gcp import prices as gcp
 from sailor_cloud.catalog.quota_needs import read_quotas
-from sailor_cloud.catalog.quotas import Counted, QuotaNeed
 from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.interchange import import_artifact

@@ -12,7 +12,7 @@ import yaml
 
 from sailor_cloud import catalog, network, planner, workload
 from sailor_cloud.catalog import Catalog
-from sailor_cloud.catalog.quotas import Counted, QuotaLimit
+from sailor_cloud.catalog.account.quotas import Counted, QuotaLimit
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job

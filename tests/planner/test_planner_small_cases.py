@@ -10,7 +10,7 @@ import pytest
 
 from factories.brute_force import every_plan
 from factories.planning import example, make_space, quota, tiny_job
-from sailor_cloud.catalog.quotas import QuotaLimit
+from sailor_cloud.catalog.account.quotas import QuotaLimit
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Market, Provider

@@ -9,9 +9,9 @@ import pytest
 
 from factories.scenarios import GCP, TINY, chain, make_job, make_plan, make_scenario, offer_in, two_stage_plan
 from sailor_cloud.catalog import Catalog, Interruptions, Service, ServicePrice
-from sailor_cloud.catalog.interruptions import InterruptionTable
-from sailor_cloud.catalog.offer_file import OfferBook
-from sailor_cloud.catalog.services import Services
+from sailor_cloud.catalog.files.offer_file import OfferBook
+from sailor_cloud.catalog.prices.interruptions import InterruptionTable
+from sailor_cloud.catalog.prices.services import Services
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job, NetworkAccess

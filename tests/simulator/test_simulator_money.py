@@ -11,7 +11,7 @@ import pytest
 
 from factories.scenarios import GCP, chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.catalog import Interruptions, Service
-from sailor_cloud.catalog.interruptions import InterruptionTable
+from sailor_cloud.catalog.prices.interruptions import InterruptionTable
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.model.document import Cost, CostKind, CostLine
 from sailor_cloud.model.job import Job, NetworkAccess

@@ -20,7 +20,7 @@ from datetime import date, datetime, timedelta
 from http.client import HTTPException, HTTPResponse
 from itertools import islice
 
-from sailor_cloud.catalog.doubts import UNKNOWN_DAY, is_stale
+from sailor_cloud.catalog.prices.doubts import UNKNOWN_DAY, is_stale
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Progress, Refusal
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import providers as sold
-from sailor_cloud.catalog import snapshot as snapshots
 from sailor_cloud.catalog.catalog import Catalog, did_you_mean
-from sailor_cloud.catalog.offer_file import write_offers
+from sailor_cloud.catalog.files import snapshot as snapshots
+from sailor_cloud.catalog.files.offer_file import write_offers
 from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, shapes_of
 from sailor_cloud.catalog.refresh import public
 from sailor_cloud.catalog.refresh.plausible import known_ranges, sift

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from sailor_cloud.catalog.catalog import Catalog
-from sailor_cloud.catalog.changes import PriceChange, PricePoint
-from sailor_cloud.catalog.doubts import UNKNOWN_DAY
 from sailor_cloud.catalog.listing import Listed, SortKey
+from sailor_cloud.catalog.prices.changes import PriceChange, PricePoint
+from sailor_cloud.catalog.prices.doubts import UNKNOWN_DAY
 from sailor_cloud.catalog.refresh.refresh import Refreshed
 from sailor_cloud.model.offer import Offer, ZoneConfidence
 from sailor_cloud.report.tables import plain_table, print_report

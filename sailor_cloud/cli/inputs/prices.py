@@ -60,7 +60,7 @@ def _filters(command: _Command) -> _Command:
 
 
 def _sold_or_compared() -> list[str]:
-    from sailor_cloud.catalog.elsewhere import PROVIDERS
+    from sailor_cloud.catalog.prices.elsewhere import PROVIDERS
     from sailor_cloud.model import provider
 
     return [*provider.names(), *PROVIDERS]
@@ -106,8 +106,8 @@ def list_(
     sailor-cloud prices list --accelerator V100-16 --market spot
     """
     from sailor_cloud.catalog import load
-    from sailor_cloud.catalog.elsewhere import PROVIDERS
     from sailor_cloud.catalog.listing import SortKey, listing
+    from sailor_cloud.catalog.prices.elsewhere import PROVIDERS
     from sailor_cloud.cli.inputs import price_tables
     from sailor_cloud.report.console import result_console
 
@@ -140,7 +140,7 @@ def list_(
 def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from sailor_cloud.catalog.elsewhere import ask_gpuhunt, keep, prices_elsewhere
+    from sailor_cloud.catalog.prices.elsewhere import ask_gpuhunt, keep, prices_elsewhere
     from sailor_cloud.cli.inputs import price_tables
     from sailor_cloud.errors import RequestError
     from sailor_cloud.report.console import result_console
@@ -237,7 +237,8 @@ def diff(start: datetime | None, end: datetime | None, least: float, limit: int,
     \b
     sailor-cloud prices diff --accelerator A100-40
     """
-    from sailor_cloud.catalog import changes, load
+    from sailor_cloud.catalog import load
+    from sailor_cloud.catalog.prices import changes
     from sailor_cloud.cli.inputs import price_tables
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import result_console
@@ -276,8 +277,9 @@ def history(
     \b
     sailor-cloud prices history a2-highgpu-1g --region us-central1
     """
-    from sailor_cloud.catalog import changes, load
+    from sailor_cloud.catalog import load
     from sailor_cloud.catalog.catalog import did_you_mean
+    from sailor_cloud.catalog.prices import changes
     from sailor_cloud.cli.inputs import price_tables
     from sailor_cloud.errors import Problem, RequestError
     from sailor_cloud.report.console import result_console

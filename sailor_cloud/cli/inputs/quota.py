@@ -24,9 +24,9 @@ from sailor_cloud.cli.terminal.waiting import waiting
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sailor_cloud.catalog.account.quotas import QuotaNeed
+    from sailor_cloud.catalog.account.reservations import Reservations
     from sailor_cloud.catalog.quota_needs import Quotas
-    from sailor_cloud.catalog.quotas import QuotaNeed
-    from sailor_cloud.catalog.reservations import Reservations
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Provider
 
@@ -64,9 +64,9 @@ def quota(
     sailor-cloud quota job.yaml
     sailor-cloud quota --provider aws --region us-east-1
     """
-    from sailor_cloud.catalog import account_quotas
+    from sailor_cloud.catalog.account import account_quotas
+    from sailor_cloud.catalog.account.reservations import read_reservations
     from sailor_cloud.catalog.quota_needs import read_quotas
-    from sailor_cloud.catalog.reservations import read_reservations
     from sailor_cloud.cli.inputs.price_tables import as_json as to_json
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.report.console import result_console
@@ -104,9 +104,9 @@ def _wanted(
     job_file: Path | None, provider: Provider | None, regions: tuple[str, ...], on: str | None, cluster: Path | None
 ) -> tuple[tuple[QuotaNeed, ...], Cloud]:
     from sailor_cloud.catalog import load
+    from sailor_cloud.catalog.account.quotas import load_rules
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.catalog.quota_needs import all_needs, needs
-    from sailor_cloud.catalog.quotas import load_rules
     from sailor_cloud.errors import RequestError
 
     # A job's inventory must be known before the catalog is read.
@@ -129,7 +129,7 @@ def _wanted(
 
 
 def _print(found: Quotas, console: Console) -> None:
-    from sailor_cloud.catalog.quotas import Counted
+    from sailor_cloud.catalog.account.quotas import Counted
     from sailor_cloud.report.tables import plain_table, print_report
 
     if not found.rows:

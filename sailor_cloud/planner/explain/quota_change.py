@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from sailor_cloud.catalog.quotas import QuotaLimit
+from sailor_cloud.catalog.account.quotas import QuotaLimit
 from sailor_cloud.planner.bound.bounds import breaks_limits
 from sailor_cloud.planner.improvement.choice import first_that_holds
 from sailor_cloud.planner.solving import Searched

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sailor_cloud.catalog import Catalog, providers
+from sailor_cloud.catalog.account.quotas import QuotaLimit
 from sailor_cloud.catalog.capacity import capacity_offers
-from sailor_cloud.catalog.quotas import QuotaLimit
 from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.job import Job, Resource
 from sailor_cloud.model.offer import Accelerator, Offer, Precision, Provider

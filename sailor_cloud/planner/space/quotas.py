@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.catalog.quotas import Counted, QuotaLimit
+from sailor_cloud.catalog.account.quotas import Counted, QuotaLimit
 from sailor_cloud.model.offer import Offer
 
 if TYPE_CHECKING:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import difflib
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.planner.strategies.aceso import ACESO
-from sailor_cloud.planner.strategies.amp import AMP
-from sailor_cloud.planner.strategies.atlas import ATLAS
-from sailor_cloud.planner.strategies.dtfm import DTFM
-from sailor_cloud.planner.strategies.flashflex import FLASHFLEX
-from sailor_cloud.planner.strategies.galvatron import GALVATRON
-from sailor_cloud.planner.strategies.metis import METIS
-from sailor_cloud.planner.strategies.oobleck import OOBLECK
-from sailor_cloud.planner.strategies.piper import PIPER
-from sailor_cloud.planner.strategies.sailor_paper import SAILOR_PAPER
+from sailor_cloud.planner.strategies.published.aceso import ACESO
+from sailor_cloud.planner.strategies.published.amp import AMP
+from sailor_cloud.planner.strategies.published.atlas import ATLAS
+from sailor_cloud.planner.strategies.published.dtfm import DTFM
+from sailor_cloud.planner.strategies.published.flashflex import FLASHFLEX
+from sailor_cloud.planner.strategies.published.galvatron import GALVATRON
+from sailor_cloud.planner.strategies.published.metis import METIS
+from sailor_cloud.planner.strategies.published.oobleck import OOBLECK
+from sailor_cloud.planner.strategies.published.piper import PIPER
+from sailor_cloud.planner.strategies.published.sailor_paper import SAILOR_PAPER
+from sailor_cloud.planner.strategies.published.varuna import VARUNA
 from sailor_cloud.planner.strategies.strategy import Strategy
-from sailor_cloud.planner.strategies.varuna import VARUNA
 
 STRATEGIES: tuple[Strategy, ...] = (
     SAILOR_PAPER,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sailor_cloud.catalog.reservations import Reservation, read_reservations
+from sailor_cloud.catalog.account.reservations import Reservation, read_reservations
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer

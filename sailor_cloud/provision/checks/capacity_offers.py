@@ -6,8 +6,8 @@ import re
 from datetime import datetime
 
 from sailor_cloud.catalog import Catalog
+from sailor_cloud.catalog.account.reservations import Reservation, ReservationKind, read_reservations
 from sailor_cloud.catalog.providers import of as sold_by
-from sailor_cloud.catalog.reservations import Reservation, ReservationKind, read_reservations
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.job import Job

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sailor_cloud.catalog.elsewhere import ElsewherePrice, prices_elsewhere, totals
+from sailor_cloud.catalog.prices.elsewhere import ElsewherePrice, prices_elsewhere, totals
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table

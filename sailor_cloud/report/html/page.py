@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from sailor_cloud.catalog import Region
-from sailor_cloud.catalog.doubts import age_text
+from sailor_cloud.catalog.prices.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan

@@ -8,7 +8,7 @@ from datetime import date
 from typing import Protocol
 
 from sailor_cloud.catalog import providers
-from sailor_cloud.catalog.doubts import explained
+from sailor_cloud.catalog.prices.doubts import explained
 from sailor_cloud.model.document import Cost, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.model.plan import PipelineSchedule

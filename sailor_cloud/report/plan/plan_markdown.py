@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sailor_cloud.catalog.doubts import age_text
+from sailor_cloud.catalog.prices.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.choices import BEST, choices, frontier_numbers, frontier_rows, usd_unit, without_plan

@@ -9,7 +9,7 @@ import numpy as np
 from factories.cloud_plans import GCP_OFFERS
 from factories.planning import example, make_space, plan, quota, tiny_job
 from factories.reserved import gcp_entry, reserved_offer
-from sailor_cloud.catalog.quotas import Counted
+from sailor_cloud.catalog.account.quotas import Counted
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Provider

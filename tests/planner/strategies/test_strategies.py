@@ -18,8 +18,11 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.space.candidates import collect
-from sailor_cloud.planner.strategies import (
-    STRATEGIES,
+from sailor_cloud.planner.strategies import STRATEGIES, strategy_named
+from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, clusters_of, even_cuts, shares
+from sailor_cloud.planner.strategies.driver import best_of, carried_out, computing_s, iteration_s
+from sailor_cloud.planner.strategies.grid import even_microbatches
+from sailor_cloud.planner.strategies.published import (
     aceso,
     amp,
     atlas,
@@ -30,12 +33,8 @@ from sailor_cloud.planner.strategies import (
     oobleck,
     piper,
     sailor_paper,
-    strategy_named,
     varuna,
 )
-from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts, clusters_of, even_cuts, shares
-from sailor_cloud.planner.strategies.driver import best_of, carried_out, computing_s, iteration_s
-from sailor_cloud.planner.strategies.grid import even_microbatches
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate
 

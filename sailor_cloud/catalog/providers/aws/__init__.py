@@ -11,10 +11,10 @@ from sailor_cloud.model.offer import Market
 from sailor_cloud.units import HOURS_PER_MONTH
 
 if TYPE_CHECKING:
+    from sailor_cloud.catalog.account.quotas import QuotaLimits, QuotaNeed
+    from sailor_cloud.catalog.account.reservations import Reservation
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
-    from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.regions import Zone
-    from sailor_cloud.catalog.reservations import Reservation
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
 

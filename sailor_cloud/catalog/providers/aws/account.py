@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
-from sailor_cloud.catalog.reservations import Reservation, ReservationKind
+from sailor_cloud.catalog.account.quotas import QuotaLimits, QuotaNeed
+from sailor_cloud.catalog.account.reservations import Reservation, ReservationKind
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 

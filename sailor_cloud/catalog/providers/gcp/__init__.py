@@ -10,9 +10,9 @@ from sailor_cloud.catalog.providers import CatalogProvider, JobExample
 from sailor_cloud.model.offer import Market
 
 if TYPE_CHECKING:
+    from sailor_cloud.catalog.account.quotas import QuotaLimits, QuotaNeed
+    from sailor_cloud.catalog.account.reservations import Reservation
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
-    from sailor_cloud.catalog.quotas import QuotaLimits, QuotaNeed
-    from sailor_cloud.catalog.reservations import Reservation
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sailor_cloud.catalog.quotas import QuotaLimits
-from sailor_cloud.catalog.reservations import Reservation, ReservationKind
+from sailor_cloud.catalog.account.quotas import QuotaLimits
+from sailor_cloud.catalog.account.reservations import Reservation, ReservationKind
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sailor_cloud.catalog.quotas import Counted, QuotaRule, load_rules
+from sailor_cloud.catalog.account.quotas import Counted, QuotaRule, load_rules
 from sailor_cloud.model.offer import Market
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.outcomes import Refused

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.tables import parse_date, price, records
+from sailor_cloud.catalog.files.tables import parse_date, price, records
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Market

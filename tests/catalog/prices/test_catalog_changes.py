@@ -5,7 +5,9 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from sailor_cloud.catalog import changes, load, snapshot
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.files import snapshot
+from sailor_cloud.catalog.prices import changes
 from sailor_cloud.catalog.providers.fetched import Shape, make_offer
 from sailor_cloud.model.offer import Market, Offer
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts
 from sailor_cloud.planner.strategies.grid import even_microbatches, proposal
-from sailor_cloud.planner.strategies.piper import place
+from sailor_cloud.planner.strategies.published.piper import place
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
 MOST_HOPS = 7

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sailor_cloud import resources
-from sailor_cloud.catalog import Catalog, load, snapshot
-from sailor_cloud.catalog.doubts import explained
+from sailor_cloud.catalog import Catalog, load
+from sailor_cloud.catalog.files import snapshot
+from sailor_cloud.catalog.prices.doubts import explained
 from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.model.offer import Confidence, Doubt, Market, Offer, Provider, ZoneConfidence
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.files.tables import records
 from sailor_cloud.catalog.providers import tables
-from sailor_cloud.catalog.tables import records
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
 

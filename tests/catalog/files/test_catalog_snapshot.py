@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sailor_cloud.catalog import load, snapshot
-from sailor_cloud.catalog.offer_file import read_offers, write_offers
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.files import snapshot
+from sailor_cloud.catalog.files.offer_file import read_offers, write_offers
 from sailor_cloud.catalog.providers.fetched import Shape, make_offer
 from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.errors import DataError, RequestError

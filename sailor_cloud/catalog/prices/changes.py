@@ -8,10 +8,10 @@ from datetime import date
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog import snapshot as snapshots
-from sailor_cloud.catalog.offer_file import OfferBook, offer_files, read_offers
+from sailor_cloud.catalog.files import snapshot as snapshots
+from sailor_cloud.catalog.files.offer_file import OfferBook, offer_files, read_offers
+from sailor_cloud.catalog.files.tables import optional, parse_date, records
 from sailor_cloud.catalog.providers import tables
-from sailor_cloud.catalog.tables import optional, parse_date, records
 from sailor_cloud.model.offer import Market, Offer, Provider
 
 

@@ -9,7 +9,7 @@ import pytest
 from moto import mock_aws
 
 from factories.cloud_prices import google_world
-from sailor_cloud.catalog.reservations import Reservation, ReservationKind, Reservations, read_reservations
+from sailor_cloud.catalog.account.reservations import Reservation, ReservationKind, Reservations, read_reservations
 from sailor_cloud.cli.inputs.quota import _print_reserved
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.report.console import result_console

@@ -12,8 +12,8 @@ import pytest
 
 from factories.called import called
 from sailor_cloud import catalog
-from sailor_cloud.catalog import elsewhere
-from sailor_cloud.catalog.elsewhere import PROVIDERS, ElsewherePrice, ask_gpuhunt, keep, prices_elsewhere, totals
+from sailor_cloud.catalog.prices import elsewhere
+from sailor_cloud.catalog.prices.elsewhere import PROVIDERS, ElsewherePrice, ask_gpuhunt, keep, prices_elsewhere, totals
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Market
 from sailor_cloud.testing.http_api import in_thread

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.offer_file import read_offers, write_offers
+from sailor_cloud.catalog.files.offer_file import read_offers, write_offers
 from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError

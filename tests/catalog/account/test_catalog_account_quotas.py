@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from factories.cloud_prices import google_world
-from sailor_cloud.catalog import account_quotas, load
-from sailor_cloud.catalog.account_quotas import HeldQuota, limits
-from sailor_cloud.catalog.quotas import Counted, QuotaNeed, QuotaStatus, load_rules
+from sailor_cloud.catalog import load
+from sailor_cloud.catalog.account import account_quotas
+from sailor_cloud.catalog.account.account_quotas import HeldQuota, limits
+from sailor_cloud.catalog.account.quotas import Counted, QuotaNeed, QuotaStatus, load_rules
 from sailor_cloud.cli.inputs.quota import quota
 from sailor_cloud.cli.terminal.options import cloud_of
 from sailor_cloud.errors import DataError

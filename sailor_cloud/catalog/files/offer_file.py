@@ -7,8 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sailor_cloud.catalog.files.tables import (
+    OFFER_COLUMNS,
+    OFFER_DEFAULTS,
+    parse_date,
+    price,
+    read_rows,
+    records,
+    yes_or_no,
+)
 from sailor_cloud.catalog.providers import of, own_data
-from sailor_cloud.catalog.tables import OFFER_COLUMNS, OFFER_DEFAULTS, parse_date, price, read_rows, records, yes_or_no
 from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider, ZoneConfidence, offer_id

@@ -7,8 +7,8 @@ from moto import mock_aws
 
 from factories.cloud_prices import google_world
 from sailor_cloud.catalog import load
+from sailor_cloud.catalog.account.quotas import QuotaStatus, load_rules
 from sailor_cloud.catalog.quota_needs import Quotas, needs, read_quotas
-from sailor_cloud.catalog.quotas import QuotaStatus, load_rules
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.testing.aws.prices import AwsWorld, aws_world

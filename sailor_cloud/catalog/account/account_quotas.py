@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import providers
-from sailor_cloud.catalog.quotas import QuotaLimit, QuotaRule, QuotaStatus
-from sailor_cloud.catalog.tables import optional, records
+from sailor_cloud.catalog.account.quotas import QuotaLimit, QuotaRule, QuotaStatus
+from sailor_cloud.catalog.files.tables import optional, records
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sailor_cloud import catalog, resources
-from sailor_cloud.catalog.offer_file import OfferBook
+from sailor_cloud.catalog.files.offer_file import OfferBook
 from sailor_cloud.errors import DataError
 
 SHIPPED = sorted((resources.data_root() / "pricing" / "offers").glob("*.csv"))

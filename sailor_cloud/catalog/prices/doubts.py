@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
-from sailor_cloud.catalog.changes import PricePoint
-from sailor_cloud.catalog.interruptions import InterruptionTable
-from sailor_cloud.catalog.offer_file import OfferBook, sibling_id
+from sailor_cloud.catalog.files.offer_file import OfferBook, sibling_id
+from sailor_cloud.catalog.prices.changes import PricePoint
+from sailor_cloud.catalog.prices.interruptions import InterruptionTable
 from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Market, Offer, Provider
 
 # The day of a price whose source says none and whose commit is not known: its age is unknown, and it is stale.

@@ -1,0 +1,1 @@
+"""The published planners, a file each."""
