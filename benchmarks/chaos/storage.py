@@ -225,7 +225,7 @@ def clock(root: Path) -> Iterator[Case]:
                     run.again()
                     before, own = len(run.left()), os.environ["SAILOR_CLOUD_HOME"]
                     os.environ["SAILOR_CLOUD_HOME"] = str(root / "another machine")
-                    told = called("reap", "--yes", *NAMED[provider])
+                    told = called("reap", "--yes", *NAMED)
                     os.environ["SAILOR_CLOUD_HOME"] = own
                     kept = "left alone" in told.text and len(run.left()) == before
                     verdict = Verdict.TRACEBACK if told.broken else Verdict.LIVE if kept else Verdict.TAKEN

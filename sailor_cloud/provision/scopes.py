@@ -144,17 +144,27 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
     scopes = Scopes().union(*told)
     doubts: tuple[str, ...] = ()
     started = any(entry.event is Event.PROVISION_STARTED for entry in entries)
-    if not plans and not also and (harm or not started):
-        why = harm or f"{folder.journal_file} names no purchase"
-        doubts = (
-            f"{why}, and {unreadable}: nothing says where the run bought; --project or --region tell where to look",
-        )
+    if not plans and (harm or not started):
+        lost = f"{harm or f'{folder.journal_file} names no purchase'}, and {unreadable}: nothing says "
+        doubts = (f"{lost}where the run bought; --project or --region tell where to look",)
+        if also:
+            doubts = tuple(f"{lost}that the run has nothing on {text}" for text in _unnamed(scopes))
     if harm and not _prefixes(folder):
         own = f"{harm}, and nothing else in {folder.path} names its run: what was bought may bear another name"
         doubts = (*doubts, f"{own}; 'sailor-cloud reap' lists what any run has")
     if harm or not plans or any(may_have_data(plan.job) for plan in plans):
         return Places(scopes=scopes, beside=None, doubts=doubts, planned=bool(plans))
     return Places(scopes=scopes, beside=frozenset(row.resource for row in rows), doubts=doubts)
+
+
+def _unnamed(scopes: Scopes) -> list[str]:
+    """Return the clouds of which no place is known, each with the option that names one."""
+    clouds = [(name, bought) for name, bought in providers.every() if providers.on_a_cloud(name) and bought.scope_kinds]
+    return [
+        f"{name}; --{bought.scope_kinds[0]} names where to look there"
+        for name, bought in clouds
+        if not of_provider(scopes, name)
+    ]
 
 
 def _plans(folder: RunFolder) -> tuple[list[PlanDocument], str]:

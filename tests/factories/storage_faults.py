@@ -35,8 +35,8 @@ from sailor_cloud.testing.object_store import ObjectStore, serve_objects
 from sailor_cloud.testing.terraform.cloud import FakeCloud
 from sailor_cloud.testing.terraform.provider import serve
 
-# What the user can name where the run's own files say nothing.
-NAMED = {Provider("gcp"): ("--project", "my-project"), Provider("aws"): ("--region", "us-east-1")}
+# What the user can name where the run's own files say nothing: a place of each cloud.
+NAMED = ("--project", "my-project", "--region", "us-east-1")
 _BUCKETS = ("google_storage_bucket", "aws_s3_bucket")
 
 
@@ -172,9 +172,12 @@ def bought(provider: Provider, root: Path, *, apply: bool = True) -> Iterator[Bo
         cloud, store = FakeCloud(), ObjectStore()
         _ours(cloud, provider)
         objects = stack.enter_context(serve_objects(store))
-        api = serve_compute if provider is Provider("gcp") else serve_ec2
-        served = {**stack.enter_context(serve(cloud)), **stack.enter_context(api(cloud, store=store))}
-        served["AWS_ENDPOINT_URL_S3"] = objects if provider is Provider("aws") else ""
+        served = stack.enter_context(serve(cloud))
+        # The other cloud answers, too, where the user names it.
+        for api, of in ((serve_compute, Provider("gcp")), (serve_ec2, Provider("aws"))):
+            served |= stack.enter_context(api(cloud, store=store if of == provider else None))
+        if provider is Provider("aws"):
+            served["AWS_ENDPOINT_URL_S3"] = objects
         home = root / "home"
         stack.enter_context(in_environment({**served, "SAILOR_CLOUD_HOME": str(home)}))
         runs = stack.enter_context(cloud_run(provider, home / "runs", document=with_bucket(provider), cloud=cloud))
@@ -241,8 +244,8 @@ class Case:
 
 def judged(bought: Bought, command: str, fault: str) -> Case:
     """Run `down` or `reap` on the folder as it is now, and then what its answer tells the user to do."""
-    run_id, named = bought.run.run.run_id, NAMED[bought.run.provider]
-    arguments = ("down", run_id) if command == "down" else ("reap", "--yes", *named)
+    run_id = bought.run.run.run_id
+    arguments = ("down", run_id) if command == "down" else ("reap", "--yes", *NAMED)
     kept = bought.results()
     answer = called(*arguments)
 
@@ -258,8 +261,8 @@ def judged(bought: Bought, command: str, fault: str) -> Case:
         return case(Verdict.LOST)
     if answer.code == 0:
         return case(Verdict.GONE)
-    again = called("down", run_id, *named)
-    answer.text += f"\n--- down {' '.join(named)}: {again.code}\n{again.text}"
+    again = called("down", run_id, *NAMED)
+    answer.text += f"\n--- down {' '.join(NAMED)}: {again.code}\n{again.text}"
     if again.broken:
         return case(Verdict.TRACEBACK)
     if bought.left():

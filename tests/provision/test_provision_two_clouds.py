@@ -182,22 +182,35 @@ def test_a_run_is_not_called_gone_while_one_cloud_does_not_answer(missing: dict[
     run.assert_gone(run.destroy())
 
 
-@pytest.mark.parametrize("lost", ["terraform", "terraform/aws-us-east-1"])
-def test_what_the_ledger_charges_for_on_the_other_cloud_is_not_gone_because_one_cloud_is_empty(
-    lost: str, run: CloudRun
+@pytest.mark.parametrize("lost", [("terraform",), ("terraform", "ledger.jsonl"), ("terraform/aws-us-east-1",)])
+def test_a_cloud_that_no_record_names_is_not_called_empty_because_the_other_one_is(
+    lost: tuple[str, ...], run: CloudRun
 ) -> None:
-    """Nothing but the ledger knows of the node on AWS any more."""
     obtained(run.apply())
-    for name in ("plan.json", "journal.jsonl", lost):
+    for name in ("plan.json", "journal.jsonl", *lost):
         harm(run.run.folder.path / name, Damage.MISSING)
     project, region = scopes_named("project", ["my-project"]), scopes_named("region", ["us-east-1"])
     first = run.destroy(also=project)
     assert _nodes(run) == ["n1"]
     assert not first.clean
-    doubt = "the ledger charges for node n1, which no place that was asked has; --project or --region name others"
-    assert doubt in [place.problem for place in first.asked]
+    (doubt,) = [place.problem for place in first.asked if not place.place]
+    assert doubt.endswith("nothing says that the run has nothing on aws; --region names where to look there")
     assert not run.destroy(also=project).clean
     run.assert_gone(run.destroy(also=project | region))
+
+
+def test_what_the_ledger_charges_for_is_not_gone_because_another_region_is_empty(run: CloudRun) -> None:
+    """Nothing but the ledger knows of the node on AWS any more."""
+    obtained(run.apply())
+    for name in ("plan.json", "journal.jsonl", "terraform"):
+        harm(run.run.folder.path / name, Damage.MISSING)
+    wrong = scopes_named("project", ["my-project"]) | scopes_named("region", ["us-west-2"])
+    first = run.destroy(also=wrong)
+    assert _nodes(run) == ["n1"]
+    doubt = "the ledger charges for node n1, which no place that was asked has; --project or --region name others"
+    assert not first.clean
+    assert doubt in [place.problem for place in first.asked]
+    run.assert_gone(run.destroy(also=wrong | scopes_named("region", ["us-east-1"])))
 
 
 def test_each_cloud_has_a_watchdog_of_its_own_and_googles_leaves_nothing_of_the_tunnel_there(run: CloudRun) -> None:

@@ -28,7 +28,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
     \b
     sailor-cloud down first-run
     sailor-cloud down RUN --json | jq .resources
-    sailor-cloud down RUN --project my-project       if the run's own files are lost
+    sailor-cloud down RUN --project my-project --region us-east-1   if its own files are lost
     """
     from sailor_cloud.cli.terminal.bars import TeardownDisplay
     from sailor_cloud.clock import SystemClock

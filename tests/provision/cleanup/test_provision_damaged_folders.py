@@ -86,7 +86,7 @@ def test_where_nothing_says_where_a_run_bought_it_is_not_confirmed_until_the_use
     assert run.left()
     receipt = json.loads((run.path / "receipt.json").read_text())
     assert [place["asked_at"] for place in receipt["asked"] if not place["place"]] == [None]
-    second = called("down", run.run.run.run_id, *NAMED[run.run.provider])
+    second = called("down", run.run.run.run_id, *NAMED)
     assert (second.code, run.left()) == (0, ()), second.text
 
 
@@ -94,7 +94,7 @@ def test_the_receipt_lists_every_place_and_kind_with_the_time_at_which_it_was_as
     done = called("down", run.run.run.run_id, "--json")
     assert done.code == 0, done.text
     receipt = json.loads((run.path / "receipt.json").read_text())
-    where = NAMED[run.run.provider][1]
+    where = {"gcp": "my-project", "aws": "us-east-1"}[run.run.provider]
     kinds = {place["kind"] for place in receipt["asked"] if place["place"].endswith(where)}
     named = {row["type"] for row in receipt["resources"] if row["confirmed_by"] == "sweep by tag"}
     assert {"google_compute_instance", "google_compute_network"} <= kinds or {"aws_instance", "aws_vpc"} <= kinds
