@@ -4,7 +4,7 @@ from sailor_cloud.simulator.bill import bill, hours
 from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate, time_and_traffic
-from sailor_cloud.simulator.memory import MemoryTable, States, memory_tables
+from sailor_cloud.simulator.memory import Held, MemoryTable, StageMemoryTable, States, memory_tables
 from sailor_cloud.simulator.money import (
     NodeRate,
     egress_usd_per_byte,
@@ -41,10 +41,12 @@ __all__ = [
     "Engine",
     "Evaluation",
     "Gather",
+    "Held",
     "MemoryTable",
     "NodeGroup",
     "NodeRate",
     "Scenario",
+    "StageMemoryTable",
     "StageTable",
     "StageWaits",
     "States",

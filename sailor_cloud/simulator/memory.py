@@ -41,6 +41,23 @@ class States:
     optimizer: Any
     buffers: Any
 
+    def of(self, stage: int) -> States:
+        """Return those of one of the stages."""
+        every = (self.weights, self.gradients, self.optimizer, self.buffers)
+        return States(*(each[stage] if np.ndim(each) else each for each in every))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes that follow from the microbatch size: of one microbatch, and of tensors on their way in and out."""
+
+    activations: Any
+    passed: Any
+
+    def of(self, stage: int) -> Held:
+        """Return those of one of the stages, which are the last axis."""
+        return Held(*(each[..., stage] for each in (self.activations, self.passed)))
+
 
 class StageMemoryTable(Protocol):
     """What stages keep at one tp, microbatch size and choice of recomputation; shapes and units as of MemoryTable."""
@@ -67,11 +84,13 @@ class StageMemoryTable(Protocol):
 
     def activation_bytes(self, first: Any, end: Any) -> Any: ...
 
-    def states(self, first: Any, end: Any, replicas: int) -> States | None: ...
+    def states(self, first: Any, end: Any, replicas: int) -> States: ...
 
-    def needed_bytes(
-        self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1, states: States | None = None
-    ) -> Any: ...
+    def held(self, first: Any, end: Any) -> Held: ...
+
+    def sum_bytes(self, states: States, held: Held) -> Any: ...
+
+    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any: ...
 
     def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]: ...
 
@@ -129,17 +148,23 @@ class MemoryTable:
         """Return what each microbatch in flight adds to what layers [first, end) need."""
         return self._kept_bytes(first, end) * (self.factor * (1.0 + self.fragments))
 
-    def needed_bytes(
-        self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1, states: States | None = None
-    ) -> Any:
+    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
         """Return the bytes that one device must have, as int64 of the inputs' shape; grows evenly with `in_flight`.
 
         in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which ZeRO
-        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights. states: those of the same
-        layers and replicas, where a caller keeps them.
+        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights.
         """
-        tensors: Any = sum(self._tensors(first, end, in_flight, replicas, states).values())
+        return self.sum_bytes(self.states(first, end, replicas), self.held(first, end, in_flight))
+
+    def sum_bytes(self, states: States, held: Held) -> Any:
+        """Return `needed_bytes` from its parts of the same layers."""
+        tensors: Any = sum(self._tensors(states, held).values())
         return tensors + np.rint(tensors * self.fragments).astype(np.int64) + self.framework_bytes
+
+    def held(self, first: Any, end: Any, in_flight: ArrayLike = 1) -> Held:
+        """Return what follows from the microbatch size; see needed_bytes."""
+        kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
+        return Held(self._needed(kept), 2 * (self.boundary_bytes[first] + self.boundary_bytes[end]))
 
     def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
         """Return the peak bytes of one device by part, as int64 of the inputs' shape; see needed_bytes.
@@ -149,7 +174,7 @@ class MemoryTable:
         of one layer on their way, and in stage 3 the gathered weights of the layer at work and of the next one.
         Allocator: what it holds beyond the tensors, and inputs gathered ahead; it gives back what doesn't fit.
         """
-        parts = self._tensors(first, end, in_flight, replicas)
+        parts = self._tensors(self.states(first, end, replicas), self.held(first, end, in_flight))
         return self._with_overheads(parts, np.where(self._is_whole(first, end), self.gathered_bytes, 0.0))
 
     def peak_parts_of_ranges(
@@ -160,7 +185,8 @@ class MemoryTable:
         outputs: whether a range's output stays until its backward pass, as it does unless its last layer is computed
         again. One range works at a time, but buckets are counted for each.
         """
-        parts = {name: each.sum() for name, each in self._tensors(first, end, in_flight, replicas).items()}
+        tensors = self._tensors(self.states(first, end, replicas), self.held(first, end, in_flight))
+        parts = {name: each.sum() for name, each in tensors.items()}
         working = self._working(first, end)
         kept = (in_flight * (self._kept_bytes(first, end) + outputs * self.boundary_bytes[end])).sum()
         parts["activations"] = np.rint(self.factor * (kept + working.max())).astype(np.int64)
@@ -205,18 +231,13 @@ class MemoryTable:
             buffers=moving + self._buckets(trainable, gradients, replicas),
         )
 
-    def _tensors(
-        self, first: Any, end: Any, in_flight: ArrayLike, replicas: int, states: States | None = None
-    ) -> dict[str, Any]:
-        states = self.states(first, end, replicas) if states is None else states
-        kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
-        passed = 2 * (self.boundary_bytes[first] + self.boundary_bytes[end])
+    def _tensors(self, states: States, held: Held) -> dict[str, Any]:
         return {
             "weights": states.weights,
             "gradients": states.gradients,
             "optimizer": states.optimizer,
-            "activations": self._needed(kept),
-            "buffers": self._needed(passed + states.buffers),
+            "activations": held.activations,
+            "buffers": self._needed(held.passed + states.buffers),
         }
 
     def _needed(self, counted: Any) -> Any:

@@ -61,6 +61,7 @@ class SyncTable:
     space: Space
     _sums: dict[tuple[Hops, float], _Sum] = field(default_factory=dict)
     _rings: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[_Ring, ...]] = field(default_factory=dict)
+    _plans: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[float, float]] = field(default_factory=dict)
     _nbytes: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     _ranks: list[int] = field(init=False)
 
@@ -76,13 +77,16 @@ class SyncTable:
 
         Sums run from the last layers to the first; each waits until all of its members are through with earlier ones.
         """
-        through: dict[tuple[int, int], float] = {}
-        usd = 0.0
-        for each in self.sums(layout, cuts):
-            end_s = max(through.get(member, 0.0) for member in each.members) + each.seconds
-            through.update(dict.fromkeys(each.members, end_s))
-            usd += each.usd
-        return max(through.values(), default=0.0), usd
+        key = (layout, cuts)
+        if key not in self._plans:
+            through: dict[tuple[int, int], float] = {}
+            usd = 0.0
+            for each in self.sums(layout, cuts):
+                end_s = max(through.get(member, 0.0) for member in each.members) + each.seconds
+                through.update(dict.fromkeys(each.members, end_s))
+                usd += each.usd
+            self._plans[key] = max(through.values(), default=0.0), usd
+        return self._plans[key]
 
     def sums(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> Iterator[LayerSum]:
         """Yield the sums of more than one stage in their order: the last layers first, a tied weight last."""

@@ -17,7 +17,7 @@ from sailor_cloud.planner.evaluate.shares import share_batch, share_evenly
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Layout, Slot
-from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.planner.space.space import SIZES, Floats, Seat, Space
 from sailor_cloud.simulator import busy_s, fill_s, in_flight
 from sailor_cloud.simulator.engine import uniform_pipelines
 from sailor_cloud.simulator.engines import Formulas, StagePlace
@@ -98,6 +98,9 @@ class Assessor:
     _paces: dict[tuple[object, ...], Pace | None] = field(init=False)
     _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
+    # By microbatch size: of pipelines, and of their stages and cuts.
+    _by_size: dict[tuple[object, ...], tuple[Floats, Floats]] = field(init=False)
+    _by_size_of: dict[tuple[object, ...], Floats] = field(init=False)
 
     def __post_init__(self) -> None:
         remembered = self.space.remembered
@@ -106,6 +109,8 @@ class Assessor:
         self._paces = remembered.setdefault("paces", {})
         self._stages = remembered.setdefault("paces of stages", {})
         self._cuts = remembered.setdefault("paces of cuts", {})
+        self._by_size = remembered.setdefault("paces by size", {})
+        self._by_size_of = remembered.setdefault("stages and cuts by size", {})
 
     def draft(
         self,
@@ -239,6 +244,43 @@ class Assessor:
     def pace(self, place: int, shape: Shape, replicas: int) -> Pace | None:
         """Return how fast one of so many pipelines is in the place of a number; None if it doesn't fit."""
         return self._pace(shape, self._standings.places[place], replicas)
+
+    def by_size(self, place: int, cut: tuple[int, ...], replicas: int) -> tuple[Floats, Floats]:
+        """Return what one of so many pipelines takes by microbatch size: for the first one, and for each other one.
+
+        The sizes are those of SIZES, up to the largest one that fits.
+        """
+        seats, flows = self._standings.places[place]
+        alike = replicas if self.space.zero_stage else min(replicas, 2)
+        key = (seats, flows, cut, alike)
+        if key not in self._by_size:
+            count = len(seats)
+            spans = zip(seats, pairwise(cut), strict=True)
+            stages = [self._stage_by_size(seat, span, count - s, alike) for s, (seat, span) in enumerate(spans)]
+            sizes = min(map(len, stages))
+            cuts = [
+                self._cut_by_size(src, dst, cut[s + 1], shared)[:sizes]
+                for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
+            ]
+            # Sums over stages are the same ones as of one size only along the last axis of an array in that order.
+            compute = np.ascontiguousarray(np.array([each[:sizes] for each in stages]).T)
+            between = np.ascontiguousarray(np.array(cuts).reshape(count - 1, sizes).T)
+            busy = busy_s(compute, between, engine=self.space.scenario.engine).max(axis=-1)
+            self._by_size[key] = fill_s(compute, between), busy
+        return self._by_size[key]
+
+    def _stage_by_size(self, seat: Seat, span: tuple[int, int], held: int, replicas: int) -> Floats:
+        key = (seat.pool, seat.tp, span, held, replicas)
+        if key not in self._by_size_of:
+            self._by_size_of[key] = self.space.seconds_by_size(seat, span, held, replicas)
+        return self._by_size_of[key]
+
+    def _cut_by_size(self, src: Seat, dst: Seat, layer: int, flows: int) -> Floats:
+        key = (src.pool, src.tp, dst.pool, dst.tp, src.node == dst.node, layer, flows)
+        if key not in self._by_size_of:
+            seconds = [self.space.boundary(src, dst, size, flows=flows)[layer] for size in SIZES]
+            self._by_size_of[key] = np.array(seconds)
+        return self._by_size_of[key]
 
     def times(self, draft: Draft) -> Times | None:
         """Return what an iteration of a draft is made of; None where `paces` has none."""

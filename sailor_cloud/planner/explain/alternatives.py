@@ -178,7 +178,8 @@ class Beside:
         """Return the known drafts of a smaller space and what the best of them becomes by local search in it."""
         known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
         improver = Improver(self.space, target)
-        best = min(map(improver.expected, known), key=improver.rank, default=None)
+        near = sorted(known, key=Assessor(self.space, target).rank)
+        best = min(evaluated_first(improver, near), key=improver.rank, default=None)
         if best is None or best.foreseen[target.goal] > _HOPELESS * self.chosen.foreseen[target.goal]:
             return known
         accelerators, zones = _where(self.space, best)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.space import SIZES
 
 # By how many samples of a microbatch more pipelines may carry together than they need, so that single microbatches less
 # leave the batch exactly.
@@ -19,8 +21,6 @@ _MORE = 3
 _TIE = 1e-9
 # Shares of the batch that are judged, the soonest ones; times tried for the first kinds, relative to the least one.
 _CHOSEN, _LATER = 3, (1.0, 1.02, 1.05, 1.1, 1.2)
-# Sizes of microbatches: large ones differ little from their neighbours.
-_SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4))
 # Halvings of the interval in which the least time lies.
 _HALVINGS = 24
 # How many samples more and less one of two kinds may carry than the time says, so that they make up the batch.
@@ -116,8 +116,16 @@ def _alike(assessor: Assessor, shapes: Sequence[Shape], microbatches: int) -> li
         members.setdefault((place, shape.cut), []).append(number)
 
     def ends(place: int, shape: Shape) -> Callable[[int], float]:
+        fill_s, busy_s = (each.tolist() for each in assessor.by_size(place, shape.cut, len(shapes)))
+        known: dict[int, float] = {
+            size: (microbatches - 1) * busy + fill for size, fill, busy in zip(SIZES, fill_s, busy_s, strict=False)
+        }
+        largest = SIZES[len(known)] if len(known) < len(SIZES) else math.inf
+
         def end_s(size: int) -> float:
-            pace = assessor.pace(place, replace(shape, microbatch_size=size), len(shapes))
+            if size in known:
+                return known[size]
+            pace = assessor.pace(place, _of_size(shape, size), len(shapes)) if size < largest else None
             return math.inf if pace is None else pace.schedule_s(microbatches)
 
         return end_s
@@ -174,7 +182,11 @@ def _sized(shapes: Sequence[Shape], alike: Sequence[_Alike]) -> list[Shape]:
     for each in alike:
         for number, member in enumerate(each.members):
             sizes[member] = each.size + (number < each.larger)
-    return [replace(shape, microbatch_size=size) for shape, size in zip(shapes, sizes, strict=True)]
+    return [_of_size(shape, size) for shape, size in zip(shapes, sizes, strict=True)]
+
+
+def _of_size(shape: Shape, size: int) -> Shape:
+    return Shape(slots=shape.slots, cut=shape.cut, microbatch_size=size)
 
 
 def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
@@ -205,7 +217,7 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
             sized = list(shapes)
             for kind, size in zip(each, sizes, strict=True):
                 for member in kind.members:
-                    sized[member] = replace(shapes[member], microbatch_size=size)
+                    sized[member] = _of_size(shapes[member], size)
             draft = assessor.draft(sized)
             if draft is not None:
                 drafts.append(draft)
@@ -214,7 +226,7 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
         for kind, samples in zip(each, share, strict=True):
             size = int(kind.ends(samples)[1])
             for member in kind.members:
-                sized[member] = replace(shapes[member], microbatch_size=size)
+                sized[member] = _of_size(shapes[member], size)
                 counts[member] = samples // size
         draft = assessor.draft(sized, microbatches=counts) if math.isfinite(found[share]) else None
         if draft is not None:
@@ -237,18 +249,13 @@ class _Kind:
     @classmethod
     def of(cls, assessor: Assessor, place: int, shape: Shape, members: list[int], pipelines: int) -> _Kind:
         most = (assessor.space.batch - pipelines + len(members)) // len(members)
-        paces = []
-        for size in _SIZES:
-            pace = assessor.pace(place, replace(shape, microbatch_size=size), pipelines) if size <= most else None
-            if pace is None:
-                break
-            paces.append((pace.fill_s, pace.bottleneck_s))
-        fill_s, busy_s = np.array(paces).reshape(-1, 2).T
-        return cls(members, fill_s, busy_s, most)
+        fill_s, busy_s = assessor.by_size(place, shape.cut, pipelines)
+        sizes = bisect_right(SIZES, most)
+        return cls(members, fill_s[:sizes], busy_s[:sizes], most)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        return np.array(_SIZES[: len(self.fill_s)])
+        return np.array(SIZES[: len(self.fill_s)])
 
     def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return when a pipeline can finish so many samples soonest, and with which size; they may be arrays."""

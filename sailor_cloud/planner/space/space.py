@@ -18,8 +18,10 @@ from sailor_cloud.network import Link, Place
 from sailor_cloud.planner.space.candidates import Candidates, Pool, rejected_offer
 from sailor_cloud.planner.space.effort import Deadline
 from sailor_cloud.simulator import (
+    Held,
     NodeRate,
     Scenario,
+    StageMemoryTable,
     StageTable,
     States,
     boundary_pairs,
@@ -36,6 +38,10 @@ Floats = NDArray[np.float64]
 
 # Bytes by which memory that grows with microbatches in flight may be off: its parts are rounded one by one.
 _ROUNDED = 4
+# Microbatch sizes that are looked at together: large ones differ little from their neighbours.
+SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4))
+# Where the small ones don't fit, nobody asks for the large ones.
+_TOGETHER = (SIZES[:4], SIZES[4:16], SIZES[16:])
 
 
 class Seat(NamedTuple):
@@ -82,6 +88,21 @@ class Stages:
         return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sized:
+    """All stages of one kind of seats at some microbatch sizes, the stages as of np.triu_indices.
+
+    `seconds`, `held` and `more`, what each microbatch in flight adds: shape [sizes, kinds, stages]. `limits`: the bytes
+    that there are, shape [sizes].
+    """
+
+    memory: StageMemoryTable
+    limits: NDArray[np.int64]
+    seconds: Floats
+    held: Held
+    more: Floats
+
+
 @dataclass(slots=True)
 class Known:
     """What is known of the offers of one job, in all spaces over them; pools by their number in the first space.
@@ -91,8 +112,8 @@ class Known:
 
     tables: dict[tuple[str, int, int, Recompute, int], StageTable] = field(default_factory=dict)
     stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
-    seconds: dict[tuple[object, ...], Floats] = field(default_factory=dict)
-    states: dict[tuple[str, int, int, int], States | None] = field(default_factory=dict)
+    sized: dict[tuple[str, int, tuple[int, ...], int], _Sized] = field(default_factory=dict)
+    states: dict[tuple[str, int, int, int], States] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
     over_links: dict[tuple[Link, Link], dict[int, Floats]] = field(default_factory=dict)
@@ -243,27 +264,78 @@ class Space:
         return self.known.stages[key]
 
     def _stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
-        first, end = np.triu_indices(self.layers + 1, 1)
-        tables = [self.table(seat.pool, seat.tp, microbatch_size, recompute=kind) for kind in self.kinds]
-        timed = (tables[0].accelerator.name, seat.tp, microbatch_size, self.zero_stage)
-        if timed not in self.known.seconds:
-            handing_s = 2.0 * tables[0].handing_s(first, end)
-            seconds = np.full((len(self.kinds), self.layers + 1, self.layers + 1), np.inf)
-            for number, table in enumerate(tables):
-                seconds[number, first, end] = table.compute_s(first, end) + handing_s
-            self.known.seconds[timed] = seconds
-        seconds = self.known.seconds[timed]
-        most = np.zeros(seconds.shape)
-        key = (tables[0].accelerator.name, seat.tp, replicas, self.zero_stage)
-        if key not in self.known.states:
-            self.known.states[key] = tables[0].memory.states(first, end, replicas)
-        states = self.known.states[key]
-        for number, table in enumerate(tables):
-            needed = table.memory.needed_bytes(first, end, in_flight=1, replicas=replicas, states=states)
-            left = table.limit_bytes - _ROUNDED - needed
-            more = np.maximum(table.memory.activation_bytes(first, end), 1e-9)
-            most[number, first, end] = np.where(left >= 0, np.floor(left / more) + 1.0, 0.0)
+        sized = self._sized(seat, (microbatch_size,))
+        most = np.zeros((len(self.kinds), self.layers + 1, self.layers + 1))
+        most[:, *self._spans] = self._most(sized, self._states(seat, replicas), sized.held, sized.more)[0]
+        seconds = np.full(most.shape, np.inf)
+        seconds[:, *self._spans] = sized.seconds[0]
         return Stages(self.kinds, seconds, most)
+
+    def seconds_by_size(self, seat: Seat, span: tuple[int, int], held: int, replicas: int) -> Floats:
+        """Return the compute seconds of a stage that holds so many microbatches at once, by their size.
+
+        The sizes are those of SIZES, up to the largest one that fits.
+        """
+        first, end = span
+        stage = first * self.layers - first * (first - 1) // 2 + end - first - 1
+        found = [np.empty(0)]
+        for sizes in _TOGETHER:
+            there = tuple(size for size in sizes if size <= self.batch)
+            if not there:
+                break
+            sized = self._sized(seat, there)
+            states = self._states(seat, replicas).of(stage)
+            most = self._most(sized, states, sized.held.of(stage), sized.more[..., stage])
+            fits = most >= held
+            fitting = int(fits.any(axis=1).cumprod().sum())
+            found.append(sized.seconds[np.arange(fitting), fits.argmax(axis=1)[:fitting], stage])
+            if fitting < len(sizes):
+                break
+        return np.concatenate(found)
+
+    @property
+    def _spans(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The stages [first, end), in the order in which arrays over all of them have them."""
+        if "spans" not in self.remembered:
+            self.remembered["spans"] = np.triu_indices(self.layers + 1, 1)
+        first, end = self.remembered["spans"]
+        return first, end
+
+    def _states(self, seat: Seat, replicas: int) -> States:
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, replicas, self.zero_stage)
+        if key not in self.known.states:
+            self.known.states[key] = self.table(seat.pool, seat.tp, 1).memory.states(*self._spans, replicas)
+        return self.known.states[key]
+
+    def _most(self, sized: _Sized, states: States, held: Held, more: Floats) -> Floats:
+        """Return for how many microbatches in flight there is memory; shape as of `more`."""
+        needed = sized.memory.sum_bytes(states, held)
+        left = sized.limits.reshape(-1, *[1] * (np.ndim(needed) - 1)) - needed
+        return np.asarray(np.where(left >= 0, np.floor(left / more) + 1.0, 0.0))
+
+    def _sized(self, seat: Seat, sizes: tuple[int, ...]) -> _Sized:
+        """Return what all stages of one kind of seats take at some microbatch sizes."""
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, sizes, self.zero_stage)
+        if key not in self.known.sized:
+            tables = [[self.table(seat.pool, seat.tp, size, recompute=kind) for kind in self.kinds] for size in sizes]
+            held = [[table.memory.held(*self._spans) for table in each] for each in tables]
+            more = [[table.memory.activation_bytes(*self._spans) for table in each] for each in tables]
+            self.known.sized[key] = _Sized(
+                memory=tables[0][0].memory,
+                limits=np.array([each[0].limit_bytes - _ROUNDED for each in tables]),
+                seconds=np.array(
+                    [
+                        [table.compute_s(*self._spans) for table in each] + 2.0 * each[0].handing_s(*self._spans)
+                        for each in tables
+                    ]
+                ),
+                held=Held(
+                    np.array([[one.activations for one in each] for each in held]),
+                    np.array([[each[0].passed] for each in held]),
+                ),
+                more=np.maximum(more, 1e-9),
+            )
+        return self.known.sized[key]
 
     def link(self, src: int, dst: int, *, same_node: bool, pairs: int, flows: int = 1) -> Link:
         """Return the connection between nodes of two pools, or inside one node; `flows` share the network card."""

@@ -28,7 +28,7 @@ from sailor_cloud.interchange.sailor_tables import ArtifactTables, ModelTables, 
 from sailor_cloud.model.document import ProfileRef
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator.engine import Engine, IterationParts, StageParts, StagePlace, UniformPipelines
-from sailor_cloud.simulator.memory import States
+from sailor_cloud.simulator.memory import Held, States
 from sailor_cloud.simulator.sharding import sharding
 from sailor_cloud.simulator.stage_table import StageTable
 
@@ -70,15 +70,20 @@ class ArtifactMemory:
     def activation_bytes(self, first: Any, end: Any) -> Any:
         return self.activation_prefix_bytes[end] - self.activation_prefix_bytes[first]
 
-    def states(self, first: Any, end: Any, replicas: int) -> None:
-        """There is nothing worth keeping: a multiplication gives it."""
+    def states(self, first: Any, end: Any, replicas: int) -> States:
+        parameters = self.parameters(first, end)
+        return States(**{name: parameters * each for name, each in _BYTES_PER_PARAMETER.items()}, buffers=0.0)
 
-    def needed_bytes(
-        self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1, states: States | None = None
-    ) -> Any:
-        """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
+    def held(self, first: Any, end: Any, in_flight: ArrayLike = 1) -> Held:
         kept = self.activation_bytes(first, end) * np.asarray(in_flight)
-        return self.parameters(first, end) * sum(_BYTES_PER_PARAMETER.values()) + kept + _FRAMEWORK_BYTES
+        return Held(kept, np.zeros(np.shape(kept)))
+
+    def sum_bytes(self, states: States, held: Held) -> Any:
+        return states.weights + states.gradients + states.optimizer + held.activations + _FRAMEWORK_BYTES
+
+    def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
+        """Return the bytes that one device must have; see MemoryTable.needed_bytes."""
+        return self.sum_bytes(self.states(first, end, replicas), self.held(first, end, in_flight))
 
     def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
         """Return the bytes of one device by part."""
