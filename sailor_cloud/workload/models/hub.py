@@ -64,7 +64,10 @@ def pinned(job: Job) -> Job:
 
 
 def pinned_as(job: Job, pinned_job: Job) -> Job:
-    """Return the job with the commits of another job's addresses, where both name the same file or folder."""
+    """Return the job with the commits of another job's addresses, where both name the same file or folder.
+
+    A branch is no commit: what it holds may be another's choice.
+    """
     changes: dict[str, Any] = {}
     if job.model is not None and pinned_job.model is not None:
         config = _same_place(job.model.config, pinned_job.model.config)
@@ -79,9 +82,8 @@ def _same_place(given: str | None, known: str | None) -> str | None:
     if not (given or "").startswith(HUB) or not (known or "").startswith(HUB):
         return given
     mine, other = place_of(given or ""), place_of(known or "")
-    if _COMMIT.fullmatch(mine.revision) or replace(mine, revision=other.revision) != other:
-        return given
-    return known
+    moved = _COMMIT.fullmatch(mine.revision) or replace(mine, revision=other.revision) != other
+    return given if moved or not _COMMIT.fullmatch(other.revision) else known
 
 
 def local_copy(text: str, *, default: str = "") -> Path:

@@ -153,3 +153,11 @@ def test_a_plan_s_commits_are_those_of_its_job_file(written: str, kept: str) -> 
     found = pinned_as(mine, plan_job)
     assert found.model is not None
     assert found.model.config == kept
+
+
+def test_a_plan_can_not_choose_another_branch() -> None:
+    job = read_job_text(json.dumps(JOB))
+    assert job.model is not None
+    configs = [job.model.model_copy(update={"config": f"hf://org/tiny{at}"}) for at in ("", "@somebody-elses")]
+    mine, plan_job = (job.model_copy(update={"model": config}) for config in configs)
+    assert pinned_as(mine, plan_job) == mine
