@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
     of_provider,
 )
+from sailor_cloud.provision.pace import at_once
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
 from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, begun_at, resource_prefix
@@ -246,17 +247,10 @@ def remove_from(
     return tuple(problems)
 
 
-def _together(looks: Iterable[Look]) -> CloudSweep:
+def _together(looks: Sequence[Look]) -> CloudSweep:
     found: list[LiveResource] = []
     asked: list[Asked] = []
-    for look in looks:
-        try:
-            listing = look.ask()
-        except Exception as error:
-            # Of the clouds' libraries too, such as a profile that does not exist: what was not asked is not gone.
-            if not isinstance(error, ProvisionError):
-                logger.debug("can't look for %s", look.kinds, exc_info=True)
-            listing = Listing(found=(), failed=tuple((kind, str(error)) for kind in look.kinds))
+    for look, listing in zip(looks, at_once(_told, looks), strict=True):
         found += listing.found
         why = dict(listing.failed)
         asked += [
@@ -264,3 +258,13 @@ def _together(looks: Iterable[Look]) -> CloudSweep:
         ]
     silent = tuple(one for one in found if one.silent)
     return CloudSweep(found=tuple(one for one in found if not one.silent), asked=tuple(asked), silent=silent)
+
+
+def _told(look: Look) -> Listing:
+    try:
+        return look.ask()
+    except Exception as error:
+        # Of the clouds' libraries too, such as a profile that does not exist: what was not asked is not gone.
+        if not isinstance(error, ProvisionError):
+            logger.debug("can't look for %s", look.kinds, exc_info=True)
+        return Listing(found=(), failed=tuple((kind, str(error)) for kind in look.kinds))

@@ -132,6 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse()
         elif "list-type" in query:
             self._answer(200, self._listing(bucket, query.get("prefix", [""])[0]).encode())
+        elif not self._key[1]:
+            self._refuse()
         elif self._key not in self.store.objects:
             self._answer(404)
         elif span := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,9 @@ from moto import mock_aws
 
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.providers.aws.sweep import remove_aws, sweep_aws
+from sailor_cloud.provision.providers.aws.account_sweep import sweep_aws_account
+from sailor_cloud.provision.providers.aws.sweep import is_gone, remove_aws, sweep_aws
+from sailor_cloud.run.folder import resource_name
 
 REGION = "us-east-1"
 OURS, OTHERS = "tiny-20261121-051313-a1b2", "else-20261121-051313-ffff"
@@ -125,17 +128,9 @@ def test_nothing_without_a_tag_of_a_run_is_ever_deleted(ec2: Any) -> None:
 def test_one_thing_that_can_not_be_deleted_does_not_keep_the_others(ec2: Any) -> None:
     build(ec2, OURS, "10.64.0.0/16")
 
-    class Stubborn:
-        """EC2, but it refuses to delete key pairs."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(ec2, name)
-
-        def delete_key_pair(self, **_: Any) -> None:
-            raise ClientError({"Error": {"Code": "DependencyViolation", "Message": "in use"}}, "DeleteKeyPair")
-
+    stubborn = Odd(ec2, delete_key_pair=failing("DependencyViolation"))
     found = sweep_aws([REGION], run_id=OURS).found
-    (problem,) = remove_aws(found, client_of=lambda region: Stubborn(), poll_s=0.01)
+    (problem,) = remove_aws(found, client_of=lambda region: stubborn, poll_s=0.01)
     assert problem.startswith(f"aws_key_pair {OURS}-key in {REGION} can't be deleted")
     assert names(sweep_aws([REGION], run_id=OURS).found) == {"aws_key_pair": f"{OURS}-key"}
 
@@ -159,3 +154,71 @@ def test_refused_credentials_stop_the_sweep() -> None:
 
     with pytest.raises(CredentialsError, match="AWS refused to list resources in us-east-1"):
         sweep_aws([REGION], run_id=OURS, client_of=lambda region: Refusing())
+
+
+class Odd:
+    """EC2, but some of its calls do something else."""
+
+    def __init__(self, ec2: Any, **calls: Any) -> None:
+        self._ec2, self._calls = ec2, calls
+
+    def __getattr__(self, name: str) -> Any:
+        return self._calls.get(name) or getattr(self._ec2, name)
+
+    def can_paginate(self, name: str) -> bool:
+        return name not in self._calls and bool(self._ec2.can_paginate(name))
+
+
+def failing(code: str) -> Any:
+    def call(**_: Any) -> Any:
+        raise ClientError({"Error": {"Code": code, "Message": "no"}}, "Call")
+
+    return call
+
+
+def test_who_may_not_list_gateways_still_finds_the_nodes(ec2: Any) -> None:
+    made = build(ec2, OURS, "10.64.0.0/16")
+    client = Odd(ec2, describe_nat_gateways=failing("UnauthorizedOperation"))
+    swept = sweep_aws([REGION], run_id=OURS, client_of=lambda region: client)
+    assert names(swept.found) == made
+    assert "AWS refused to list resources in us-east-1" in dict(swept.failed)["aws_nat_gateway"]
+
+
+def test_a_question_that_fails_keeps_nothing_else_from_being_deleted(ec2: Any) -> None:
+    build(ec2, OURS, "10.64.0.0/16")
+    found = sweep_aws([REGION], run_id=OURS).found
+    client = Odd(ec2, describe_instances=failing("RequestLimitExceeded"))
+    (problem,) = remove_aws(found, client_of=lambda region: client, poll_s=0.01)
+    assert problem.startswith("whether instances in us-east-1 are terminated can't be asked: ")
+    assert sweep_aws([REGION], run_id=OURS).found == ()
+
+
+def test_no_region_waits_for_the_instances_of_another(ec2: Any) -> None:
+    meeting = threading.Barrier(2)
+
+    def describe(**_: Any) -> Any:
+        meeting.wait(timeout=10.0)
+        return {"Reservations": []}
+
+    there = [
+        LiveResource(provider="aws", region=region, type="aws_instance", name="i-1", run_id=OURS)
+        for region in (REGION, "us-west-2")
+    ]
+    client = Odd(ec2, terminate_instances=lambda **_: None, describe_instances=describe)
+    assert remove_aws(there, client_of=lambda region: client, poll_s=0.01) == ()
+
+
+def test_a_bucket_with_the_run_s_name_and_without_its_tag_is_not_called_gone(ec2: Any) -> None:
+    bucket = resource_name(OURS, "data")
+    boto3.client("s3", region_name=REGION).create_bucket(Bucket=bucket)
+    ((kind, why),) = sweep_aws_account([REGION], run_id=OURS, kinds=["aws_s3_bucket"]).failed
+    assert kind == "aws_s3_bucket"
+    assert f"{bucket} has the name of the run's bucket and not its tag" in why
+    assert sweep_aws_account([REGION], kinds=["aws_s3_bucket"]).failed == ()
+    assert sweep_aws_account([REGION], run_id=OTHERS, kinds=["aws_s3_bucket"]).failed == ()
+
+
+def test_an_error_whose_name_sounds_like_absence_is_none() -> None:
+    told = ("InvalidInstanceID.NotFound", "InvalidPlacementGroup.Unknown", "UnknownOperationException")
+    errors = [ClientError({"Error": {"Code": code}}, "Call") for code in told]
+    assert [is_gone(error) for error in errors] == [True, True, False]

@@ -13,12 +13,14 @@ import requests
 from factories.cloud_runs import CLOCK, PROJECT, waited
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
+from sailor_cloud.provision.providers.gcp.data_sweep import sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.provision.scopes import remove_from, scopes_named, sweep_scopes
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.google.compute_api import serve_compute
+from sailor_cloud.testing.http_api import Answer, serving
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
 from sailor_cloud.testing.terraform.cloud import FakeCloud
@@ -186,3 +188,18 @@ def test_what_the_caller_may_not_list_is_a_problem_and_proves_nothing(provider: 
             swept = sweep_scopes(SCOPES[provider], run_id=OURS)
         assert [problem.partition(" ")[0] for problem in swept.problems] == [BUCKET[provider]]
         assert sweep_scopes(SCOPES[provider], run_id=OURS, beside=()).problems == ()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[b""], [b'{"items": ['], [b"<html></html>"], [b'{"nextPageToken": "more"}', b'{"nextPageToken": "more"}']],
+    ids=["empty", "cut off", "of a proxy", "without an end"],
+)
+def test_an_answer_that_is_no_list_proves_nothing(answers: list[bytes]) -> None:
+    left = [*answers, *[answers[-1]] * 9]
+    with (
+        serving(lambda ask: Answer(status=200, body=left.pop(0))) as url,
+        in_environment({"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": url}),
+    ):
+        swept = sweep_gcp_data(PROJECT, run_id=OURS, kinds=[BUCKET[Provider("gcp")]])
+    assert [kind for kind, _ in swept.failed] == [BUCKET[Provider("gcp")]]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from google.api_core.exceptions import Forbidden
 
 from factories.cloud_plans import gcp_document, with_job
 from factories.local_runs import LocalRun, expiry, local_run, terraform_of_kind
-from sailor_cloud.errors import CredentialsError
+from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.progress import Interrupt
-from sailor_cloud.provision.providers.gcp.sweep import remove_gcp, sweep_gcp
+from sailor_cloud.provision.providers.gcp.data_sweep import sweep_gcp_data
+from sailor_cloud.provision.providers.gcp.sweep import google_client, remove_gcp, sweep_gcp
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import environment, write_cli_config, write_root
+from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.provision.terraform.driver import TerraformDriver
 from sailor_cloud.testing.google.compute_api import serve_compute
+from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.terraform.cloud import FakeCloud
 from sailor_cloud.testing.terraform.provider import serve
 
@@ -129,3 +135,87 @@ def test_refused_credentials_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
         use(monkeypatch, variables)
         with pytest.raises(CredentialsError, match="refused to list resources of my-project"):
             sweep_gcp(PROJECT)
+
+
+ZONE = "zones/us-central1-a"
+ODD = {
+    "a zone is out of reach": {"items": {}, "unreachables": [ZONE]},
+    "some is missing": {"items": {}, "warning": {"code": "PARTIAL_SUCCESS", "message": "try again"}},
+    "a zone lists not all": {"items": {ZONE: {"warning": {"code": "LIST_OVERHEAD_QUOTA_EXCEED", "message": "m"}}}},
+    "no page is the last": {"items": {}, "nextPageToken": "more"},
+    "half an answer": None,
+}
+
+
+@pytest.mark.parametrize("told", ODD.values(), ids=list(ODD))
+def test_a_list_that_may_lack_something_proves_nothing(
+    told: dict[str, object] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"items": {"zones/' if told is None else json.dumps(told).encode()
+    with serving(lambda ask: Answer(status=200, body=body)) as url:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", url)
+        failed = {kind for kind, _ in sweep_gcp(PROJECT, run_id="r").failed}
+        assert {"google_compute_instance", "google_compute_disk", "google_compute_router"} <= failed
+        with pytest.raises(ProvisionError, match=r"which nodes of run r exist|can't be listed"):
+            instances(scopes_named("project", [PROJECT]), "r")
+
+
+def test_a_zone_in_which_there_is_nothing_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "There are no results"}}
+    pages = iter(range(100))
+
+    def answer(ask: Ask) -> Answer:
+        more = "" if "aggregated" not in ask.path or next(pages) % 2 else "second"
+        items = {"items": {ZONE: nothing}} if "aggregated" in ask.path else nothing
+        return Answer(status=200, body=json.dumps({**items, "nextPageToken": more}).encode())
+
+    with serving(answer) as url:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", url)
+        assert sweep_gcp(PROJECT).failed == ()
+        assert instances(scopes_named("project", [PROJECT]), "r") == ()
+
+
+@pytest.mark.parametrize(("status", "reason"), [(429, "tooMany"), (403, "rateLimitExceeded"), (502, "badGateway")])
+def test_a_cloud_that_is_busy_is_asked_again(status: int, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = json.dumps({"error": {"code": status, "message": "m", "errors": [{"reason": reason}]}}).encode()
+    asked: Counter[str] = Counter()
+    monkeypatch.setattr("google.api_core.retry.retry_unary.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda seconds: None)
+
+    def answer(ask: Ask) -> Answer:
+        place = ask.path.partition("?")[0]
+        asked[place] += 1
+        if asked[place] < 3:
+            return Answer(status=status, body=busy)
+        return Answer(status=200, body=b"{}")
+
+    with serving(answer) as url:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", url)
+        assert sweep_gcp(PROJECT).failed == ()
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", url)
+        data = sweep_gcp_data(PROJECT, kinds=["google_storage_bucket"])
+    assert asked == {place: 1 if status == 403 and "storage" in place else 3 for place in asked}
+    assert bool(data.failed) == (status == 403)
+
+
+def test_who_may_not_list_routers_still_finds_the_nodes(run: LocalRun, cloud: FakeCloud) -> None:
+    created(run, cloud)
+
+    class Refusing:
+        def aggregated_list(self, **_: object) -> object:
+            raise Forbidden("compute.routers.list is missing")  # type: ignore[no-untyped-call]
+
+    swept = sweep_gcp(
+        PROJECT,
+        run_id=run.run_id,
+        client_of=lambda name: Refusing() if name == "RoutersClient" else google_client(name),
+    )
+    assert sorted(found.node for found in swept.found if found.type == "google_compute_instance") == [
+        "n0",
+        "n1",
+        "n2",
+        "n3",
+    ]
+    ((kind, why),) = swept.failed
+    assert kind == "google_compute_router"
+    assert "compute.routers.list is missing" in why

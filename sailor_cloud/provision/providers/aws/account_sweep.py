@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     HOLDS_OBJECTS,
@@ -19,12 +20,12 @@ from sailor_cloud.provision.live_resources import (
     Listing,
     LiveResource,
 )
-from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_gone, is_refusal, refusal
+from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, error_code, is_gone, is_refusal, refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_name
 
 # Where requests go that belong to no region.
 HOME = "us-east-1"
-_ABSENT = ("NoSuchEntity", "NoSuchBucket", "NoSuchTagSet", "ResourceNotFoundException", "404")
+_ABSENT = ("NoSuchEntity", "NoSuchBucket")
 _AT_ONCE = 1000
 
 Tags = dict[str, str]
@@ -80,6 +81,15 @@ def _bucket_names(s3: Any) -> Iterator[str]:
 def _bucket_region(s3: Any, name: str) -> str:
     # S3 tells the oldest region as none at all.
     return s3.get_bucket_location(Bucket=name).get("LocationConstraint") or HOME
+
+
+def _bucket_tags(s3: Any, name: str) -> Tags:
+    try:
+        return _tags(s3.get_bucket_tagging(Bucket=name)["TagSet"])
+    except Exception as error:
+        if error_code(error) == "NoSuchTagSet":
+            return {}
+        raise
 
 
 def _content(s3: Any, name: str) -> str:
@@ -171,7 +181,7 @@ _KINDS = (
         parts=("data",),
         names=_bucket_names,
         region=_bucket_region,
-        tags=lambda s3, name: _tags(s3.get_bucket_tagging(Bucket=name)["TagSet"]),
+        tags=_bucket_tags,
         delete=_delete_bucket,
         detail=_content,
     ),
@@ -203,7 +213,7 @@ def sweep_aws_account(
             try:
                 client = connect(region if kind.service in _REGIONAL else HOME, kind.service)
                 names = [resource_name(run_id, part) for part in kind.parts] if run_id else kind.names(client)
-                found += _listed(client, kind, names)
+                found += _listed(client, kind, names, known=run_id is not None)
             except Exception as error:
                 if is_refusal(error):
                     raise refusal(f"list {kind.type}", error) from error
@@ -227,12 +237,13 @@ def remove_aws_account(resources: Sequence[LiveResource], *, client_of: ClientOf
     return tuple(problems)
 
 
-def _listed(client: Any, kind: _Kind, names: Iterable[str]) -> Iterator[LiveResource]:
+def _listed(client: Any, kind: _Kind, names: Iterable[str], *, known: bool) -> Iterator[LiveResource]:
+    """Yield what bears a run's tag; `known`: the names are those of one run."""
     for name in (name for name in names if name.startswith(FIRST_OF_NAMES)):
         try:
             tags = kind.tags(client, name)
         except Exception as error:
-            # Gone since it was listed, or a stranger's without any tags.
+            # Gone since it was listed.
             if _is_absent(error):
                 continue
             raise
@@ -248,9 +259,10 @@ def _listed(client: Any, kind: _Kind, names: Iterable[str]) -> Iterator[LiveReso
                 owner=tags.get(OWNER_LABEL, ""),
                 expires=tags.get(EXPIRES_LABEL, ""),
             )
+        elif known and kind.service == "s3":
+            # Made and tagged in two calls, between which Terraform may be killed.
+            raise ProvisionError(f"{name} has the name of the run's bucket and not its tag; delete it if it is yours")
 
 
 def _is_absent(error: Exception) -> bool:
-    response = getattr(error, "response", None)
-    code = str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
-    return code in _ABSENT or is_gone(error)
+    return error_code(error) in _ABSENT or is_gone(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ CAPACITY_KINDS = frozenset({RESERVATION, BLOCK})
 _TERMINATION_LIMIT_S = 900.0
 _ENDING = ("shutting-down", "stopping", "stopped", "deleting", "rejected", "expired", "failed")
 
+# A session of boto3 makes one client at a time.
+_CONNECTING = threading.Lock()
 ClientOf = Callable[[str], Any]
 
 
@@ -209,14 +212,19 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
     found: list[LiveResource] = []
     failed: list[tuple[str, str]] = []
     for region in sorted(set(regions)):
-        client = connect(region)
+        client, refused = connect(region), list[CredentialsError]()
         for kind in _KINDS:
             try:
                 found += _listed(client, kind, region, run_id)
             except Exception as error:
+                told = f"{kind.type} in {region} can't be listed: {error}"
                 if is_refusal(error):
-                    raise refusal(f"list resources in {region}", error) from error
-                failed.append((kind.type, f"{kind.type} in {region} can't be listed: {error}"))
+                    refused.append(refusal(f"list resources in {region}", error))
+                    told = str(refused[-1])
+                # Who may not list one kind may list others; whoever is nobody need not ask again.
+                if is_refusal(error) and (error_code(error) != "UnauthorizedOperation" or len(refused) == len(_KINDS)):
+                    raise refused[0] from error
+                failed.append((kind.type, told))
     return Listing(found=tuple(found), failed=tuple(failed))
 
 
@@ -229,17 +237,22 @@ def remove_aws(
     """
     connect = client_of or boto_client
     ours = [resource for resource in resources if resource.run_id and resource.provider == AWS]
+    regions = sorted({resource.region for resource in ours})
+    # Instances take minutes to end, so no region waits for another.
+    told = at_once(lambda region: _removed(connect(region), region, ours, poll_s), regions)
+    return tuple(problem for problems in told for problem in problems)
+
+
+def _removed(client: Any, region: str, ours: Sequence[LiveResource], poll_s: float) -> list[str]:
     problems: list[str] = []
-    for region in sorted({resource.region for resource in ours}):
-        client = connect(region)
-        for kind in _KINDS:
-            mine = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
-            told = at_once(partial(_asked_to_go, client, kind, region), mine)
-            problems += [problem for problem in told if problem]
-            asked = [name for name, problem in zip(mine, told, strict=True) if problem == ""]
-            if kind.type == "aws_instance" and asked:
-                problems += _wait_until_terminated(client, asked, region, poll_s)
-    return tuple(problems)
+    for kind in _KINDS:
+        mine = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
+        told = at_once(partial(_asked_to_go, client, kind, region), mine)
+        problems += [problem for problem in told if problem]
+        asked = [name for name, problem in zip(mine, told, strict=True) if problem == ""]
+        if kind.type == "aws_instance" and asked:
+            problems += _wait_until_terminated(client, asked, region, poll_s)
+    return problems
 
 
 def _asked_to_go(client: Any, kind: _Kind, region: str, name: str) -> str | None:
@@ -297,7 +310,11 @@ def _pages(client: Any, kind: _Kind, filters: list[dict[str, Any]]) -> Iterator[
 def _wait_until_terminated(client: Any, names: list[str], region: str, poll_s: float) -> list[str]:
     until = time.monotonic() + _TERMINATION_LIMIT_S
     while time.monotonic() < until:
-        answer = client.describe_instances(InstanceIds=names)
+        try:
+            answer = client.describe_instances(InstanceIds=names)
+        except Exception as error:
+            # What else there is must not wait for a question that fails; the next look tells what is left.
+            return [f"whether instances in {region} are terminated can't be asked: {error}"]
         states = [instance["State"]["Name"] for group in answer["Reservations"] for instance in group["Instances"]]
         if all(state == "terminated" for state in states):
             return []
@@ -305,20 +322,21 @@ def _wait_until_terminated(client: Any, names: list[str], region: str, poll_s: f
     return [f"instances in {region} are not terminated after {_TERMINATION_LIMIT_S:.0f} s: {', '.join(names)}"]
 
 
-def _code(error: Exception) -> str:
+def error_code(error: Exception) -> str:
+    """Return what AWS calls an error; nothing where it is none of its own."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def is_gone(error: Exception) -> bool:
     """Whether AWS says that there is no such thing."""
-    return "NotFound" in _code(error) or "Unknown" in _code(error)
+    return "NotFound" in error_code(error) or error_code(error).endswith(".Unknown")
 
 
 def is_refusal(error: Exception) -> bool:
     """Whether AWS rejects the caller, or there are no credentials: asking again would not help."""
     refused = ("AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "ExpiredToken", "RequestExpired")
-    return _code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
+    return error_code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 
 
 def refusal(what: str, error: Exception) -> CredentialsError:
@@ -332,7 +350,10 @@ def boto_client(region: str, service: str = "ec2") -> Any:
     Another environment, which may lead to another account, gets clients of its own. Raises ProvisionError without
     boto3.
     """
-    return _client(region, service, tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith("AWS_"))))
+    with _CONNECTING:
+        return _client(
+            region, service, tuple(sorted(pair for pair in os.environ.items() if pair[0].startswith("AWS_")))
+        )
 
 
 @lru_cache(maxsize=64)

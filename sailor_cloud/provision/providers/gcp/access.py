@@ -9,19 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.access.instances import Instance
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
-from sailor_cloud.provision.providers.gcp.sweep import GCP, google_client, is_gone
+from sailor_cloud.provision.providers.gcp.sweep import GCP, everywhere, google_client, is_gone
 
 TUNNEL_PROGRAMS = {"gcloud": "https://cloud.google.com/sdk/docs/install"}
 
 
 def instances(project: str, run_id: str) -> Iterator[Instance]:
-    """Yield a run's instances in a project."""
-    client = google_client("InstancesClient")
-    for scope, scoped in client.aggregated_list(project=project):
+    """Yield a run's instances in a project. Raises ProvisionError for a zone that can't be asked."""
+    for scope, scoped, why in everywhere(google_client("InstancesClient"), project):
         zone = scope.rpartition("/")[2]
-        for item in scoped.instances:
+        if why:
+            raise ProvisionError(f"instances in {scope} can't be listed: {why}")
+        for item in getattr(scoped, "instances", ()):
             if item.labels.get(RUN_LABEL) != run_id:
                 continue
             face = item.network_interfaces[0] if item.network_interfaces else None

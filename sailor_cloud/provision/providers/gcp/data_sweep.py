@@ -24,7 +24,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
-from sailor_cloud.provision.providers.gcp.sweep import GCP, refusal
+from sailor_cloud.provision.providers.gcp.sweep import BUSY, GCP, refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 
 BUCKET, ACCOUNT, FUNCTION = "google_storage_bucket", "google_service_account", "google_cloudfunctions2_function"
@@ -65,7 +65,8 @@ class GoogleApi:
     def _told(self, method: str, path: str, **options: Any) -> Json:
         answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
-        told: Json = answer.json() if answer.content else {}
+        # Only a deletion may say nothing: an empty list is told as one.
+        told: Json = answer.json() if answer.content or method != "DELETE" else {}
         return told
 
     def pages(self, path: str, key: str, **parameters: str) -> Iterator[Json]:
@@ -73,9 +74,11 @@ class GoogleApi:
         while True:
             told = self.ask("GET", path, **parameters, **({"pageToken": token} if token else {}))
             yield from told.get(key, ())
-            token = told.get("nextPageToken", "")
+            before, token = token, told.get("nextPageToken", "")
             if not token:
                 return
+            if token == before:
+                raise ValueError(f"the list {path} does not end")
 
 
 def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[str] = GCP_DATA_KINDS) -> Listing:
@@ -211,22 +214,39 @@ def _session(*, plain: bool) -> Session:
         import requests
         from google.auth.exceptions import GoogleAuthError
         from google.auth.transport.requests import AuthorizedSession
+        from requests.adapters import HTTPAdapter
+        from urllib3 import Retry
     except ImportError as error:
         raise ProvisionError(
             "looking at Google Cloud needs google-auth and requests; install them with pip install 'sailor-cloud[gcp]'"
         ) from error
+    # What is not reached at all, or says how long to wait, is not waited for.
+    again = Retry(
+        connect=0,
+        read=0,
+        other=0,
+        status=4,
+        backoff_factor=1.0,
+        status_forcelist=BUSY,
+        allowed_methods=None,
+        raise_on_status=False,
+        respect_retry_after_header=False,
+    )
     made: Any
     if plain:
         # A token never travels in the clear.
         made = requests.Session()
+        made.mount("http://", HTTPAdapter(max_retries=again))
         return cast(Session, made)
     try:
         credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
     except GoogleAuthError as error:
         why = str(error).partition(". ")[0]
         raise CredentialsError(f"no Google Cloud credentials: {why}; {HOW}") from error
-    made = AuthorizedSession
-    return cast(Session, made(credentials))
+    authorized: Any = AuthorizedSession
+    made = authorized(credentials)
+    made.mount("https://", HTTPAdapter(max_retries=again))
+    return cast(Session, made)
 
 
 def api_errors() -> tuple[type[Exception], ...]:

@@ -25,6 +25,9 @@ from sailor_cloud.provision.pace import at_once
 GCP = Provider("gcp")
 # The kind of scope that is looked through.
 PROJECT = "project"
+# Answers after which the same question may be answered, and for how long it is repeated.
+BUSY = (429, 500, 502, 503, 504)
+_BUSY_LIMIT_S = 60.0
 _DELETION_LIMIT_S = 900.0
 
 # Gives a client of google-cloud-compute by the name of its class.
@@ -78,15 +81,21 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
     connect = client_of or google_client
     found: list[LiveResource] = []
     failed: list[tuple[str, str]] = []
+    refused: list[CredentialsError] = []
     for kind in _KINDS:
         try:
             found += _listed(connect(kind.client), kind, project, run_id, failed)
         except ProvisionError:
             raise
         except Exception as error:
+            told = f"{kind.type} in {project} can't be listed: {error}"
             if is_refusal(error):
-                raise refusal(f"list resources of {project}", error) from error
-            failed.append((kind.type, f"{kind.type} in {project} can't be listed: {error}"))
+                refused.append(refusal(f"list resources of {project}", error))
+                told = str(refused[-1])
+            # Who may not list one kind may list others; whoever is nobody need not ask again.
+            if is_refusal(error) and (getattr(error, "code", None) != 403 or len(refused) == len(_KINDS)):
+                raise refused[0] from error
+            failed.append((kind.type, told))
     return Listing(found=tuple(found), failed=tuple(failed))
 
 
@@ -155,13 +164,36 @@ def _listed(
 
 def _items(client: Any, kind: _Kind, project: str, failed: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """Yield the place and the item, of all places; those that can't be asked are added to `failed`."""
-    if kind.place == "global":
-        yield from (("global", item) for item in client.list(project=project))
-        return
-    for scope, scoped in client.aggregated_list(project=project):
-        if scoped.warning.code == "UNREACHABLE":
-            failed.append((kind.type, f"{kind.type} in {scope} can't be listed: {scoped.warning.message}"))
-        yield from ((scope.rpartition("/")[2], item) for item in getattr(scoped, kind.items))
+    listed = everywhere(client, project) if kind.place != "global" else _pages(client.list, project)
+    for scope, part, why in listed:
+        if why:
+            failed.append((kind.type, f"{kind.type} in {scope} can't be listed: {why}"))
+        found = getattr(part, kind.items or "items", ())
+        yield from ((scope.rpartition("/")[2] if kind.items else "global", item) for item in found)
+
+
+def everywhere(client: Any, project: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield every place of a project, what it has, and why that may not be all: nothing where it is."""
+    for scope, page, why in _pages(client.aggregated_list, project):
+        yield from ((name, part, _doubt(part.warning)) for name, part in page.items.items())
+        yield from ((name, None, "Google Cloud does not reach it") for name in page.unreachables)
+        yield scope, None, why
+
+
+def _pages(ask: Callable[..., Any], project: str) -> Iterator[tuple[str, Any, str]]:
+    from google.api_core.retry import Retry
+
+    token, again = "", Retry(predicate=is_busy, initial=1.0, multiplier=2.0, maximum=10.0, timeout=_BUSY_LIMIT_S)
+    for page in ask(project=project, retry=again).pages:
+        yield project, page, _doubt(page.warning)
+        if page.next_page_token and page.next_page_token == token:
+            raise ValueError(f"the list of what is in {project} does not end")
+        token = page.next_page_token
+
+
+def _doubt(warning: Any) -> str:
+    """Return a warning of a list that may lack something; that there is nothing to list is none."""
+    return f"{warning.code}: {warning.message}" if warning.code not in ("", "NO_RESULTS_ON_PAGE") else ""
 
 
 def _wait_until_gone(
@@ -196,10 +228,15 @@ def is_gone(error: Exception) -> bool:
 
 def is_refusal(error: Exception) -> bool:
     """Whether Google Cloud rejects the caller, or there are no credentials: asking again would not help."""
-    return getattr(error, "code", None) in (401, 403) or type(error).__name__ in (
-        "DefaultCredentialsError",
-        "RefreshError",
-    )
+    if type(error).__name__ in ("DefaultCredentialsError", "RefreshError"):
+        return True
+    return getattr(error, "code", None) in (401, 403) and not is_busy(error)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether Google Cloud has too much to do, or the caller asks too much of it: asking again helps."""
+    reasons = [told.get("reason") for told in getattr(error, "errors", ()) if isinstance(told, dict)]
+    return getattr(error, "code", None) in BUSY or "rateLimitExceeded" in reasons
 
 
 def refusal(what: str, error: Exception) -> CredentialsError:
