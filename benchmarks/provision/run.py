@@ -295,7 +295,7 @@ def _report(rows: list[dict[str, Any]]) -> str:
         f"Machine: {platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}, "
         f"{datetime.now(UTC):%Y-%m-%d}, load average at most {max(row['load'] for row in rows):.1f} as a cell began, "
         f"commit {rows[-1]['commit']}. "
-        "Command: `python benchmarks/provision/run.py`.",
+        f"Command: `{' '.join(['python', *sys.argv])}`.",
         "",
         f"Each operation of the cloud takes {OPERATION_S:.0f} s and each request {REQUEST_S:g} s, waited in full. The "
         "cloud is a stand-in in the measuring process, the nodes are stand-ins in one other process; Terraform, SSH "

@@ -65,7 +65,7 @@ class GoogleApi:
     def _told(self, method: str, path: str, **options: Any) -> Json:
         answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
-        # Only a deletion may say nothing: an empty list is told as one.
+        # Only a deletion may say nothing: an empty list says that it is one.
         told: Json = answer.json() if answer.content or method != "DELETE" else {}
         return told
 
