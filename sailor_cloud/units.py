@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 MB = 10**6

@@ -9,23 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import parse_date, records
+from sailor_cloud.catalog.files.tables import RowOf
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.model.provider import names
-
-_COLUMNS = (
-    "provider",
-    "instance_type",
-    "markets",
-    "boot_disk",
-    "network_cards",
-    "efa_cards",
-    "compact",
-    "image",
-    "source",
-    "as_of",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +45,17 @@ class MachineType:
         return f"{self.provider} sells it as {sold} only, or against a reservation ({self.source}, {self.as_of})"
 
 
+_ROW = RowOf(
+    MachineType,
+    markets=lambda text: frozenset(Market(market) for market in text.split()),
+    efa_cards=lambda text: tuple(int(card) for card in text.split()),
+)
+
+
 def load_machine_types(*, root: Path | None = None, pricing: Path | None = None) -> tuple[MachineType, ...]:
     """Return all rows. Raises DataError."""
     paths = tables("pricing", "machines.csv", root=root or resources.data_root(), named=pricing)
-    return tuple(row for path in paths for row in records(path, _COLUMNS, _machine_type))
+    return tuple(row for path in paths for row in _ROW.all(path))
 
 
 def machine_type(offer: Offer) -> MachineType | None:
@@ -77,29 +71,3 @@ def by_name(rows: Iterable[MachineType]) -> dict[tuple[Provider, str], MachineTy
 def _known(providers: tuple[str, ...]) -> dict[tuple[Provider, str], MachineType]:
     """Return the rows of the providers that are registered now."""
     return by_name(load_machine_types())
-
-
-def _machine_type(
-    provider: str,
-    instance_type: str,
-    markets: str,
-    boot_disk: str,
-    network_cards: str,
-    efa_cards: str,
-    compact: str,
-    image: str,
-    source: str,
-    as_of: str,
-) -> MachineType:
-    return MachineType(
-        provider=Provider(provider),
-        instance_type=instance_type,
-        markets=frozenset(Market(market) for market in markets.split()),
-        boot_disk=boot_disk,
-        network_cards=int(network_cards),
-        efa_cards=tuple(int(card) for card in efa_cards.split()),
-        compact={"yes": True, "no": False}[compact],
-        image=image,
-        source=source,
-        as_of=parse_date(as_of),
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +17,10 @@ from sailor_cloud.interchange.sailor_names import (
     USD_PER_DEVICE_HOUR,
     our_accelerator,
 )
+from sailor_cloud.network.curve_fit import COLUMNS as CURVE_COLUMNS
+from sailor_cloud.network.egress import EgressRow
 
-_CURVE_COLUMNS = [
-    "scope",
-    "src_zone",
-    "src_accelerator",
-    "dst_zone",
-    "dst_accelerator",
-    "pairs",
-    "a",
-    "b",
-    "c",
-    "min_bytes",
-    "max_bytes",
-    "max_bytes_per_s",
-    "rtt_ms",
-    "measured",
-    "source",
-    "as_of",
-]
-_EGRESS_COLUMNS = [
-    "provider",
-    "src_scope",
-    "src",
-    "dst_scope",
-    "dst",
-    "payer",
-    "usd_per_unit",
-    "unit",
-    "tier",
-    "as_of_from",
-    "as_of_to",
-    "source",
-    "confidence",
-]
+_EGRESS_COLUMNS = tuple(field.name for field in fields(EgressRow))
 
 
 def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *, as_of: str, source: str) -> int:
@@ -73,7 +44,7 @@ def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *,
                             continue
                         place = ["zones", src_zone, our_accelerator(src), dst_zone, our_accelerator(dst), int(pairs)]
                         rows.append([*place, *_curve(by_dst_pairs[pairs], src), source, as_of])
-    _write(path, _CURVE_COLUMNS, rows)
+    _write(path, CURVE_COLUMNS, rows)
     return len(rows)
 
 

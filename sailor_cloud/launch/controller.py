@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from sailor_cloud.errors import LaunchError, SailorError, of_system
 from sailor_cloud.launch import takeover
@@ -36,8 +36,6 @@ from sailor_cloud.launch.watch.spending_guard import BudgetGuard, SpendingWatch
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.run.journal import Event, Journal
 from sailor_runtime.spec import CommandSpec, RunSpec
-
-logger = logging.getLogger(__name__)
 
 _ENDING_EVENTS = {Ending.FAILED: Event.TRAINING_FAILED, Ending.INTERRUPTED: Event.INTERRUPTED}
 
@@ -289,8 +287,7 @@ class Controller:
         if packed is not None:
             context.show("copying the code")
             await nodes.all_done(link.ship(packed) for link in links.values())
-        make = self._command_spec if context.runs_command else self._spec
-        spec = make(number, port, None if packed is None else packed.sha256)
+        spec = self._spec(number, port, None if packed is None else packed.sha256)
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256, **kept)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
         await nodes.all_done(link.write(path, content) for link in links.values())
@@ -301,40 +298,27 @@ class Controller:
         )
         context.show("starting the command" if context.runs_command else "starting ranks")
 
-    def _spec(self, number: int, port: int, code_sha256: str | None) -> RunSpec:
+    def _spec(self, number: int, port: int, code_sha256: str | None) -> RunSpec | CommandSpec:
+        """Return what agents need to run the ranks, or the job's command."""
         context, plan = self.context, self.context.document.plan
+        nodes = {name: link.node for name, link in context.links.items()}
+        told: Any = {
+            "run_id": context.folder.run_id,
+            "generation": number,
+            "master_port": port,
+            "checkpoint_directory": str(context.checkpoints_dir),
+            "expires_at": context.expires_at,
+            "code_sha256": code_sha256,
+        }
+        if context.runs_command:
+            return build_command_spec(context.document, nodes, **told)
         assert plan is not None
         assert context.decoder is not None
-        spec = build_spec(
-            context.document,
-            context.decoder,
-            {name: link.node for name, link in context.links.items()},
-            run_id=context.folder.run_id,
-            generation=number,
-            master_port=port,
-            checkpoint_directory=str(context.checkpoints_dir),
-            expires_at=context.expires_at,
-            steps=context.steps,
-            saved_step=context.saved_step,
-            check=self._checked is None or not same_shape(self._checked, plan),
-            code_sha256=code_sha256,
-        )
+        check = self._checked is None or not same_shape(self._checked, plan)
+        told |= {"steps": context.steps, "saved_step": context.saved_step, "check": check}
+        spec = build_spec(context.document, context.decoder, nodes, **told)
         self._checked = plan
         return spec
-
-    def _command_spec(self, number: int, port: int, code_sha256: str | None) -> CommandSpec:
-        """Return what agents need to run the job's command."""
-        context = self.context
-        return build_command_spec(
-            context.document,
-            {name: link.node for name, link in context.links.items()},
-            run_id=context.folder.run_id,
-            generation=number,
-            master_port=port,
-            checkpoint_directory=str(context.checkpoints_dir),
-            expires_at=context.expires_at,
-            code_sha256=code_sha256,
-        )
 
     def _port_choice(self, number: int) -> int:
         """Return where to begin to look for a port; runs that begin together on one machine look elsewhere each."""

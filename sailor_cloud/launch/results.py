@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -27,8 +26,6 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.units import GB
-
-logger = logging.getLogger(__name__)
 
 # A bucket that is out of reach holds the end of a run up for so long at most.
 _PATIENCE_S = 60.0

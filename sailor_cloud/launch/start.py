@@ -124,7 +124,7 @@ def run_document(
             for note in reserved.notes:
                 observer.note(note)
             _tell_time(folder, clock, observer, compared)
-            return _control(folder, document, decoder, observer, clock, options, on_start, search)
+            return asyncio.run(_run(folder, document, decoder, observer, clock, options, on_start, search))
 
 
 def _budget(document: PlanDocument, month: str) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def resume_run(
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
             why = f"run {folder.run_id} can't be taken over: what its journal says of prices can't be read ({error!r})"
             raise RequestError(f"{why}; 'sailor-cloud down {folder.run_id}' removes it") from error
-        return _control(folder, document, decoder, observer, clock, options, on_start, search)
+        return asyncio.run(_run(folder, document, decoder, observer, clock, options, on_start, search))
 
 
 def _tell_time(folder: RunFolder, clock: Clock, observer: Observer, compared: list[tuple[str, float]]) -> None:
@@ -259,7 +259,7 @@ def _lost_key(folder: RunFolder) -> str:
     return ""
 
 
-def _control(
+async def _run(
     folder: RunFolder,
     document: PlanDocument,
     decoder: Decoder | None,
@@ -269,25 +269,12 @@ def _control(
     on_start: OnStart | None,
     search: Search | None,
 ) -> Outcome:
-    return asyncio.run(_run(folder, document, decoder, observer, clock, options or LaunchOptions(), on_start, search))
-
-
-async def _run(
-    folder: RunFolder,
-    document: PlanDocument,
-    decoder: Decoder | None,
-    observer: Observer,
-    clock: Clock,
-    options: LaunchOptions,
-    on_start: OnStart | None,
-    search: Search | None,
-) -> Outcome:
     entries = read(folder.journal_file)
     state = fold(entries)
     started_at = state.created_at or clock.now()
     # A controller that takes over keeps to what the user asked for at the start.
     options = replace(
-        options,
+        options or LaunchOptions(),
         fallback=all(entry.data.get("fallback", True) for entry in entries),
         replan_slow_links=any(entry.data.get("replan_slow_links", False) for entry in entries),
         allow_doubtful=allows_doubtful(folder),

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from sailor_cloud.network.records import CurveScope
+from sailor_cloud.network.records import Curve, CurveScope
 from sailor_cloud.units import GB, MB
 
-COLUMNS = (
-    "scope",
-    "src_zone",
-    "src_accelerator",
-    "dst_zone",
-    "dst_accelerator",
-    "pairs",
-    "a",
-    "b",
-    "c",
-    "min_bytes",
-    "max_bytes",
-    "max_bytes_per_s",
-    "rtt_ms",
-    "measured",
-    "source",
-    "as_of",
-)
+COLUMNS = tuple(field.name for field in fields(Curve))
 _KEY = COLUMNS[:6]
 # Messages below are all latency; they give the round trip, not the curve.
 _LEAST_CURVE_BYTES = 2**14

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator
-from datetime import date
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from sailor_cloud import resources
+from sailor_cloud.catalog.files.tables import RowOf, optional, parse_date, raw_rows
 from sailor_cloud.catalog.providers import tables
-from sailor_cloud.errors import DataError
-from sailor_cloud.model.offer import Confidence, Provider
-from sailor_cloud.network.egress import EgressRow, EgressTable, Payer, egress_key
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.network.egress import EgressRow, EgressTable, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
 from sailor_cloud.network.grouped import Grouped, Key, Row, parsed
 from sailor_cloud.network.network import Network
-from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
+from sailor_cloud.network.records import Curve, InstanceNetwork, RegionPair
 from sailor_cloud.units import GB, GBIT_BYTES
 
 T = TypeVar("T")
+
+_curve = RowOf(Curve).of
+_egress_row = RowOf(EgressRow).of
 
 
 def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Path | None = None) -> Network:
@@ -67,26 +68,10 @@ def _grouped(paths: Iterable[Path], key_of: Callable[[Row], Key], build: Callabl
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the lines of a CSV file with their number, values by column. Raises DataError."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            header = next(rows, [])
-            for line, values in enumerate(rows, start=2):
-                if values:
-                    yield line, dict(zip(header, values, strict=False))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; give a folder with the data files or reinstall sailor-cloud") from error
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read as CSV: {error}") from error
-
-
-@cache
-def _date(text: str) -> date:
-    return date.fromisoformat(text)
-
-
-def _optional(text: str) -> float | None:
-    return float(text) if text else None
+    header, rows = raw_rows(path)
+    for line, values in enumerate(rows, start=2):
+        if values:
+            yield line, dict(zip(header, values, strict=False))
 
 
 def _zone(row: Row, region: Row) -> ZoneInfo:
@@ -95,34 +80,13 @@ def _zone(row: Row, region: Row) -> ZoneInfo:
         provider=Provider(row["provider"]),
         region=row["region"],
         egress_group=region["egress_group"],
-        latitude=_optional(region["latitude"]),
-        longitude=_optional(region["longitude"]),
-    )
-
-
-def _curve(row: Row) -> Curve:
-    return Curve(
-        scope=CurveScope(row["scope"]),
-        src_zone=row["src_zone"],
-        src_accelerator=row["src_accelerator"],
-        dst_zone=row["dst_zone"],
-        dst_accelerator=row["dst_accelerator"],
-        pairs=int(row["pairs"]),
-        a=float(row["a"]),
-        b=float(row["b"]),
-        c=float(row["c"]),
-        min_bytes=float(row["min_bytes"]),
-        max_bytes=float(row["max_bytes"]),
-        max_bytes_per_s=float(row["max_bytes_per_s"]),
-        rtt_ms=_optional(row["rtt_ms"]),
-        measured={"yes": True, "no": False}[row["measured"]],
-        source=row["source"],
-        as_of=_date(row["as_of"]),
+        latitude=optional(region["latitude"]),
+        longitude=optional(region["longitude"]),
     )
 
 
 def _instance(row: Row) -> InstanceNetwork:
-    device_link = _optional(row["device_link_gb_per_s"])
+    device_link = optional(row["device_link_gb_per_s"])
     return InstanceNetwork(
         provider=Provider(row["provider"]),
         instance_type=row["instance_type"],
@@ -140,33 +104,15 @@ def _region_pair_key(row: Row) -> Key:
 
 
 def _region_pair(row: Row) -> RegionPair:
-    rtt_ms = _optional(row["rtt_ms"])
+    rtt_ms = optional(row["rtt_ms"])
     return RegionPair(
         bytes_per_s=float(row["gbit_per_s"]) * GBIT_BYTES,
         rtt_s=None if rtt_ms is None else rtt_ms / 1e3,
         external={"external": True, "internal": False}[row["address"]],
         source=row["source"],
-        as_of=_date(row["as_of"]),
+        as_of=parse_date(row["as_of"]),
     )
 
 
 def _egress_key(row: Row) -> Key:
     return egress_key(row["provider"], row["src_scope"], row["src"], row["dst_scope"], row["dst"])
-
-
-def _egress_row(row: Row) -> EgressRow:
-    return EgressRow(
-        provider=Provider(row["provider"]),
-        src_scope=row["src_scope"],
-        src=row["src"],
-        dst_scope=row["dst_scope"],
-        dst=row["dst"],
-        payer=Payer(row["payer"]),
-        usd_per_unit=float(row["usd_per_unit"]),
-        unit=row["unit"],
-        tier=row["tier"],
-        as_of_from=_date(row["as_of_from"]),
-        as_of_to=_date(row["as_of_to"]),
-        source=row["source"],
-        confidence=Confidence(row["confidence"]),
-    )

@@ -97,6 +97,8 @@ class ClusterJob:
 
 
 class JobPhase(StrEnum):
+    """Whether a job waits for machines, has them, or is over."""
+
     QUEUED = "queued"
     RUNNING = "running"
     ENDED = "ended"
@@ -159,7 +161,9 @@ class Scheduler(Protocol):
     def find(self, job: ClusterJob) -> str | None:
         """Return the id of a job that was submitted, by its run and generation; None where there is none."""
 
-    def state(self, job_id: str, job: ClusterJob) -> JobState: ...
+    def state(self, job_id: str, job: ClusterJob) -> JobState:
+        """Return where a job stands, and the machines that its nodes have."""
+        ...
 
     def cancel(self, job_id: str, inventory: Inventory) -> None:
         """End a job; one that has ended already is no error. The agents get a signal, and have time to save."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from ipaddress import ip_address, ip_network
+from typing import TypedDict, Unpack
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import Problem, ProvisionError, QuotaError, RequestError
@@ -66,6 +67,17 @@ def check_supported(document: PlanDocument) -> None:
     refuse_without_programs(document, (Provider(name) for name in used))
 
 
+class Means(TypedDict, total=False):
+    """How Terraform is called and repeated, and who hears of it; all as for a user where it is left out."""
+
+    on_progress: Listener | None
+    interrupt: Interrupt | None
+    timeout_s: float
+    terraform: TerraformBinary | None
+    backoff: Backoff | None
+    pause: Pause | None
+
+
 def apply(
     folder: RunFolder,
     document: PlanDocument,
@@ -73,12 +85,7 @@ def apply(
     clock: Clock,
     expires_at: datetime,
     ssh_from: str | None = None,
-    on_progress: Listener | None = None,
-    interrupt: Interrupt | None = None,
-    timeout_s: float = 1800.0,
-    terraform: TerraformBinary | None = None,
-    backoff: Backoff | None = None,
-    pause: Pause | None = None,
+    **means: Unpack[Means],
 ) -> Outcome:
     """Create the plan's nodes and count them; repeated, it creates what is missing and deletes what is too much.
 
@@ -89,9 +96,7 @@ def apply(
     RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError when fewer nodes came than
     planned; what was created until then stays, for `destroy`.
     """
-    begun = time.monotonic()
-    work = _work(folder, document, clock, on_progress, interrupt, timeout_s, terraform, backoff, pause)
-    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).run()
+    return _apply_of(folder, document, clock, expires_at, ssh_from, means).run()
 
 
 def secure(
@@ -101,50 +106,37 @@ def secure(
     clock: Clock,
     expires_at: datetime,
     ssh_from: str | None = None,
-    on_progress: Listener | None = None,
-    interrupt: Interrupt | None = None,
-    timeout_s: float = 1800.0,
-    terraform: TerraformBinary | None = None,
-    backoff: Backoff | None = None,
-    pause: Pause | None = None,
+    **means: Unpack[Means],
 ) -> Outcome | None:
     """Buy the capacity of a plan that is bought apart from its nodes, and wait until all of its capacity has begun.
 
     Returns None then, or what was refused. What was bought is in the ledger at once. Raises as `apply` does, and
     RequestError for a capacity block that is offered no longer.
     """
+    return _apply_of(folder, document, clock, expires_at, ssh_from, means).secure()
+
+
+def _apply_of(
+    folder: RunFolder, document: PlanDocument, clock: Clock, expires_at: datetime, ssh_from: str | None, means: Means
+) -> _Apply:
     begun = time.monotonic()
-    work = _work(folder, document, clock, on_progress, interrupt, timeout_s, terraform, backoff, pause)
-    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun).secure()
-
-
-def _work(
-    folder: RunFolder,
-    document: PlanDocument,
-    clock: Clock,
-    on_progress: Listener | None,
-    interrupt: Interrupt | None,
-    timeout_s: float,
-    terraform: TerraformBinary | None,
-    backoff: Backoff | None,
-    pause: Pause | None,
-) -> Work:
     check_supported(document)
-    stop = interrupt or Interrupt()
+    stop = means.get("interrupt") or Interrupt()
     stop.check()
-    return Work(
+    work = Work(
         folder=folder,
         clock=clock,
         journal=Journal.of(folder, clock),
         ledger=Ledger.of(folder, clock),
-        binary=terraform or find_terraform(),
+        binary=means.get("terraform") or find_terraform(),
         interrupt=stop,
-        on_progress=on_progress,
-        timeout_s=timeout_s,
-        backoff=backoff or Backoff(),
-        pause=pause or stop.wait,
+        on_progress=means.get("on_progress"),
+        timeout_s=means.get("timeout_s", 1800.0),
+        backoff=means.get("backoff") or Backoff(),
+        pause=means.get("pause") or stop.wait,
         paces=paces((placed.offer.provider, placed.offer.region) for placed in placed_nodes(document)),
     )
+    return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun)
 
 
 def _last_ssh_from(journal: Journal) -> str | None:

@@ -29,8 +29,6 @@ _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Op
 # Where islands met last, and a momentum, both in fp32.
 _OUTER_BYTES = 8
 
-PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "allocator", "framework")
-
 
 @dataclass(frozen=True, slots=True)
 class States:

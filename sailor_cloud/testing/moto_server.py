@@ -11,6 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
+from moto.core.responses import ActionResult
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.responses import EC2Response
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Response
+
 from sailor_cloud.testing.http_api import in_thread
 from sailor_cloud.testing.machines import PAPER_KEY
 
@@ -33,8 +40,6 @@ class Gaps:
 @contextmanager
 def moto_gaps() -> Iterator[Gaps]:
     """Fill the gaps of every moto server in this process."""
-    from moto.ec2.responses import EC2Response
-
     gaps = Gaps()
     original = EC2Response.run_instances
 
@@ -60,9 +65,6 @@ def moto_gaps() -> Iterator[Gaps]:
 
 
 def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
-    from moto.core.responses import ActionResult
-    from moto.ec2.exceptions import EC2ClientError
-
     interfaces = response._get_param("NetworkInterfaces", []) or []
     subnet = response._get_param("SubnetId") or next((face.get("SubnetId") for face in interfaces), None)
     zone = response.ec2_backend.get_subnet(subnet).availability_zone if subnet else ""
@@ -84,8 +86,6 @@ def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
 
 def _take(response: Any, gaps: Gaps, target: str, zone: str) -> None:
     """Let an instance take a place of a reservation, if it is of its type and zone, has begun, and has one."""
-    from moto.ec2.exceptions import EC2ClientError
-
     row = _known(response, gaps, target)
     kind = response._get_param("InstanceType")
     market = (response._get_param("InstanceMarketOptions", {}) or {}).get("MarketType", "")
@@ -98,8 +98,6 @@ def _take(response: Any, gaps: Gaps, target: str, zone: str) -> None:
 
 
 def _known(response: Any, gaps: Gaps, identity: str) -> dict[str, Any]:
-    from moto.ec2.exceptions import EC2ClientError
-
     rows = gaps.capacity_reservations.get(response.region, [])
     found = next((row for row in rows if row["CapacityReservationId"] == identity), None)
     if found is None:
@@ -118,8 +116,6 @@ def _reserve(response: Any, gaps: Gaps) -> Any:
 
 
 def _made(response: Any, gaps: Gaps, about: dict[str, Any], count: int) -> Any:
-    from moto.core.responses import ActionResult
-
     rows = gaps.capacity_reservations.setdefault(response.region, [])
     identity = f"cr-{len(rows):017x}"
     zones = response.ec2_backend.describe_availability_zones()
@@ -145,9 +141,6 @@ def _made(response: Any, gaps: Gaps, about: dict[str, Any], count: int) -> Any:
 
 
 def _cancel(response: Any, gaps: Gaps) -> Any:
-    from moto.core.responses import ActionResult
-    from moto.ec2.exceptions import EC2ClientError
-
     row = _known(response, gaps, response._get_param("CapacityReservationId"))
     if row["ReservationType"] == "capacity-block":
         raise EC2ClientError("OperationNotPermitted", "A Capacity Block cannot be cancelled.")
@@ -156,8 +149,6 @@ def _cancel(response: Any, gaps: Gaps) -> Any:
 
 
 def _offerings(response: Any, gaps: Gaps) -> Any:
-    from moto.core.responses import ActionResult
-
     earliest, latest = (_time(response._get_param(name)) for name in ("StartDateRange", "EndDateRange"))
     kind, count = response._get_param("InstanceType"), int(response._get_param("InstanceCount"))
     found = [
@@ -176,8 +167,6 @@ def _time(value: Any) -> datetime | None:
 
 
 def _purchase(response: Any, gaps: Gaps) -> Any:
-    from moto.ec2.exceptions import EC2ClientError
-
     rows, wanted = gaps.capacity_blocks.get(response.region, []), response._get_param("CapacityBlockOfferingId")
     row = next((row for row in rows if row["CapacityBlockOfferingId"] == wanted), None)
     if row is None:
@@ -192,9 +181,6 @@ def _purchase(response: Any, gaps: Gaps) -> Any:
 
 
 def _create(response: Any, gaps: Gaps) -> Any:
-    from moto.core.responses import ActionResult
-    from moto.ec2.exceptions import EC2ClientError
-
     name = response._get_param("GroupName")
     if (response.region, name) in gaps.placement_groups:
         raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
@@ -211,9 +197,6 @@ def _create(response: Any, gaps: Gaps) -> Any:
 
 
 def _describe(response: Any, gaps: Gaps) -> Any:
-    from moto.core.responses import ActionResult
-    from moto.ec2.exceptions import EC2ClientError
-
     names = response._get_param("GroupNames", []) or []
     known = {name: made for (region, name), made in gaps.placement_groups.items() if region == response.region}
     missing = [name for name in names if name not in known]
@@ -223,9 +206,6 @@ def _describe(response: Any, gaps: Gaps) -> Any:
 
 
 def _delete(response: Any, gaps: Gaps) -> Any:
-    from moto.core.responses import ActionResult
-    from moto.ec2.exceptions import EC2ClientError
-
     name = response._get_param("GroupName")
     if gaps.placement_groups.pop((response.region, name), None) is None:
         raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
@@ -233,8 +213,6 @@ def _delete(response: Any, gaps: Gaps) -> Any:
 
 
 def _reservations(response: Any, gaps: Gaps) -> Any:
-    from moto.core.responses import ActionResult
-
     rows = gaps.capacity_reservations.get(response.region, [])
     for wanted in response._get_param("Filters", []) or []:
         name, values = wanted["Name"], wanted["Values"]
@@ -251,8 +229,6 @@ def _reservations(response: Any, gaps: Gaps) -> Any:
 
 
 def _console(response: Any) -> Any:
-    from moto.core.responses import ActionResult
-
     text = f"-----BEGIN SSH HOST KEY KEYS-----\n{PAPER_KEY} root@host\n-----END SSH HOST KEY KEYS-----\n"
     output = base64.b64encode(text.encode()).decode()
     return ActionResult({"InstanceId": response._get_param("InstanceId"), "Output": output})
@@ -261,9 +237,6 @@ def _console(response: Any) -> Any:
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
     """Serve on a free port of loopback; yields the address as a URL without a path."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-    from werkzeug.serving import make_server
-
     app = AnsweredOnce(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
     server.daemon_threads = True  # type: ignore[attr-defined]
@@ -292,8 +265,6 @@ class AnsweredOnce:
         return sent
 
     def _answer(self, environ: dict[str, Any]) -> Any:
-        from werkzeug.wrappers import Response
-
         call = environ.get("HTTP_AMZ_SDK_INVOCATION_ID")
         if call in self._answers:
             # Closed with bytes unread, a connection is broken before the answer has arrived.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from sailor_cloud.errors import DataError
+from sailor_cloud.catalog.files.tables import constants
 from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload.kernels import Generation
 
@@ -117,9 +116,4 @@ def _shape(probability: float, tail: float) -> float:
 
 def read_error_model(path: Path) -> ErrorModel:
     """Read the table of calibrated errors. Raises DataError."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            found = {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
-        return ErrorModel(**{field.name: found[field.name] for field in fields(ErrorModel)})
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} is not a table of errors of predictions: {error!r}") from error
+    return constants(path, ErrorModel, "errors of predictions")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from sailor_cloud.errors import DataError
+from sailor_cloud.catalog.files.tables import constants
 
 FILE = "local_machine.csv"
 
@@ -38,9 +37,4 @@ class LocalCosts:
 
 def read_local_costs(path: Path) -> LocalCosts:
     """Read the table of constants. Raises DataError."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            found = {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
-        return LocalCosts(**{field.name: found[field.name] for field in fields(LocalCosts)})
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} is not a table of what local training takes: {error!r}") from error
+    return constants(path, LocalCosts, "what local training takes")

@@ -7,20 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sailor_cloud.catalog.files.tables import RowOf
 from sailor_cloud.errors import DataError
 from sailor_cloud.workload.features import LayerKind
-
-COLUMNS = (
-    "model",
-    "layer_kind",
-    "microbatch_size",
-    "sequence_length",
-    "tp",
-    "forward_s",
-    "backward_s",
-    "update_s",
-    "activation_bytes",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +31,10 @@ class MeasuredLayer:
         return (self.model, self.layer_kind, self.microbatch_size, self.sequence_length, self.tp)
 
 
+_ROW = RowOf(MeasuredLayer)
+COLUMNS = _ROW.columns
+
+
 def read_measured(path: Path) -> tuple[MeasuredLayer, ...]:
     """Read a table of measured layers. Raises DataError with file and line."""
     with path.open(newline="", encoding="utf-8") as file:
@@ -51,7 +44,7 @@ def read_measured(path: Path) -> tuple[MeasuredLayer, ...]:
         rows = []
         for row in reader:
             try:
-                rows.append(_row(row))
+                rows.append(_ROW.of(row))
             except (ValueError, TypeError) as error:
                 raise DataError(f"{path} line {reader.line_num}: {error}") from error
     return tuple(rows)
@@ -66,17 +59,3 @@ def write_measured(path: Path, rows: Iterable[MeasuredLayer]) -> None:
             kept = "" if row.activation_bytes is None else row.activation_bytes
             seconds = [f"{value:.9g}" for value in (row.forward_s, row.backward_s, row.update_s)]
             writer.writerow([*row.key, *seconds, kept])
-
-
-def _row(row: dict[str, str]) -> MeasuredLayer:
-    return MeasuredLayer(
-        model=row["model"],
-        layer_kind=LayerKind(row["layer_kind"]),
-        microbatch_size=int(row["microbatch_size"]),
-        sequence_length=int(row["sequence_length"]),
-        tp=int(row["tp"]),
-        forward_s=float(row["forward_s"]),
-        backward_s=float(row["backward_s"]),
-        update_s=float(row["update_s"]),
-        activation_bytes=int(row["activation_bytes"]) if row["activation_bytes"] else None,
-    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+from sailor_cloud.catalog.files.tables import RowOf
 from sailor_cloud.errors import DataError
 
 FILE = "stacks.csv"
@@ -59,26 +60,17 @@ class Stack:
     as_of: date
 
 
+_ROW = RowOf(Stack, overheads=_OVERHEADS.__getitem__)
+
+
 def read_stacks(path: Path) -> dict[str, Stack]:
     """Read the table by accelerator; its row `default` serves those without one of their own. Raises DataError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            rows = [_row(row) for row in csv.DictReader(file)]
+            rows = [_ROW.of(row) for row in csv.DictReader(file)]
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a table of software stacks: {error!r}") from error
     table = {row.accelerator: row for row in rows}
     if DEFAULT not in table:
         raise DataError(f"{path} lacks the row {DEFAULT!r}")
     return table
-
-
-def _row(row: dict[str, str]) -> Stack:
-    return Stack(
-        accelerator=row["accelerator"],
-        stack=row["stack"],
-        overheads=_OVERHEADS[row["overheads"]],
-        timing_overhead_s=float(row["timing_overhead_s"]),
-        usable_fraction=float(row["usable_fraction"]),
-        source=row["source"],
-        as_of=date.fromisoformat(row["as_of"]),
-    )

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +24,7 @@ from sailor_cloud.cli.inputs.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.model.provider import CLUSTERS, Provider, names, registered
+from sailor_cloud.model.provider import CLUSTERS, ENTRY_POINTS, Provider, names, registered
 
 PACKAGE = Path(__file__).parents[2] / "sailor_cloud"
 # Words that are no provider.
@@ -28,6 +34,8 @@ WORDS = {
     "interchange/sailor_tree.py": {"gcp"},  # a folder of the artifact
     "workload/forms.py": {"local"},  # a kind of attention
 }
+# Types of Terraform's resources.
+TYPES = re.compile(r"(aws|google)_")
 JOB = """
 name: toy
 model: {preset: sailor-opt-350}
@@ -45,11 +53,13 @@ def toy() -> Iterator[Provider]:
 
 
 def named_in(path: Path) -> set[str]:
-    """Return the providers that a file names, as a string or as a member of Provider."""
+    """Return the providers that a file names: as a string, by a type of theirs, or as a member of Provider."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and node.value in names():
             found.add(str(node.value))
+        elif isinstance(node, ast.Constant) and (kind := TYPES.match(str(node.value))):
+            found.add(kind[0])
         elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == Provider.__name__:
             found |= {node.attr.lower()} & set(names())
     return found
@@ -101,3 +111,21 @@ def test_without_its_package_nothing_of_a_provider_is_there() -> None:
     assert not {"toyland-1", "toyland-2"} & set(load().zones())
     refused = CliRunner().invoke(prices, ["list", "--provider", "toy"])
     assert "'toy' is none of gcp, aws, local" in refused.output
+
+
+def test_an_installed_package_brings_its_provider_by_an_entry_point(tmp_path: Path) -> None:
+    told = tmp_path / "toy_outside-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-outside\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ntoy = toy_provider\n")
+    paths = os.pathsep.join([str(tmp_path), str(PACKAGE.parent / "tests")])
+    environment = {**os.environ, "PYTHONPATH": paths, "SAILOR_CLOUD_HOME": str(tmp_path / "home")}
+
+    def printed(*arguments: str) -> Any:
+        command = [sys.executable, "-c", "from sailor_cloud.cli.main import main; main()", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert {row["provider"] for row in printed("prices", "list", "--provider", "toy", "--json")} == {"toy"}
+    assert printed("schema", "job")["$defs"]["Provider"]["enum"][-1] == "toy"

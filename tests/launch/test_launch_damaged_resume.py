@@ -111,7 +111,10 @@ def test_a_later_generations_plan_is_not_believed_either(folder: RunFolder) -> N
 def test_a_lost_ledger_is_charged_anew_from_the_journal(
     content: bytes | None, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "_control", lambda *details: None)
+    async def nothing(*details: object) -> None:
+        """The run would continue here."""
+
+    monkeypatch.setattr(start, "_run", nothing)
     later = CLOCK.now() + timedelta(hours=1)
     before = Ledger.of(folder, CLOCK).spent_usd(later)
     assert before > 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sailor_cloud import resources
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.account.quotas import QuotaLimit, QuotaRule, QuotaStatus
-from sailor_cloud.catalog.files.tables import optional, records
+from sailor_cloud.catalog.files.tables import RowOf, records
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sailor_cloud.model.job import Cloud
 
 FILE_NAME = "account_quotas.csv"
-_COLUMNS = ("provider", "project", "region", "quota", "limit", "used", "read_on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +39,9 @@ class HeldQuota:
     read_on: date
 
 
+_ROW = RowOf(HeldQuota)
+
+
 def own_file() -> Path:
     """Return where the limits of this user's accounts are kept."""
     return resources.home() / FILE_NAME
@@ -48,7 +50,7 @@ def own_file() -> Path:
 def read(path: Path) -> tuple[HeldQuota, ...]:
     """Return the quotas of a file. Raises DataError that says how to do without it."""
     try:
-        return tuple(records(path, _COLUMNS, _held))
+        return tuple(records(path, _ROW.columns, _held))
     except DataError as error:
         raise DataError(f"{error}; delete {path} to plan without the account's quotas") from error
 
@@ -110,23 +112,15 @@ def _key(row: HeldQuota) -> tuple[str, str, str, str]:
 def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
     with replaced(path) as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_COLUMNS)
+        writer.writerow(_ROW.columns)
         for row in rows:
             used = "" if row.used is None else f"{row.used:g}"
             limit, day = f"{row.limit:g}", row.read_on.isoformat()
             writer.writerow((row.provider, row.project, row.region, row.quota, limit, used, day))
 
 
-def _held(provider: str, project: str, region: str, quota: str, limit: str, used: str, read_on: str) -> HeldQuota:
-    found = HeldQuota(
-        provider=Provider(provider),
-        project=project,
-        region=region,
-        quota=quota,
-        limit=float(limit),
-        used=optional(used),
-        read_on=date.fromisoformat(read_on),
-    )
+def _held(*values: str) -> HeldQuota:
+    found = _ROW(*values)
     if not (0.0 <= found.limit < float("inf")) or not (0.0 <= (found.used or 0.0) < float("inf")):
-        raise ValueError(f"quota {quota} has limit {limit!r} and use {used!r}; both must be 0 or more")
+        raise ValueError(f"quota {found.quota} has limit {values[4]!r} and use {values[5]!r}; both must be 0 or more")
     return found

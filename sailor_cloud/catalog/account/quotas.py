@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import records
+from sailor_cloud.catalog.files.tables import RowOf
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
@@ -104,32 +104,8 @@ class QuotaLimit:
 # Limit and, where it is known, use, by provider, region and name of the quota.
 QuotaLimits = Mapping[tuple[Provider, str, str], tuple[float, float | None]]
 
-_COLUMNS = ("provider", "accelerator", "market", "quota", "counts", "scope", "source", "confidence")
-
 
 def load_rules(root: Path | None = None) -> tuple[QuotaRule, ...]:
     """Return the quota of every accelerator that has one. Raises DataError."""
     paths = tables("pricing", "quotas.csv", root=root or resources.data_root())
-    return tuple(rule for path in paths for rule in records(path, _COLUMNS, _rule))
-
-
-def _rule(
-    provider: str,
-    accelerator: str,
-    market: str,
-    quota: str,
-    counts: str,
-    scope: str,
-    source: str,
-    confidence: str,
-) -> QuotaRule:
-    return QuotaRule(
-        provider=Provider(provider),
-        accelerator=accelerator,
-        market=Market(market) if market else None,
-        quota=quota,
-        counts=Counted(counts),
-        scope=QuotaScope(scope),
-        source=source,
-        confidence=Confidence(confidence),
-    )
+    return tuple(rule for path in paths for rule in RowOf(QuotaRule).all(path))

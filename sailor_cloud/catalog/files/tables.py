@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from sailor_cloud.errors import DataError
 
@@ -46,20 +47,38 @@ class Source:
     licence: str
 
 
+def raw_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header of a CSV file and its rows, empty lines as empty rows.
+
+    Raises DataError if the file is missing or no CSV.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.reader(file, strict=True)
+            return next(rows, []), list(rows)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; give a folder with the data files or reinstall sailor-cloud") from error
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path} can't be read as CSV: {error}") from error
+
+
+def constants(path: Path, kind: type[T], what: str) -> T:
+    """Return a dataclass of numbers from a table of names and values, which is one of `what`. Raises DataError."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            found = {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
+        return kind(**{field.name: found[field.name] for field in fields(kind)})  # type: ignore[arg-type]
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} is not a table of {what}: {error!r}") from error
+
+
 def read_rows(path: Path, columns: Sequence[str], defaults: Mapping[str, str] = {}) -> Iterator[tuple[str, ...]]:
     """Return some columns of a CSV file, row by row. A column with a default may be missing from the file.
 
     Raises DataError if the file is missing, no CSV, or lacks another column.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            header = next(rows, [])
-            lines = [row for row in rows if row]
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; give a folder with the data files or reinstall sailor-cloud") from error
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read as CSV: {error}") from error
+    header, rows = raw_rows(path)
+    lines = [row for row in rows if row]
     missing = [column for column in columns if column not in header and column not in defaults]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}")
@@ -84,6 +103,41 @@ def records(
             yield build(*values)
         except (ValueError, KeyError) as error:
             raise DataError(f"{path} line {line}: {error}") from error
+
+
+class RowOf(Generic[T]):
+    """Builds a dataclass from a row of text: each field by its type, or by the function that `read` has for it.
+
+    columns: the field's own name for each, unless `named` has another.
+    """
+
+    def __init__(self, kind: type[T], named: Mapping[str, str] = {}, **read: Callable[[str], Any]) -> None:
+        self._kind = kind
+        types = {name: _reader(hint) for name, hint in get_type_hints(kind).items() if name not in read}
+        self._read = [(field.name, (types | read)[field.name]) for field in fields(kind)]  # type: ignore[arg-type]
+        self.columns = tuple(named.get(name, name) for name, _ in self._read)
+
+    def __call__(self, *values: str) -> T:
+        return self._kind(**{name: read(value) for (name, read), value in zip(self._read, values, strict=True)})
+
+    def of(self, row: Mapping[str, str]) -> T:
+        """Return what a row says, values by column. Raises KeyError for a column that it lacks."""
+        return self(*(row[column] for column in self.columns))
+
+    def all(self, path: Path, defaults: Mapping[str, str] = {}) -> Iterator[T]:
+        """Yield one for every row of a CSV file. Raises DataError as `records` does."""
+        return records(path, self.columns, self, defaults)
+
+
+def _reader(hint: Any) -> Callable[[str], Any]:
+    """Return what reads values of a type; an empty value is None where the type allows it."""
+    inner = [each for each in get_args(hint) if each is not NoneType]
+    if len(inner) < len(get_args(hint)):
+        read = _reader(inner[0])
+        return lambda text: read(text) if text else None
+    readers: dict[Any, Callable[[str], Any]] = {bool: yes_or_no, date: parse_date}
+    found: Callable[[str], Any] = readers.get(hint, hint)
+    return found
 
 
 def optional(text: str) -> float | None:

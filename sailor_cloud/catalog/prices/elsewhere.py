@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import date
 from functools import cache
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import parse_date, price, records
+from sailor_cloud.catalog.files.tables import RowOf, price
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Market
@@ -68,7 +68,8 @@ class Total:
     as_of: date | None
 
 
-COLUMNS = tuple(field.name for field in fields(ElsewherePrice))
+_ROW = RowOf(ElsewherePrice, usd_per_gpu_hour=price)
+COLUMNS = _ROW.columns
 
 
 def prices_elsewhere(folder: Path | None = None) -> tuple[ElsewherePrice, ...]:
@@ -81,21 +82,7 @@ def prices_elsewhere(folder: Path | None = None) -> tuple[ElsewherePrice, ...]:
 
 @cache
 def _read(path: Path) -> tuple[ElsewherePrice, ...]:
-    return tuple(records(path, COLUMNS, _price, {"note": ""}))
-
-
-def _price(
-    provider: str, accelerator: str, market: str, usd_per_gpu_hour: str, as_of: str, source: str, note: str
-) -> ElsewherePrice:
-    return ElsewherePrice(
-        provider=provider,
-        accelerator=accelerator,
-        market=Market(market),
-        usd_per_gpu_hour=price(usd_per_gpu_hour),
-        as_of=parse_date(as_of) if as_of else None,
-        source=source,
-        note=note,
-    )
+    return tuple(_ROW.all(path, {"note": ""}))
 
 
 def totals(devices: Mapping[str, int], prices: Iterable[ElsewherePrice]) -> tuple[Total, ...]:

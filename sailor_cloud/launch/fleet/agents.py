@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +22,6 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_runtime.spec import WORD_FILE, WORD_S
-
-logger = logging.getLogger(__name__)
 
 EVENTS_FILE = "agent.jsonl"
 RANK_MODULE = "sailor_runtime.training"

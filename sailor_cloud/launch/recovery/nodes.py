@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
@@ -26,8 +25,6 @@ from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.state import ResourceState, fold
 from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text
-
-logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 

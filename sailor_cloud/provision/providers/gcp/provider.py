@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sailor_cloud.catalog import Service
 from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.catalog.providers.gcp.account import compute_endpoint
 from sailor_cloud.errors import Problem
@@ -134,6 +135,10 @@ class Gcp(MachineProvider):
 
     def at(self, region: str, scopes: Scopes) -> Scopes:
         return Scopes(scope for scope in scopes if scope.kind == PROJECT)
+
+    def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
+        # Cloud NAT takes an address by itself, which is billed as those of VMs are.
+        return (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS) if kind == "google_compute_router_nat" else ()
 
     def time_server(self, scopes: Scopes) -> str:
         return compute_endpoint() or "https://compute.googleapis.com"

@@ -34,7 +34,7 @@ _DELETION_LIMIT_S = 900.0
 ClientOf = Callable[[str], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Kind:
     """A kind of resource: its client, the attribute of its lists, and its key in requests.
 
@@ -50,25 +50,13 @@ class _Kind:
 
 # In the order in which they are deleted: what costs money first, what others stand in last.
 _KINDS = (
-    _Kind(type="google_compute_instance", client="InstancesClient", items="instances", key="instance", place="zone"),
-    _Kind(type="google_compute_disk", client="DisksClient", items="disks", key="disk", place="zone"),
-    _Kind(
-        type="google_compute_resource_policy",
-        client="ResourcePoliciesClient",
-        items="resource_policies",
-        key="resource_policy",
-        place="region",
-    ),
-    _Kind(type="google_compute_router", client="RoutersClient", items="routers", key="router", place="region"),
-    _Kind(type="google_compute_firewall", client="FirewallsClient", items="", key="firewall", place="global"),
-    _Kind(
-        type="google_compute_subnetwork",
-        client="SubnetworksClient",
-        items="subnetworks",
-        key="subnetwork",
-        place="region",
-    ),
-    _Kind(type="google_compute_network", client="NetworksClient", items="", key="network", place="global"),
+    _Kind("google_compute_instance", "InstancesClient", "instances", "instance", "zone"),
+    _Kind("google_compute_disk", "DisksClient", "disks", "disk", "zone"),
+    _Kind("google_compute_resource_policy", "ResourcePoliciesClient", "resource_policies", "resource_policy", "region"),
+    _Kind("google_compute_router", "RoutersClient", "routers", "router", "region"),
+    _Kind("google_compute_firewall", "FirewallsClient", "", "firewall", "global"),
+    _Kind("google_compute_subnetwork", "SubnetworksClient", "subnetworks", "subnetwork", "region"),
+    _Kind("google_compute_network", "NetworksClient", "", "network", "global"),
 )
 GCP_KINDS = tuple(kind.type for kind in _KINDS)
 

@@ -1,7 +1,7 @@
 """Extracts provider schemas from the npm packages that are generated from them.
 
     npm pack @cdktf/provider-google @cdktf/provider-aws
-    python -m sailor_cloud.testing.schemas.extract cdktf-provider-google-*.tgz cdktf-provider-aws-*.tgz
+    python benchmarks/provision/extract_schemas.py cdktf-provider-google-*.tgz cdktf-provider-aws-*.tgz
 
 Each compiled file of such a package carries its TypeScript source in its source map, and there every attribute has a
 comment with its name and flags. ForceNew, defaults, conflicts and validators are in no schema and so not here.
@@ -226,7 +226,7 @@ def _source(compiled: str) -> _Source:
 
 def main() -> None:
     google, aws = (Path(argument) for argument in sys.argv[1:3])
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[2] / "sailor_cloud" / "testing" / "schemas"
     for package, names, data, target in ((google, GOOGLE, (), "google.json"), (aws, AWS, AWS_DATA, "aws.json")):
         text = json.dumps(extract(package, names, data), sort_keys=True, separators=(",", ":"))
         # One resource a line keeps the file small and its changes readable.
