@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,15 @@ class ComputeProfile:
     measured: tuple[MeasuredLayer, ...] = ()
 
 
+class LayerShape(TypedDict):
+    """What is asked of a layer: so many sequences of so many tokens on one of `tp` devices, at a precision."""
+
+    sequence_length: int
+    microbatch_size: int
+    tp: int
+    precision: Precision
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProfiles:
     """All profiles of a data folder, by accelerator and precision.
@@ -137,11 +146,8 @@ class ComputeProfiles:
         accelerator: Accelerator,
         decoder: Decoder,
         *,
-        sequence_length: int,
-        microbatch_size: int,
-        tp: int,
-        precision: Precision,
         program: Program = PLAIN,
+        **shape: Unpack[LayerShape],
     ) -> LayerTimes:
         """Return the seconds of every layer on one of `tp` devices.
 
@@ -151,16 +157,8 @@ class ComputeProfiles:
         The owner's own runs correct them. Raises ProfileMissingError where there is neither a profile nor a datasheet
         figure for the precision.
         """
-        found = self._layer_times(
-            accelerator,
-            decoder,
-            sequence_length=sequence_length,
-            microbatch_size=microbatch_size,
-            tp=tp,
-            precision=precision,
-            program=program,
-        )
-        belief = self.own.layers(learned_of(accelerator), precision.value, decoder.name)
+        found = self._layer_times(accelerator, decoder, program, shape)
+        belief = self.own.layers(learned_of(accelerator), shape["precision"].value, decoder.name)
         if not belief.runs:
             return found
         factor = math.exp(math.hypot(found.error, self.lasting_machine_error(accelerator)) * belief.mean)
@@ -178,17 +176,10 @@ class ComputeProfiles:
         return self.errors.at_least(self.local.error_p50, self.local.error_p90) * math.sqrt(0.5)
 
     def _layer_times(
-        self,
-        accelerator: Accelerator,
-        decoder: Decoder,
-        *,
-        sequence_length: int,
-        microbatch_size: int,
-        tp: int,
-        precision: Precision,
-        program: Program,
+        self, accelerator: Accelerator, decoder: Decoder, program: Program, shape: LayerShape
     ) -> LayerTimes:
         """Return the seconds of every layer as they are known here."""
+        precision = shape["precision"]
         entry = self.get(accelerator.name, precision, model=decoder.name)
         if entry is None:
             if accelerator.peak_tflops(precision) is None:
@@ -198,34 +189,17 @@ class ComputeProfiles:
                 )
             if precision in kernels.PRECISIONS:
                 generation = kernels.generation_of(accelerator, self.generations)
-                times = kernels.kernel_times(
-                    accelerator,
-                    decoder,
-                    generation.constants,
-                    sequence_length=sequence_length,
-                    microbatch_size=microbatch_size,
-                    tp=tp,
-                    precision=precision,
-                    program=program,
-                )
+                times = kernels.kernel_times(accelerator, decoder, generation.constants, program=program, **shape)
                 return _of_kernels(times, accelerator, precision, generation, self.errors)
-            roof = roofline.roofline_times(
-                accelerator,
-                decoder,
-                sequence_length=sequence_length,
-                microbatch_size=microbatch_size,
-                tp=tp,
-                precision=precision,
-                attention=program.attention,
-            )
+            roof = roofline.roofline_times(accelerator, decoder, attention=program.attention, **shape)
             return _of_roofline(roof, accelerator, precision, self.errors)
-        rows = layer_features(
-            decoder, sequence_length=sequence_length, microbatch_size=microbatch_size, tp=tp, precision=precision
-        )
-        found = {kind: _find(entry, decoder, kind, sequence_length, microbatch_size, tp) for kind in LayerKind}
+        rows = layer_features(decoder, **shape)
+        size = shape["microbatch_size"], shape["sequence_length"], shape["tp"]
+        measured = {row.key: row for row in entry.measured}
+        found = {kind: measured.get((decoder.name, kind, *size)) for kind in LayerKind}
         seconds = {kind: _seconds(entry, rows, kind, found[kind]) for kind in LayerKind}
         overhead = self.stack(accelerator.name).timing_overhead_s
-        costs = layer_costs(decoder, sequence_length, tp)
+        costs = layer_costs(decoder, shape["sequence_length"], shape["tp"])
         errors = (REPEAT_P50, REPEAT_P90) if all(found.values()) else (entry.error_p50, entry.error_p90)
         speed = self.machine.speed if self.machine is not None and accelerator.stands_in else 1.0
         forward, backward = ({kind: both[way] for kind, both in seconds.items()} for way in (0, 1))
@@ -338,13 +312,6 @@ def _passes(raw: dict[str, dict[str, float]], path: Path) -> dict[str, Floats]:
         direction: np.array([float(raw.get(direction, {}).get(name, 0.0)) for name in FEATURES])
         for direction in ("forward", "backward")
     }
-
-
-def _find(
-    entry: ComputeProfile, decoder: Decoder, kind: LayerKind, sequence_length: int, microbatch_size: int, tp: int
-) -> MeasuredLayer | None:
-    key = (decoder.name, kind, microbatch_size, sequence_length, tp)
-    return next((row for row in entry.measured if row.key == key), None)
 
 
 def _seconds(

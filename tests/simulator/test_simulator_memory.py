@@ -12,11 +12,13 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import StageMemory
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator import Engine, engine_named, evaluate, in_flight, stage_table
-from sailor_cloud.simulator.memory import PARTS, MemoryTable
+from sailor_cloud.simulator.memory import MemoryTable
 from sailor_cloud.workload import Attention
 from sailor_cloud.workload.features import LayerKind
 from sailor_cloud.workload.measured import MeasuredLayer
 from sailor_cloud.workload.stacks import GPU_OVERHEADS
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "buffers", "allocator", "framework")
 
 
 def memory_of(
