@@ -8,7 +8,7 @@ will; the best are cut, put on nodes in several orders and judged exactly.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, permutations, takewhile
@@ -142,11 +142,17 @@ class Blocks:
 
     def rough(self) -> list[Key]:
         """Return what is rated in any case."""
-        return [key for keys in self._counts().values() for key in keys if _rough(key[1])]
+        return [key for keys in self._counts().values() for key in keys if self._is_rough(key[1])]
 
     def many(self) -> list[Key]:
         """Return what is rated for plans from the fastest to the cheapest."""
-        return [key for keys in self._counts().values() for key in keys if key[1] <= _FEW or _rough(key[1])]
+        return [key for keys in self._counts().values() for key in keys if key[1] <= _FEW or self._is_rough(key[1])]
+
+    def _is_rough(self, count: int) -> bool:
+        """Return whether a number of pipelines is looked at in any case: powers of two, or so many in each zone."""
+        zones = {(pool.offer.provider, pool.offer.zone) for pool in self.space.pools}
+        evenly = {1, len(zones), *Counter(provider for provider, _ in zones).values()}
+        return any(count % parts == 0 and (count // parts).bit_count() == 1 for parts in evenly)
 
     def rate(self, key: Key) -> Rated:
         """Return the best guesses of a key, which don't depend on what was rated before."""
@@ -277,8 +283,3 @@ def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
         between = [size for size in divisors(batch) if power < size < 2 * power]
         found += sorted(between, key=lambda size: (-(batch // size & -(batch // size)), size))[:1]
     return sorted(found)
-
-
-def _rough(count: int) -> bool:
-    """Return whether a number of pipelines is looked at in any case: the powers of two."""
-    return count.bit_count() == 1
