@@ -41,7 +41,7 @@ from sailor_cloud.planner.improvement.rescheduled import rescheduled
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
-from sailor_cloud.planner.solving import Searched
+from sailor_cloud.planner.solving import Searched, solve
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.space.capacity import over_capacity
@@ -63,6 +63,8 @@ _BESIDE = tuple((restriction,) for restriction in Restriction)
 _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 # CPU seconds that a proof may take.
 _PROOF_S = 300.0
+# Plans of blocks judged for the fastest choice of a job whose goal is money.
+_JUDGED_FAST = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +331,8 @@ class _Run:
         drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
         if asked.decide:
             self.deciding.meet(beside.drafts)
+            if goal_pick(space.scenario.job.goal) is Pick.CHEAPEST and not self.answer.exhausted:
+                self.deciding.meet(self._fast(effort))
             self.deciding.explore(effort)
             self.deciding.meet(shared)
         effort.tell(border)
@@ -387,6 +391,13 @@ class _Run:
             return here, chosen
         ours, theirs = (float(replayed(each.draft, each.evaluation)[self.target.goal]) for each in (chosen, best))
         return here, chosen if ours <= theirs else replace(best, draft=_in_pools(best.draft, pools))
+
+    def _fast(self, effort: Effort) -> list[Draft]:
+        """Return fast plans for the choices of a job whose goal is money: its own search does not look for them."""
+        target = replace(self.target, goal=Figure.ITERATION_S)
+        light = replace(effort.lighter().quiet(), depth=0.0, judged=_JUDGED_FAST)
+        answer = solve(self.space, target, self.asked.restrictions, light)
+        return [*answer.drafts, *answer.others]
 
     def end_early(self) -> None:
         """Let what is known by now be the answer. Raises OutOfTimeError where no plan is."""

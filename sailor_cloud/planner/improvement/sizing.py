@@ -264,6 +264,13 @@ class _Kind:
         seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)
         return seconds.min(axis=0), self.sizes[seconds.argmin(axis=0)]
 
+    def least_s(self, samples: int) -> float:
+        """Return when a pipeline can be through with so many samples or more, or with the most that it may carry."""
+        samples = min(samples, self.most)
+        counts = -(-samples // self.sizes)
+        seconds = np.where(counts * self.sizes <= self.most, self.fill_s + self.busy_s * (counts - 1), np.inf)
+        return float(seconds.min())
+
     def within(self, seconds: float) -> int:
         """Return the most samples that a pipeline carries in a time, at least one."""
         counts = np.floor((seconds - self.fill_s) / self.busy_s * (1.0 + 1e-12)).astype(np.int64) + 1
@@ -277,6 +284,8 @@ class _Kind:
 
 def _least_s(kinds: Sequence[_Kind], batch: int) -> float:
     """Return the least time in which pipelines carry the batch or more, equally many samples each of a kind."""
+    if len(kinds) == 1:
+        return kinds[0].least_s(-(-batch // len(kinds[0].members)))
     low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement.evaluator import Evaluator
@@ -81,14 +81,18 @@ class GroupSearch:
         return self._on_others(self._first(), step_by_step) if turn == 1 else []
 
     def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
-        """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged."""
-        drafts: list[Draft] = []
-        judged = 0
-        for shapes in self._ground.placed(asked.groups):
-            sized, more = self._sized(shapes, asked.microbatches)
-            drafts += sized
-            judged += more
-        return drafts, judged
+        """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged.
+
+        They are the same ones whatever the goal: on the same nodes what takes less time costs less.
+        """
+        assessor = self.evaluator.assessor
+        known: dict[Asked, tuple[list[Draft], int]] = assessor.space.remembered.setdefault("drawn groups", {})
+        if asked not in known:
+            sized = [self._sized(shapes, asked.microbatches) for shapes in self._ground.placed(asked.groups)]
+            known[asked] = [draft for drafts, _ in sized for draft in drafts], sum(judged for _, judged in sized)
+        drafts, judged = known[asked]
+        goal = assessor.target.goal
+        return [draft if draft.goal is goal else replace(draft, goal=goal) for draft in drafts], judged
 
     def _sized(self, shapes: Sequence[Shape], microbatches: int) -> tuple[list[Draft], int]:
         """Return the drafts of pipelines with so many microbatches and more, and how many were judged."""

@@ -15,9 +15,8 @@ from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.evaluate.pareto import behind, near, unbeaten
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
 from sailor_cloud.planner.patterns.option import Option
-from sailor_cloud.planner.patterns.units import units
 from sailor_cloud.planner.seeds.blocks.measures import Measures
-from sailor_cloud.planner.seeds.blocks.options import Options
+from sailor_cloud.planner.seeds.blocks.options import options_of
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import startup_s
@@ -89,7 +88,7 @@ class Guesser:
 
     def __init__(self, space: Space, target: Target) -> None:
         self.space, self.target = space, target
-        self.options = Options(space, units(space))
+        self.options = options_of(space)
         providers = {pool.offer.provider for pool in space.pools}
         self.restart_s = min(startup_s(provider) for provider in providers)
         self.fixed_s = least_fixed_s(space)

@@ -13,6 +13,7 @@ from sailor_cloud.planner.evaluate.similar_zones import first_twins
 from sailor_cloud.planner.patterns.node_patterns import Ways, WaysOf, numbered
 from sailor_cloud.planner.patterns.option import Offered, Option
 from sailor_cloud.planner.patterns.units import Unit
+from sailor_cloud.planner.patterns.units import units as units_of
 from sailor_cloud.planner.seeds.blocks.looked_up import LookedUp, last_and_more
 from sailor_cloud.planner.seeds.blocks.measures import NAMES, Measures, joined, unbeaten
 from sailor_cloud.planner.space.space import Seat, Space
@@ -57,6 +58,7 @@ class Options:
     units: list[Unit]
     _cuts: dict[tuple[int, int, int, int, int], float] = field(default_factory=dict)
     _fars: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
+    _offered: dict[tuple[int, int], tuple[Offered, Measures] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         zones = sorted({pool.offer.zone for pool in self.space.pools})
@@ -76,6 +78,11 @@ class Options:
 
     def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
         """Return the options that no other one of the same rows equals or beats in every way; None if there is none."""
+        if (size, replicas) not in self._offered:
+            self._offered[size, replicas] = self._of(size, replicas)
+        return self._offered[size, replicas]
+
+    def _of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
         groups = [(units, self._group(alike, size, replicas)) for units, alike in self.competing]
         groups = [(units, group) for units, group in groups if len(group.numbers)]
         if not groups:
@@ -194,3 +201,11 @@ class Options:
             if other.offer.zone != self.space.pools[pool].offer.zone:
                 found.setdefault(other.offer.zone, index)
         return list(found.values())
+
+
+def options_of(space: Space) -> Options:
+    """Return the options of a space, which all searches of it share."""
+    if "options" not in space.remembered:
+        space.remembered["options"] = Options(space, units_of(space))
+    options: Options = space.remembered["options"]
+    return options
