@@ -12,7 +12,7 @@ from factories.documents import document as made
 from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status, Subject
-from sailor_cloud.model.job import Job
+from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.explain.decision import Deciding, warnings
@@ -69,6 +69,25 @@ def test_the_goal_chooses_and_every_choice_holds_the_plan_that_it_tells_of(docum
         assert {offer.id for offer in choice.offers} == {node.offer for node in choice.plan.nodes}
         assert sum(choice.devices.values()) == sum(node.devices for node in choice.plan.nodes)
     assert PlanDocument.from_json(document.to_json()) == document
+
+
+def test_where_money_is_the_goal_the_fastest_choice_is_about_what_a_search_for_speed_finds() -> None:
+    """The search for the cheapest plan does not look for mixed accelerators, which are what is fastest here."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "gpt2-xl"},
+        resources__0__zones=["us-central1-a"],
+        resources__0__accelerators={"L4-24": 16, "V100-16": 8},
+        training={"global_batch_size": 128, "sequence_length": 1024, "precision": "fp16", "steps": 1000},
+        constraints={"budget_usd": 300},
+        goal="minimize-cost",
+    )
+    cheap = searched(job).decision
+    fast = searched(job.model_copy(update={"goal": Goal.MAXIMIZE_THROUGHPUT})).decision
+    assert cheap is not None
+    assert fast is not None
+    assert cheap.choice(Pick.FASTEST).iteration_s <= 1.05 * fast.choice(Pick.FASTEST).iteration_s
+    assert len(cheap.choice(Pick.FASTEST).devices) == 2
 
 
 def test_people_hear_of_choices_before_the_search_and_the_goal_gets_no_worse(

@@ -77,6 +77,14 @@ def test_the_same_search_gives_the_same_drafts(space, blocks):
     assert [draft.order() for draft in again.drafts] == [draft.order() for draft in blocks.drafts]
 
 
+def test_numbers_of_pipelines_fill_the_zones_of_each_cloud_and_all_of_them_evenly():
+    """Three zones on one cloud, two on the other: six pipelines are two in each zone of the first."""
+    space = make_space(example("seven-kinds.yaml"))
+    counts = {count for _, count in Blocks(space, target_of(space.scenario.job)).rough()}
+    assert {1, 2, 3, 4, 5, 6, 8, 10, 12} <= counts
+    assert not {7, 9, 11} & counts
+
+
 @pytest.mark.parametrize("replicas", [1, 3, 16])
 def test_options_are_put_on_nodes_as_they_say(space, replicas):
     found = Options(space, units(space)).of(2, replicas)
