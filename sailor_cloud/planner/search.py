@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import insort
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sailor_cloud.catalog import Catalog
@@ -32,7 +33,7 @@ from sailor_cloud.planner.explain.anchor import anchored
 from sailor_cloud.planner.explain.decision import Deciding, goal_pick
 from sailor_cloud.planner.explain.frontier import explored, frontier
 from sailor_cloud.planner.explain.gap import gap_parts
-from sailor_cloud.planner.explain.infeasible import by_quota, explain_infeasible
+from sailor_cloud.planner.explain.infeasible import by_quota, explain_infeasible, nearest
 from sailor_cloud.planner.explain.quota_change import quota_changes
 from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
 from sailor_cloud.planner.improvement import evaluated
@@ -142,11 +143,10 @@ def search(
 
     try:
         return over_capacity(job, asked, clock.now(), planned)
-    except OutOfTimeError:
+    except OutOfTimeError as out:
+        told = f"the nearest one found needs {out}" if str(out) else "there may be one: allow more"
         limit = f"{asked.time_limit_s:g} s"
-        raise NoPlanInTimeError(
-            f"no plan was found within the time limit of {limit}; there may be one: allow more"
-        ) from None
+        raise NoPlanInTimeError(f"no plan was found within the time limit of {limit}; {told}") from None
 
 
 def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
@@ -213,19 +213,27 @@ def _in_pools(draft: Draft, pools: Sequence[int]) -> Draft:
 
 @dataclass(slots=True)
 class _Incumbents:
-    """The best plans met so far that keep all limits, of a search that may end at any moment."""
+    """The best plans met so far that keep all limits, of a search that may end at any moment.
+
+    `nearest`: the figures of the plan that breaks limits least, by the factor `broken`.
+    """
 
     space: Space
     target: Target
     most: int
     kept: list[tuple[float, Draft]] = field(default_factory=list)
+    broken: float = math.inf
+    nearest: Mapping[Figure, float] = field(default_factory=dict)
 
     def meet(self, part: Space, draft: Draft) -> None:
         """Keep a draft of a part of the space if it is among the best."""
         value = draft.foreseen[self.target.goal]
         if len(self.kept) == self.most and value >= self.kept[-1][0]:
             return
-        if any(draft.foreseen[limit.figure] > limit.at_most * (1.0 + TIE) for limit in self.target.limits):
+        broken = max((draft.foreseen[limit.figure] / limit.at_most for limit in self.target.limits), default=1.0)
+        if broken > 1.0 + TIE:
+            if broken < self.broken:
+                self.broken, self.nearest = broken, draft.foreseen
             return
         stage = max(part.zero_stage, draft.zero_stage)
         there = {own: number for number, own in enumerate(self.space.numbers)}
@@ -411,7 +419,8 @@ class _Run:
             self.chosen = best_that_holds(self.space, self.target, kept[:_EVALUATED])
             self.chosen = self.chosen or first_that_holds(self.space, self.target, kept[:_INCUMBENTS])
             if self.chosen is None:
-                raise OutOfTimeError
+                found = self.incumbents.nearest
+                raise OutOfTimeError(nearest(self.target, found) if found else "")
             self.answer = replace(self.answer, drafts=(self.chosen.draft,), exhausted=False)
             self.beside = Beside(self.space, self.target, self.chosen.draft, self.effort, met)
         if self.asked.decide and self.decision is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Infeasibility
@@ -11,7 +11,7 @@ from sailor_cloud.planner.explain.quota_change import QuotaChange, quota_changes
 from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.candidates import Pool
-from sailor_cloud.planner.space.goals import Figure, Limit, Target
+from sailor_cloud.planner.space.goals import TIE, Figure, Limit, Target
 from sailor_cloud.planner.space.quotas import unit
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import duration_text, sufficient_duration_text
@@ -173,6 +173,13 @@ def _any_number_of_nodes(space: Space) -> Space:
 
 def _change(limit: Limit, needed: float) -> _Change:
     return _Change(name=limit.name, limit=_written(limit.name, limit.at_most), needed=_enough(limit.name, needed))
+
+
+def nearest(target: Target, figures: Mapping[Figure, float]) -> str:
+    """Return what a plan that breaks limits needs of them, in words."""
+    broken = (limit for limit in target.limits if figures[limit.figure] > limit.at_most * (1.0 + TIE))
+    needed = (_change(limit, figures[limit.figure]) for limit in broken)
+    return " and ".join(_short(change) for change in needed)
 
 
 def _written(name: str, figure: float) -> float:

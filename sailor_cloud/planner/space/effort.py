@@ -10,7 +10,7 @@ from sailor_cloud.errors import RequestError
 
 
 class OutOfTimeError(Exception):
-    """The time of a search is over; what it has found by then is its answer."""
+    """The time of a search is over; what it has found by then is its answer. Its text: what the nearest plan needs."""
 
 
 class NoPlanInTimeError(RequestError):
