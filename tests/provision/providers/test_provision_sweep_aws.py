@@ -149,8 +149,8 @@ def test_refused_credentials_stop_the_sweep() -> None:
         def can_paginate(self, name: str) -> bool:
             return False
 
-        def describe_instances(self, **_: Any) -> Any:
-            raise ClientError({"Error": {"Code": "AuthFailure", "Message": "no"}}, "DescribeInstances")
+        def __getattr__(self, name: str) -> Any:
+            return failing("AuthFailure")
 
     with pytest.raises(CredentialsError, match="AWS refused to list resources in us-east-1"):
         sweep_aws([REGION], run_id=OURS, client_of=lambda region: Refusing())

@@ -30,6 +30,8 @@ RESERVATION = "aws_ec2_capacity_reservation"
 BLOCK = "aws_ec2_capacity_block_reservation"
 CAPACITY_KINDS = frozenset({RESERVATION, BLOCK})
 _TERMINATION_LIMIT_S = 900.0
+# As many connections as a client of boto3 keeps.
+_CALLS_AT_ONCE = 10
 _ENDING = ("shutting-down", "stopping", "stopped", "deleting", "rejected", "expired", "failed")
 
 # A session of boto3 makes one client at a time.
@@ -141,24 +143,31 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
 
     An instance that is shutting down still exists. Raises CredentialsError, or ProvisionError without boto3.
     """
-    connect = client_of or boto_client
+    connect, listings = client_of or boto_client, list[Listing]()
+    for region in sorted(set(regions)):
+        told = at_once(partial(_asked, connect(region), region, run_id), _KINDS, most=_CALLS_AT_ONCE)
+        refused = [why for _, why in told if why is not None]
+        if len(refused) == len(_KINDS):
+            raise refused[0]
+        # Who may not list one kind may list others.
+        listings += [listing for listing, _ in told]
+    return Listing(
+        found=tuple(one for listing in listings for one in listing.found),
+        failed=tuple(one for listing in listings for one in listing.failed),
+    )
+
+
+def _asked(client: Any, region: str, run_id: str | None, kind: _Kind) -> tuple[Listing, CredentialsError | None]:
+    """Return what there is of a kind, and why the caller may not list it."""
     found: list[LiveResource] = []
     failed: list[tuple[str, str]] = []
-    for region in sorted(set(regions)):
-        client, refused = connect(region), list[CredentialsError]()
-        for kind in _KINDS:
-            try:
-                found += _listed(client, kind, region, run_id)
-            except Exception as error:
-                told = f"{kind.type} in {region} can't be listed: {error}"
-                if is_refusal(error):
-                    refused.append(refusal(f"list resources in {region}", error))
-                    told = str(refused[-1])
-                # Who may not list one kind may list others; whoever is nobody need not ask again.
-                if is_refusal(error) and (error_code(error) != "UnauthorizedOperation" or len(refused) == len(_KINDS)):
-                    raise refused[0] from error
-                failed.append((kind.type, told))
-    return Listing(found=tuple(found), failed=tuple(failed))
+    refused = None
+    try:
+        found += _listed(client, kind, region, run_id)
+    except Exception as error:
+        refused = refusal(f"list resources in {region}", error) if is_refusal(error) else None
+        failed.append((kind.type, str(refused or f"{kind.type} in {region} can't be listed: {error}")))
+    return Listing(found=tuple(found), failed=tuple(failed)), refused
 
 
 def remove_aws(

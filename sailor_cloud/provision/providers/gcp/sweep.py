@@ -27,7 +27,7 @@ GCP = Provider("gcp")
 PROJECT = "project"
 # Answers after which the same question may be answered, and for how long it is repeated.
 BUSY = (429, 500, 502, 503, 504)
-_BUSY_LIMIT_S = 60.0
+_BUSY_LIMIT_S = 15.0
 _DELETION_LIMIT_S = 900.0
 
 # Gives a client of google-cloud-compute by the name of its class.
@@ -66,25 +66,30 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
 
     A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
     """
-    connect = client_of or google_client
+    told = at_once(partial(_asked, client_of or google_client, project, run_id), _KINDS)
+    refused = [why for _, why in told if why is not None]
+    if len(refused) == len(_KINDS):
+        raise refused[0]
+    # Who may not list one kind may list others.
+    return Listing(
+        found=tuple(one for listing, _ in told for one in listing.found),
+        failed=tuple(one for listing, _ in told for one in listing.failed),
+    )
+
+
+def _asked(connect: ClientOf, project: str, run_id: str | None, kind: _Kind) -> tuple[Listing, CredentialsError | None]:
+    """Return what there is of a kind, and why the caller may not list it."""
     found: list[LiveResource] = []
     failed: list[tuple[str, str]] = []
-    refused: list[CredentialsError] = []
-    for kind in _KINDS:
-        try:
-            found += _listed(connect(kind.client), kind, project, run_id, failed)
-        except ProvisionError:
-            raise
-        except Exception as error:
-            told = f"{kind.type} in {project} can't be listed: {error}"
-            if is_refusal(error):
-                refused.append(refusal(f"list resources of {project}", error))
-                told = str(refused[-1])
-            # Who may not list one kind may list others; whoever is nobody need not ask again.
-            if is_refusal(error) and (getattr(error, "code", None) != 403 or len(refused) == len(_KINDS)):
-                raise refused[0] from error
-            failed.append((kind.type, told))
-    return Listing(found=tuple(found), failed=tuple(failed))
+    refused = None
+    try:
+        found += _listed(connect(kind.client), kind, project, run_id, failed)
+    except ProvisionError:
+        raise
+    except Exception as error:
+        refused = refusal(f"list resources of {project}", error) if is_refusal(error) else None
+        failed.append((kind.type, str(refused or f"{kind.type} in {project} can't be listed: {error}")))
+    return Listing(found=tuple(found), failed=tuple(failed)), refused
 
 
 def remove_gcp(
