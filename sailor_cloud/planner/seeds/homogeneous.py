@@ -37,16 +37,12 @@ _ALL, _TOGETHER, _LIMITED = 1 << 30, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Sort:
-    """Equal stages of `tp` devices each; `per_node` pipelines on a node, or `nodes` of them for one pipeline."""
+    """Equal stages of `tp` devices each: so many pipelines on so many nodes, with as many stages on each node."""
 
     stages: int
     tp: int
-    per_node: int
+    pipelines: int
     nodes: int
-
-    @property
-    def devices(self) -> int:
-        return self.tp * self.stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +129,7 @@ class Homogeneous:
         devices = self.space.pools[pool].devices
         rated: dict[_Sort, tuple[float, _Paced]] = {}
         for sort in _sorts(devices, self.space.tp_degrees[pool], nodes, self.space.layers):
-            replicas = nodes * sort.per_node if sort.nodes == 1 else nodes // sort.nodes
+            replicas = nodes // sort.nodes * sort.pipelines
             for paced in self._sizes(pool, sort, replicas):
                 if replicas * paced.size > self.space.batch:
                     break
@@ -141,7 +137,8 @@ class Homogeneous:
                 if sort not in rated or value < rated[sort][0]:
                     rated[sort] = value, replace(paced, sort=sort)
         ordered = sorted(rated.values(), key=lambda entry: (entry[0], entry[1].sort.stages, entry[1].sort.tp))
-        return [paced for value, paced in ordered if value <= _SLACK * ordered[0][0]][:_JUDGED]
+        best = [paced for value, paced in ordered if value <= _SLACK * ordered[0][0]][:_JUDGED]
+        return [replace(paced, sort=sort) for paced in best for sort in _placed(paced.sort, devices, nodes)]
 
     def _sizes(self, pool: int, sort: _Sort, replicas: int) -> list[_Paced]:
         """Return a sort at each power of two of samples that fits, looked up once for all offers of an accelerator."""
@@ -188,18 +185,12 @@ class Homogeneous:
         """Return the pipelines of a sort on nodes of some pools."""
         sort, shapes = paced.sort, []
         for pool, nodes in places:
-            if sort.nodes == 1:
-                slots = [
-                    (Slot(pool, node, sort.tp),) * sort.stages
-                    for node in range(nodes)
-                    for _ in range(self.space.pools[pool].devices // sort.devices)
-                ]
-            else:
-                each = sort.stages // sort.nodes
-                slots = [
-                    tuple(Slot(pool, first + s // each, sort.tp) for s in range(sort.stages))
-                    for first in range(0, nodes - sort.nodes + 1, sort.nodes)
-                ]
+            each = sort.stages // sort.nodes
+            slots = [
+                tuple(Slot(pool, first + s // each, sort.tp) for s in range(sort.stages))
+                for first in range(0, nodes - sort.nodes + 1, sort.nodes)
+                for _ in range(sort.pipelines)
+            ]
             shapes += [Shape(slots=those, cut=paced.cut, microbatch_size=paced.size) for those in slots]
         return shapes
 
@@ -245,7 +236,14 @@ def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Ite
             if devices % taken == 0:
                 yield _Sort(stages, tp, devices // taken, 1)
             elif taken % devices == 0 and devices % tp == 0 and nodes % (taken // devices) == 0:
-                yield _Sort(stages, tp, 0, taken // devices)
+                yield _Sort(stages, tp, 1, taken // devices)
+
+
+def _placed(sort: _Sort, devices: int, nodes: int) -> Iterator[_Sort]:
+    """Yield a sort, and the one of as many pipelines with one stage on each node: their all-reduces stay inside it."""
+    yield sort
+    if sort.nodes == 1 < sort.stages and nodes % sort.stages == 0:
+        yield _Sort(sort.stages, sort.tp, devices // sort.tp, sort.stages)
 
 
 def _balanced(stages: Sequence[Floats]) -> tuple[int, ...] | None:

@@ -208,6 +208,18 @@ def test_homogeneous_plans_are_those_that_the_simulator_finds() -> None:
         assert found.prediction.iteration_s_replay == pytest.approx(draft.figures[Figure.ITERATION_S], rel=0.1)
 
 
+def test_homogeneous_plans_keep_all_reduces_inside_nodes_too() -> None:
+    """Each node holds one stage of all pipelines, so that only activations leave it."""
+    job = example("gcp-a100-v100.yaml", resources__0__accelerators={"V100-16": 32}, constraints={})
+    space = make_space(job)
+    stages_of = [
+        [{slot.instance for slot in slots} for slots in zip(*(part.slots for part in draft.pipelines), strict=True)]
+        for draft in homogeneous(space, target_of(job))
+        if len(draft.pipelines) > 1 and len({slot.instance for slot in draft.pipelines[0].slots}) > 1
+    ]
+    assert any(all(len(nodes) == 1 for nodes in stages) for stages in stages_of)
+
+
 def test_choices_keep_to_the_space_that_was_asked_for() -> None:
     document = searched(tiny_job(**SIZE), restrictions=(Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE))
     for choice in document.decision.choices:
