@@ -17,7 +17,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.explain.decision import Deciding, warnings
 from sailor_cloud.planner.search import problem_of
-from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, target_of
@@ -210,11 +210,14 @@ def test_homogeneous_plans_are_those_that_the_simulator_finds() -> None:
 
 def test_homogeneous_plans_keep_all_reduces_inside_nodes_too() -> None:
     """Each node holds one stage of all pipelines, so that only activations leave it."""
-    job = example("gcp-a100-v100.yaml", resources__0__accelerators={"V100-16": 32}, constraints={})
-    space = make_space(job)
+    accelerators = {"H100-80": 16}
+    job = example(
+        "llama3-8b-two-clouds.yaml", resources__0__accelerators=accelerators, resources__1__accelerators=accelerators
+    )
+    space = make_space(job).at(1)
     stages_of = [
         [{slot.instance for slot in slots} for slots in zip(*(part.slots for part in draft.pipelines), strict=True)]
-        for draft in homogeneous(space, target_of(job))
+        for draft in homogeneous_at(space, target_of(job))
         if len(draft.pipelines) > 1 and len({slot.instance for slot in draft.pipelines[0].slots}) > 1
     ]
     assert any(all(len(nodes) == 1 for nodes in stages) for stages in stages_of)
