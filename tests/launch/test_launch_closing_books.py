@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from factories.documents import NOW, PRICED, cost_line, costing, document
+from factories.storage_faults import forget, unwritable
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch import teardown
 from sailor_cloud.launch.options import Ending
+from sailor_cloud.launch.spend import gateways
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.teardown import close_books, tear_down
 from sailor_cloud.launch.telemetry.generation_log import EventRecord
 from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.model.job import GcpAccount, StateBackend
 from sailor_cloud.model.parts import traffic_part
 from sailor_cloud.provision.cleanup.teardown import Destroyed
 from sailor_cloud.run import budgets, history
@@ -45,6 +48,7 @@ def folder(tmp_path: Path) -> RunFolder:
     made.write_document(planned())
     journal, ledger = Journal.of(made, FixedClock(NOW)), Ledger.of(made, FixedClock(NOW))
     journal.append(Event.RUN_CREATED, job="of the journal", budget_month=MONTH, budget_state=None)
+    journal = Journal.of(made, FixedClock(NOW + timedelta(seconds=5)))
     journal.append(Event.GENERATION_STARTED, generation=1)
     journal.append(Event.CALIBRATED, iteration_s=5.5)
     ledger.open_item(
@@ -116,6 +120,21 @@ def test_the_receipt_releases_the_reservation_and_history_remembers_the_run(
     assert (past.started_at, past.ended_at, past.clean, past.measured_iteration_s) == (NOW, END, True, 6.0)
     assert (past.spent_usd, past.budget_usd, past.planned_usd) == (pytest.approx(1.01), 1.0, 0.003)
     assert (past.outcome, past.project) == ("completed", None)
+    plan = planned()
+    cloud = plan.job.cloud.model_copy(update={"gcp": GcpAccount(project="my-project")})
+    closed(folder, plan=replace(plan, job=plan.job.model_copy(update={"cloud": cloud})))
+    assert remembered[1].project == "my-project"
+    folder.journal_file.unlink()
+    closed(folder)
+    assert remembered[2].started_at == END
+
+
+def test_a_run_that_did_more_steps_than_it_was_to_is_compared_with_all_of_them(folder: RunFolder) -> None:
+    prediction = planned().prediction
+    assert prediction is not None
+    plan = costing(document(steps=4), TRAFFIC)
+    rows = {row.what: row.estimate for row in closed(folder, plan=plan).comparisons}
+    assert rows["training time"] == pytest.approx(prediction.iteration_s_replay * 4)
 
 
 def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,8 +151,58 @@ def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monke
 
 def test_a_run_without_a_generation_has_done_nothing(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teardown, "legs", lambda folder: ())
+    remembered: list[history.PastRun] = []
+    monkeypatch.setattr(history, "remember", lambda folder, past: remembered.append(past))
     rows = {row.what: row.estimate for row in closed(folder).comparisons}
     assert (rows["training time, for 0 % of the steps"], rows["whole run, for 0 % of the steps"]) == (0.0, 0.0)
+    assert remembered[0].steps == 0
+    unpredicted = closed(folder, plan=replace(planned(), prediction=None))
+    assert unpredicted.problems == ()
+    assert unpredicted.comparisons[0].estimate is None
+    assert remembered[1].planned_iteration_s is None
+
+
+def test_the_share_of_the_steps_is_told_in_whole_percent(folder: RunFolder) -> None:
+    told = closed(folder, plan=costing(document(steps=11), TRAFFIC))
+    assert "training time, for 91 % of the steps" in {row.what for row in told.comparisons}
+
+
+def test_a_reservation_in_a_bucket_is_released_there(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[tuple[object, ...]] = []
+    monkeypatch.setattr(budgets, "release", lambda *arguments: released.append(arguments))
+    first, *rest = folder.journal_file.read_text().splitlines()
+    row = json.loads(first)
+    row["data"]["budget_state"] = {"bucket": "gs://states", "prefix": "p"}
+    folder.journal_file.write_text("\n".join([json.dumps(row), *rest, ""]))
+    forget()
+    closed(folder)
+    ((where, *_),) = released
+    assert where == StateBackend(bucket="gs://states", prefix="p")
+
+
+def test_gateways_are_in_the_books_before_the_receipt_is_written(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def keep(ledger: Ledger, *_: object) -> None:
+        ledger.open_item(
+            "nat",
+            kind=CostKind.ADDRESS,
+            what="nat",
+            usd_per_hour=6.0,
+            since=NOW,
+            price_source="hand",
+            price_as_of=PRICED,
+        )
+
+    monkeypatch.setattr(gateways, "keep_books", keep)
+    assert closed(folder).spent_usd == pytest.approx(2.01)
+
+
+def test_a_ledger_on_a_full_disk_counts_what_was_used(folder: RunFolder) -> None:
+    with unwritable(folder.path.parent):
+        told = closed(folder)
+    assert told.spent_usd == pytest.approx(1.01)
+    assert "ledger.jsonl could not be written to; this receipt holds what they lack" in told.problems
 
 
 @pytest.mark.parametrize(
