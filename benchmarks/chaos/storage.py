@@ -384,7 +384,7 @@ def report(found: dict[str, Any]) -> str:
         "Each case begins with a run on a stand-in of Google Cloud or AWS, bought by the real Terraform (two "
         "nodes in two zones, a bucket with a checkpoint that nobody has fetched), breaks one thing, and runs the "
         "command. What the command claims is held against what the cloud still has. Where it says that something is "
-        "not confirmed, `down` is run again with `--project` or `--region`, as its message says. A full disk is a "
+        "not confirmed, `down` is run again with `--project` and `--region`, as its message says. A full disk is a "
         "tmpfs of 64 MiB that a file fills up; in simulated time, and only there, its own writes fail with "
         "ENOSPC.",
         "",
@@ -414,9 +414,8 @@ def report(found: dict[str, Any]) -> str:
         "they fall between those.",
         "- Faults are one at a time, but for files that are lost together. A disk that returns wrong data later is not "
         "tried; Terraform's own files are damaged as a group, and states and variables one by one as well.",
-        "- A run without plan, journal and Terraform's folder is not confirmed until the user names a project or "
-        "region. If the ledger is lost too, what was bought elsewhere is found by `reap` only, where it is asked to "
-        "look.",
+        "- A run without plan and journal is not confirmed until a place of each cloud is known or named. On AWS that "
+        "is a region: of what was bought in others, only the ledger tells then.",
         "- Two machines that share no disk don't lock each other out. `reap` leaves the runs of others alone until "
         "they expire.",
         "",
