@@ -20,10 +20,10 @@ from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
 from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
-from sailor_cloud.planner.space.draft import Draft, Rank, significant
+from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
-from sailor_cloud.planner.space.restrictions import zero_stages
+from sailor_cloud.planner.space.restrictions import part_of, zero_stages
 from sailor_cloud.planner.space.space import Space
 
 # Neighbours of one kind of moves in one turn at most, and those that a random one is drawn from.
@@ -61,9 +61,26 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
     for begin, end, count, each in ((0.1, 0.4, most, _FIRST), (0.4, 1.0, _FINALISTS, _LAST)):
         for number, draft in enumerate(leaders[:count]):
             effort.between(begin, end).tell(number / len(leaders[:count]))
-            found += improver.descend(draft, each * effort.depth)
+            there = space if each is _LAST else _own_zones(space, draft)
+            found += _descended(improver, there, draft, each * effort.depth)
         leaders = _leaders(space, improver, found)
     return found
+
+
+def _own_zones(space: Space, draft: Draft) -> Space:
+    """Return the space over the zones of a draft, in which fewer moves lead to a better plan sooner."""
+    zones = {space.pools[slot.pool].offer.zone for part in draft.pipelines for slot in part.slots}
+    return part_of(space, {pool.accelerator.name for pool in space.pools}, zones)
+
+
+def _descended(improver: Improver, there: Space, draft: Draft, effort: float) -> list[Draft]:
+    """Return what a draft becomes in a part of the space."""
+    space, stage = improver.space, draft.zero_stage
+    if len(there.pools) == len(space.pools):
+        return improver.descend(draft, effort)
+    begun = replace(in_space(draft, space, there), zero_stage=stage)
+    found = Improver(there, improver.target, improver.factors).descend(begun, effort)
+    return [replace(in_space(each, there, space), zero_stage=each.zero_stage) for each in found]
 
 
 def evaluated(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
