@@ -28,6 +28,28 @@ def test_four_fast_devices_give_a_homogeneous_plan():
     assert accelerators(plan(job)) == {"CPU-fast": 4}
 
 
+def test_a_zone_alone_gives_no_faster_plan_than_all_of_them():
+    """The best plan stands in one zone; moves to the others must not take the time of those inside it."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "gpt-neo-2.7b"},
+        training={"global_batch_size": 1000, "sequence_length": 2048, "precision": "fp16", "steps": 1000},
+        constraints={"budget_usd": 600},
+        resources=[
+            {"provider": "gcp", "zones": ["us-central1-b", "us-central1-c"], "accelerators": {"L4-24": 8}},
+            {
+                "provider": "aws",
+                "zones": ["use1-az4"],
+                "markets": ["on-demand"],
+                "accelerators": {"A100-40": 16, "A10G-24": 8, "T4-16": 32},
+            },
+        ],
+    )
+    alone = job.model_copy(update={"resources": job.resources[1:]})
+    everywhere, there = (plan(each).prediction.iteration_s_replay for each in (job, alone))
+    assert everywhere <= 1.002 * there
+
+
 def test_the_same_job_gives_the_same_plan_byte_for_byte():
     documents = [plan(example("quickstart.yaml")) for _ in range(2)]
     assert documents[0].to_json() == documents[1].to_json()
