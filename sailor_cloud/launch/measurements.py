@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from sailor_cloud import catalog, network, resources, workload
 from sailor_cloud.catalog import Catalog
@@ -42,9 +41,9 @@ class _Data:
     profiles: ComputeProfiles
 
 
-def measured_runs(*, root: Path | None = None, job: str | None = None) -> Measured:
+def measured_runs(*, job: str | None = None) -> Measured:
     """Return what the runs of this user measured, each predicted again without what was measured."""
-    folder = root or resources.home() / "runs"
+    folder = resources.home() / "runs"
     known = dataclasses.replace(workload.profiles.load(), own=OwnMeasurements())
     data = _Data(catalog=catalog.load(), network=network.load(), profiles=known)
     runs: list[MeasuredRun] = []

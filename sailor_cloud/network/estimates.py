@@ -79,12 +79,12 @@ IN_REGION_RTT_S = 1e-3
 SHAPE_ACCELERATORS = frozenset({"A100-40", "A100-80", "V100-16", "GH-96"})
 
 
-def measured_link(curve: Curve, *, error: float = MEASURED_ERROR, rtt_s: float | None = None) -> Link:
+def measured_link(curve: Curve) -> Link:
     """Return the link of a curve; without a measured round trip it gets the one that the curve's start implies."""
-    if rtt_s is None and curve.rtt_ms is not None:
-        rtt_s = curve.rtt_ms / 1e3
-    if rtt_s is None:
+    if curve.rtt_ms is None:
         rtt_s = ramp_rtt_s(curve.a, curve.b, curve.c, curve.min_bytes, curve.max_bytes_per_s)
+    else:
+        rtt_s = curve.rtt_ms / 1e3
     return Link(
         a=curve.a,
         b=curve.b,
@@ -95,7 +95,7 @@ def measured_link(curve: Curve, *, error: float = MEASURED_ERROR, rtt_s: float |
         rtt_s=rtt_s,
         pairs=curve.pairs,
         measured=curve.measured,
-        error=error,
+        error=MEASURED_ERROR,
         source=curve.source,
         as_of=curve.as_of,
     )

@@ -28,8 +28,6 @@ def terraform_plans(
     *,
     expires_at: datetime,
     ssh_from: str | None,
-    terraform: TerraformBinary | None = None,
-    timeout_s: float = 300.0,
     on_root: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[str, ...]:
     """Return what Terraform says it would do, for each root in the order of `preview`.
@@ -38,7 +36,7 @@ def terraform_plans(
     It needs the providers, and on a cloud credentials; it creates nothing. Raises RequestError, TerraformError,
     CredentialsError, or ProvisionInterrupted.
     """
-    binary = terraform or find_terraform()
+    binary = find_terraform()
     with tempfile.TemporaryDirectory(prefix="sailor-cloud-") as scratch:
         folder = RunFolder.create(run_id, root=Path(scratch))
         key = ensure_ssh_key(folder)
@@ -47,11 +45,11 @@ def terraform_plans(
         plans = []
         for done, root in enumerate(roots):
             on_root(done, len(roots))
-            plans.append(_planned(folder, root, binary, timeout_s))
+            plans.append(_planned(folder, root, binary))
         return tuple(plans)
 
 
-def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, timeout_s: float) -> str:
+def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary) -> str:
     if root.stack == stack_of(root.provider, Part.LINKS):
         return "Terraform can plan a link once the networks of both regions exist.\n"
     driver = open_driver(
@@ -61,7 +59,7 @@ def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary, time
         binary=binary,
         interrupt=Interrupt(),
         on_event=None,
-        timeout_s=timeout_s,
+        timeout_s=300.0,
     )
     try:
         return _text(driver)

@@ -17,6 +17,7 @@ RUN_TAG = "SAILOR_CLOUD_RUN"
 NODE_TAG = "SAILOR_CLOUD_NODE"
 _PROC = Path("/proc")
 _POLL_S = 0.02
+_KILLED_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
     told: set[tuple[int, int]] = set()
     while remaining := tuple(find()):
         waited = time.monotonic() - begun
-        if waited > grace_s + limit_s:
+        if waited > grace_s + _KILLED_WITHIN_S:
             return remaining
         for process in remaining:
             name = (process.pid, process.start_ticks)
@@ -94,9 +95,7 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
     return ()
 
 
-def let_finish(
-    find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float, limit_s: float = 10.0
-) -> tuple[Process, ...]:
+def let_finish(find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float) -> tuple[Process, ...]:
     """Wait for processes to finish alone; then interrupt those on top once, then kill all; return what is left.
 
     Patience comes first because the processes may have been interrupted already, and Terraform takes a second SIGINT
@@ -106,7 +105,7 @@ def let_finish(
     told = False
     while remaining := tuple(find()):
         waited = time.monotonic() - begun
-        if waited > patience_s + grace_s + limit_s:
+        if waited > patience_s + grace_s + _KILLED_WITHIN_S:
             return remaining
         if waited > patience_s + grace_s:
             for process in remaining:

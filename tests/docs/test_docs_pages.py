@@ -30,3 +30,16 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     listed = re.findall(r"[\w-]+\.md", (ROOT / "mkdocs.yml").read_text())
     assert set(listed) == {path.name for path in DOCS.glob("*.md")}
+
+
+def test_every_room_is_in_the_design() -> None:
+    page = (DOCS / "design.md").read_text()
+    layout = page[page.index("## Layout") : page.index("## PlanDocument")]
+    missing = []
+    for package in (ROOT / "sailor_cloud", ROOT / "runtime" / "sailor_runtime"):
+        for file in package.rglob("*/__init__.py"):
+            room = file.parent.relative_to(package)
+            # Providers have a folder each, of one form.
+            if "providers" not in room.parts[:-1] and f"{room}/" not in layout:
+                missing.append(str(room))
+    assert missing == []

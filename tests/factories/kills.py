@@ -274,7 +274,7 @@ class Storm:
             time.sleep(every_s)
 
     def _alive(self) -> list[int]:
-        """Return every process of this storm: agents, nurseries and ranks all inherit its tag."""
+        """Return every process of this storm: agents, fork servers and ranks all inherit its tag."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():

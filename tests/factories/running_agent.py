@@ -58,11 +58,11 @@ class RunningAgent:
         self.command("start", generation=generation, plan_hash=plan_hash, spec="spec.json")
 
     def rank_pids(self) -> list[int]:
-        """Return the processes of ranks that live: children of the agent, or of the nursery that forked them."""
+        """Return the processes of ranks that live: children of the agent, or of the fork server that forked them."""
         return [rank for child in children_of(self.process.pid) for rank in ranks_of(child)]
 
     def all_pids(self) -> list[int]:
-        """Return every process below the agent, the nursery included."""
+        """Return every process below the agent, the fork server included."""
         children = children_of(self.process.pid)
         return [*children, *(rank for child in children for rank in children_of(child))]
 

@@ -1,7 +1,7 @@
 """Ranks as forks of one process that has imported torch already, so that a generation starts without imports.
 
 Importing torch and deepspeed takes seconds of processor time in every rank. Where the devices of a node are processors,
-one nursery process imports them once per node, and every rank of every generation is a fork of it. A process that has
+one fork server imports them once per node, and every rank of every generation is a fork of it. A process that has
 touched CUDA can't be forked, so ranks on other accelerators are started as processes of their own.
 """
 
@@ -29,8 +29,8 @@ class Process(Protocol):
     def wait(self) -> int: ...
 
 
-class Nursery:
-    """One nursery process; it dies with the agent, and its ranks with it."""
+class ForkServer:
+    """The process that ranks are forked from; it dies with the agent, and its ranks with it."""
 
     def __init__(
         self, arguments: Sequence[str], *, log: Path, environ: Mapping[str, str], at_birth: Callable[[], None]
@@ -60,7 +60,7 @@ class Nursery:
         return self._process.poll() is None
 
     def fork(self, request: Mapping[str, Any], instead: Callable[[], Process]) -> ForkedRank:
-        """Ask for a rank; `instead` starts it in another way should the nursery die before it has."""
+        """Ask for a rank; `instead` starts it in another way should the server die before it has."""
         rank = ForkedRank(self, instead)
         self._asked.append(rank)
         line = json.dumps(request).encode() + b"\n"
@@ -74,7 +74,7 @@ class Nursery:
         return rank
 
     def look(self, timeout_s: float = 0.0) -> None:
-        """Take in what the nursery has said, waiting for it for up to `timeout_s`."""
+        """Take in what the server has said, waiting for it for up to `timeout_s`."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
         if not readable:
             return
@@ -83,7 +83,7 @@ class Nursery:
         except (BlockingIOError, ConnectionResetError):
             data = b""
         if not data:
-            # The other end is open as long as the nursery lives.
+            # The other end is open as long as the server lives.
             self._process.wait()
             for rank in self._forked.values():
                 rank.returncode = -signal.SIGKILL if rank.returncode is None else rank.returncode
@@ -104,20 +104,20 @@ class Nursery:
 
 
 class ForkedRank:
-    """A rank that the nursery forks; the nursery reaps it and says how it ended."""
+    """A rank that the server forks; the server reaps it and says how it ended."""
 
-    def __init__(self, nursery: Nursery, instead: Callable[[], Process]) -> None:
+    def __init__(self, server: ForkServer, instead: Callable[[], Process]) -> None:
         self.pid: int | None = None
         self.returncode: int | None = None
-        self._nursery = nursery
+        self._fork_server = server
         self._instead = instead
         self._other: Process | None = None
 
     def poll(self) -> int | None:
         if self.returncode is None and self._other is None:
-            self._nursery.look()
-            if self.pid is None and not self._nursery.alive:
-                # A nursery that can't import torch is no news of its own: the rank will say what is wrong.
+            self._fork_server.look()
+            if self.pid is None and not self._fork_server.alive:
+                # A server that can't import torch is no news of its own: the rank will say what is wrong.
                 self._other = self._instead()
         if self._other is not None:
             self.returncode = self._other.poll()
@@ -129,16 +129,16 @@ class ForkedRank:
         elif self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
         else:
-            # Not born yet: without the nursery it won't be.
-            self._nursery.end()
+            # Not born yet: without the server it won't be.
+            self._fork_server.end()
 
     def wait(self) -> int:
         """Return the exit status once there is one; a rank that was not born yet never will be."""
         while self.returncode is None:
             if self._other is not None:
                 self.returncode = self._other.wait()
-            elif self.pid is None and not self._nursery.alive:
+            elif self.pid is None and not self._fork_server.alive:
                 self.returncode = -signal.SIGKILL
             else:
-                self._nursery.look(0.05)
+                self._fork_server.look(0.05)
         return self.returncode

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sailor_runtime.agent.fork_server import Nursery, Process
+from sailor_runtime.agent.fork_server import ForkServer, Process
 from sailor_runtime.command.tree import adopt_orphans, end_descendants
 from sailor_runtime.spec import CommandSpec, RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
@@ -75,12 +75,12 @@ class Rank:
 
 
 class Starter:
-    """Starts ranks on one node: as forks of its nursery where that is possible, else as processes of their own."""
+    """Starts ranks on one node: as forks of its fork server where that is possible, else as processes of their own."""
 
     def __init__(self, home: Path, module: str) -> None:
         self._home = home
         self._module = module
-        self._nursery: Nursery | None = None
+        self._fork_server: ForkServer | None = None
 
     def start(self, spec: RunSpec | CommandSpec, spec_path: Path, node: str, number: int, control: Path) -> Rank:
         """Start one rank, or what runs a command; it dies with the agent."""
@@ -110,26 +110,26 @@ class Starter:
                 )
 
         process: Process
-        nursery = None if isinstance(spec, CommandSpec) else self._nursery_for(spec, spec_path, node, number)
-        if nursery is None:
+        server = None if isinstance(spec, CommandSpec) else self._fork_server_for(spec, spec_path, node, number)
+        if server is None:
             process = as_process()
         else:
             request = {"argv": arguments, "log": str(log), "cwd": str(self._home), "env": _environment()}
-            process = nursery.fork(request, as_process)
+            process = server.fork(request, as_process)
         return Rank(number=number, process=process, events=events, log=log, supervises=supervises)
 
-    def _nursery_for(self, spec: RunSpec, spec_path: Path, node: str, number: int) -> Nursery | None:
+    def _fork_server_for(self, spec: RunSpec, spec_path: Path, node: str, number: int) -> ForkServer | None:
         [accelerator] = [other.accelerator for other in spec.nodes if other.id == node]
         if self._module != TRAINING or not runs_on_cpu(accelerator):
             return None
-        if self._nursery is None or not self._nursery.alive:
-            self._nursery = Nursery(
+        if self._fork_server is None or not self._fork_server.alive:
+            self._fork_server = ForkServer(
                 [str(spec_path), str(number), str(self._home)],
-                log=self._home / "logs" / "nursery.log",
+                log=self._home / "logs" / "fork-server.log",
                 environ=_environment(),
                 at_birth=_die_with_parent,
             )
-        return self._nursery
+        return self._fork_server
 
 
 def _environment() -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _POLL_S = 0.02
 _SUDO_S = 5.0
+_PATIENCE_S = 10.0
 _O_ACCMODE = 3
 
 
@@ -58,10 +59,10 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SUDO_S, check=False)
 
 
-def end_descendants(pid: int, patience_s: float = 10.0) -> int:
+def end_descendants(pid: int) -> int:
     """Kill everything below a process, which must be the caller; return how many there were."""
     ended: set[int] = set()
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + _PATIENCE_S
     while left := descendants(pid):
         ended.update(left)
         signal_all(left, signal.SIGKILL)

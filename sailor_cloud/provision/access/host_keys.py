@@ -18,6 +18,7 @@ FILE = "host_keys"
 # A booted instance tells its key within a minute or two; consoles of older instance types lag behind by minutes.
 LIMIT_S = 420.0
 _RETRY_S = 2.0
+_POLL_S = 5.0
 _ALGORITHMS = ["ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512"]
 
 
@@ -36,7 +37,6 @@ def learn_host_keys(
     *,
     pause: Callable[[float], None] = time.sleep,
     limit_s: float = 0.0,
-    poll_s: float = 5.0,
 ) -> tuple[Instance, ...]:
     """Ask the cloud for the keys that are not known yet, again and again until the limit; return who told none."""
     waited = 0.0
@@ -50,8 +50,8 @@ def learn_host_keys(
                 append_line(_path(folder), f"{instance.id} {key}")
         if not silent or waited >= limit_s:
             return tuple(silent)
-        pause(poll_s)
-        waited += poll_s
+        pause(_POLL_S)
+        waited += _POLL_S
 
 
 def first_contact(folder: RunFolder, instance: Instance, *, private: bool = False, limit_s: float = 120.0) -> str:

@@ -98,7 +98,6 @@ def remove_gcp(
     *,
     client_of: ClientOf | None = None,
     poll_s: float = 5.0,
-    limit_s: float = _DELETION_LIMIT_S,
 ) -> tuple[str, ...]:
     """Delete resources that a sweep found, compute first, each kind gone before the next; return what failed.
 
@@ -112,7 +111,7 @@ def remove_gcp(
         told = at_once(partial(_asked_to_go, connect, kind, project), mine)
         problems += [problem for problem in told if problem]
         asked = [resource for resource, problem in zip(mine, told, strict=True) if problem == ""]
-        problems += _wait_until_gone(connect, kind, project, asked, poll_s=poll_s, limit_s=limit_s)
+        problems += _wait_until_gone(connect, kind, project, asked, poll_s)
     return tuple(problems)
 
 
@@ -190,16 +189,16 @@ def _doubt(warning: Any) -> str:
 
 
 def _wait_until_gone(
-    connect: ClientOf, kind: _Kind, project: str, asked: list[LiveResource], *, poll_s: float, limit_s: float
+    connect: ClientOf, kind: _Kind, project: str, asked: list[LiveResource], poll_s: float
 ) -> list[str]:
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + _DELETION_LIMIT_S
     left = asked
     while left:
         exist = at_once(lambda resource: _exists(connect(kind.client), kind, project, resource), left)
         left = [resource for resource, exists in zip(left, exist, strict=True) if exists]
         if left and time.monotonic() >= until:
             names = ", ".join(resource.name for resource in left)
-            return [f"{kind.type} not gone after {limit_s:.0f} s: {names}"]
+            return [f"{kind.type} not gone after {_DELETION_LIMIT_S:.0f} s: {names}"]
         if left:
             time.sleep(poll_s)
     return []
