@@ -13,7 +13,6 @@ from sailor_cloud.errors import RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
-    from sailor_cloud.launch.options import Outcome
     from sailor_cloud.launch.replanning.replan import Policy
     from sailor_cloud.launch.simulation.market import Trace
     from sailor_cloud.launch.simulation.spot_traces import ZoneTrace
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from sailor_cloud.planner.strategies import Comparison
     from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
+    from sailor_cloud.run.options import Outcome
     from sailor_cloud.run.progress import Observer, Replayed, SpotReplayed
     from sailor_cloud.simulator import Evaluation
     from sailor_cloud.simulator.resimulate import Simulation
@@ -619,11 +619,11 @@ def up(
     outcome.
     """
     from sailor_cloud.catalog.clusters import know
-    from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
     from sailor_cloud.provision.checks.before_buying import check_before_buying
     from sailor_cloud.provision.guards import refuse_what_cannot_run
+    from sailor_cloud.run.options import LaunchOptions
 
     know(document.job)
     decoder, ticking = _decoder(document.job, base), clock or SystemClock()
@@ -677,10 +677,10 @@ def resume(
     a permission that the run needs, unless `allow_missing_permissions` permits that.
     """
     from sailor_cloud import resources
-    from sailor_cloud.launch.job_paths import folders_of
-    from sailor_cloud.launch.options import LaunchOptions
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import allows_doubtful, base_of, resume_run
+    from sailor_cloud.run.options import LaunchOptions
+    from sailor_cloud.run.state import folders_of
 
     origin = base or base_of(run)
     document, ticking = run.read_document(), clock or SystemClock()

@@ -19,11 +19,11 @@ from model import groups, layers, loss_of
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment, verify
 from sailor_runtime.training.data.samples import SyntheticSamples
-from sailor_runtime.training.devices import device_of
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON
 from sailor_runtime.training.optimizer.precision import precision_of
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.devices import device_of
 from sailor_runtime.training.pipeline.process_groups import World
 
 

@@ -22,10 +22,10 @@ def main() -> None:
 
     from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
     from sailor_runtime.training.data.samples import open_samples
-    from sailor_runtime.training.devices import device_of
     from sailor_runtime.training.engine import Engine
     from sailor_runtime.training.optimizer.precision import precision_of
     from sailor_runtime.training.pipeline import layout
+    from sailor_runtime.training.pipeline.devices import device_of
     from sailor_runtime.training.pipeline.process_groups import World
 
     atoms, place = layout.atoms(spec), layout.places(spec)[rank]

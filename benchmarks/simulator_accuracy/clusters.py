@@ -13,11 +13,11 @@ from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.files.offer_file import OfferBook
 from sailor_cloud.catalog.prices.interruptions import InterruptionTable
 from sailor_cloud.catalog.prices.services import Services
-from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.model import plan
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Hardware, Provider
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.regions import Region, Zone
 from sailor_cloud.network import Link, Network, Place, estimates
 from sailor_cloud.network.egress import EgressTable
 from sailor_cloud.network.estimates import ZoneInfo

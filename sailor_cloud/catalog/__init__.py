@@ -4,8 +4,8 @@ from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.files.tables import Source
 from sailor_cloud.catalog.prices.interruptions import Interruptions
 from sailor_cloud.catalog.prices.services import BOOT_DISKS, Service, ServicePrice, Services
-from sailor_cloud.catalog.regions import Region
 from sailor_cloud.catalog.storage import load, load_services
+from sailor_cloud.model.regions import Region
 
 __all__ = [
     "BOOT_DISKS",

@@ -18,9 +18,9 @@ from sailor_cloud.catalog.machine_types import MachineType, by_name
 from sailor_cloud.catalog.prices.doubts import Doubts
 from sailor_cloud.catalog.prices.interruptions import InterruptionTable
 from sailor_cloud.catalog.prices.services import Services
-from sailor_cloud.catalog.regions import Region, Zone, great_circle_km
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Accelerator, Market, Offer, Provider
+from sailor_cloud.model.regions import Region, Zone, great_circle_km
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -24,9 +24,9 @@ from sailor_cloud.catalog.prices import changes
 from sailor_cloud.catalog.prices.interruptions import BANDS, Interruptions, InterruptionTable
 from sailor_cloud.catalog.prices.services import ServicePrice, Services
 from sailor_cloud.catalog.providers import tables
-from sailor_cloud.catalog.regions import Region, Zone
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Accelerator, Provider
+from sailor_cloud.model.regions import Region, Zone
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.fleet.fleet import Fleet, Link
-from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.replanning.refusals import Choice, blocked, refusals
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend import egress, usage
@@ -26,11 +25,12 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
-from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.rendering.data import bucket_of
+from sailor_cloud.provision.terraform.progress import Progress, Step
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.options import LaunchOptions
 from sailor_cloud.run.progress import Observer, ResourceNews, RunProgress
 
 

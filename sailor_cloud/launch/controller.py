@@ -17,7 +17,6 @@ from sailor_cloud.launch.fleet.command_spec import build_command_spec
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.run_spec import build_spec, plan_hash
 from sailor_cloud.launch.generation import End, Generation, Result
-from sailor_cloud.launch.options import Ending, Outcome
 from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.growth import Growth
 from sailor_cloud.launch.recovery.measured_rate import MeasuredRate
@@ -35,6 +34,7 @@ from sailor_cloud.launch.watch.price_watch import PriceWatch
 from sailor_cloud.launch.watch.spending_guard import BudgetGuard, SpendingWatch
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.options import Ending, Outcome
 from sailor_runtime.spec import CommandSpec, RunSpec
 
 _ENDING_EVENTS = {Ending.FAILED: Event.TRAINING_FAILED, Ending.INTERRUPTED: Event.INTERRUPTED}

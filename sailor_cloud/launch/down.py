@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.teardown import tear_down
 from sailor_cloud.provision.cloud_clock import by_cloud
 from sailor_cloud.provision.live_resources import Scopes
-from sailor_cloud.provision.progress import Listener
 from sailor_cloud.provision.scopes import NOWHERE, check_own, places_of
+from sailor_cloud.provision.terraform.progress import Listener
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import Receipt
 from sailor_cloud.run.state import fold
 

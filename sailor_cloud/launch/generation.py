@@ -13,12 +13,12 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import LaunchError, ProvisionError
 from sailor_cloud.launch.fleet.command_spec import GRACE_S
 from sailor_cloud.launch.fleet.fleet import Fleet, Health, Link, UnreachableError
-from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.launch.telemetry.generation_log import AgentEvent, EventRecord
 from sailor_cloud.launch.telemetry.monitor import Failure, Monitor
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.run.options import LaunchOptions
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ from sailor_cloud.launch.fleet import code
 from sailor_cloud.launch.fleet.command_spec import check_environment
 from sailor_cloud.launch.fleet.fleet import Fleet
 from sailor_cloud.launch.fleet.job_fleet import JobFleet
+from sailor_cloud.launch.fleet.job_paths import settled
 from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
-from sailor_cloud.launch.job_paths import settled
-from sailor_cloud.launch.options import LaunchOptions, Outcome
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend.lifetime import NO_END, life_s
 from sailor_cloud.launch.telemetry.generation_log import generations, plan_file, read_events, read_plan, sha256_of
@@ -43,6 +42,7 @@ from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder, new_run_id
 from sailor_cloud.run.journal import Event, Journal, damage, read
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.options import LaunchOptions, Outcome
 from sailor_cloud.run.progress import Observer
 from sailor_cloud.run.state import OVER, Phase, fold
 

@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sailor_cloud.launch.options import Ending
-from sailor_cloud.provision.progress import Interrupt
+from sailor_cloud.provision.terraform.progress import Interrupt
+from sailor_cloud.run.options import Ending
 
 _T = TypeVar("_T")
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import SailorError, of_system
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.spend import gateways, usage
 from sailor_cloud.launch.spend.bill_parts import bill_parts
@@ -23,13 +22,14 @@ from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.live_resources import Scopes
-from sailor_cloud.provision.progress import Listener
 from sailor_cloud.provision.scopes import NOWHERE
+from sailor_cloud.provision.terraform.progress import Listener
 from sailor_cloud.run import budgets, history
 from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import Comparison, Receipt
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from sailor_cloud.catalog.regions import great_circle_km
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.model.regions import great_circle_km
 from sailor_cloud.network.link import Link, ramp_rtt_s
 from sailor_cloud.network.records import Curve, InstanceNetwork, RegionPair
 

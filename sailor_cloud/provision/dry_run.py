@@ -14,11 +14,11 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.apply.apply import open_driver
 from sailor_cloud.provision.errors.causes import Cause, classify, error_of, gravest
-from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
 from sailor_cloud.provision.rendering.root import Part, stack_of, write_cli_config, write_root
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.run.folder import RunFolder
 
 

@@ -29,8 +29,6 @@ from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.guards import two_clouds_problem
 from sailor_cloud.provision.live_resources import BY_TAG
 from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Refused, Stockout, grouped, obtained
-from sailor_cloud.provision.pace import paces, side_by_side
-from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
 from sailor_cloud.provision.rendering.root import (
@@ -44,6 +42,8 @@ from sailor_cloud.provision.rendering.root import (
 from sailor_cloud.provision.scopes import journaled, scopes_of, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError
+from sailor_cloud.provision.terraform.pace import paces, side_by_side
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

@@ -24,9 +24,9 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
     of_provider,
 )
-from sailor_cloud.provision.pace import at_once
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
+from sailor_cloud.provision.terraform.pace import at_once
 from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, begun_at, resource_prefix
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.state import fold

@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from sailor_cloud.run.journal import Entry, Event
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Entry, Event, read
 
 
 class Phase(StrEnum):
@@ -147,3 +149,13 @@ def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:
         case Event.KEPT:
             return replace(known, kept=True, data=data)
     return replace(known, data=data)
+
+
+def folders_of(folder: RunFolder) -> dict[str, Path]:
+    """Return the folders of prices, links and profiles that a run was begun or last taken over with, by their names."""
+    named: dict[str, Path] = {}
+    for entry in read(folder.journal_file):
+        given = entry.data.get("folders")
+        if isinstance(given, dict):
+            named |= {name: Path(str(given[name])) for name in ("pricing", "network", "profiles") if name in given}
+    return named

@@ -11,7 +11,7 @@ from sailor_cloud import api
 from sailor_cloud.cli.terminal.bars import TeardownDisplay
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.job_file import parse_job
-from sailor_cloud.provision.progress import Progress, Step
+from sailor_cloud.provision.terraform.progress import Progress, Step
 from sailor_cloud.report.run.live import LivePanel
 from sailor_cloud.run.progress import ResourceNews, RunProgress
 

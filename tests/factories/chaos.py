@@ -14,7 +14,6 @@ from pathlib import Path
 from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import ProvisionError, TerraformError
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.replanning.replan import Policy
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
 from sailor_cloud.launch.simulation.market import Place, Trace
@@ -28,6 +27,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import Receipt
 from sailor_cloud.run.state import OVER, fold
 from sailor_cloud.workload import decoder

@@ -12,10 +12,10 @@ from typing import Any
 from factories.local_runs import LocalRun, local_run, terraform_of_kind
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
-from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
 from sailor_cloud.provision.rendering.root import environment, write_cli_config, write_root
 from sailor_cloud.provision.terraform.driver import TerraformDriver
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.testing.terraform.cloud import FakeCloud
 from sailor_cloud.testing.terraform.provider import serve
 

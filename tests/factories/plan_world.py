@@ -80,7 +80,7 @@ class Member:
     def __init__(self, spec: RunSpec, rank: int, atoms: tuple[layout.Atom, ...] | None = None) -> None:
         from sailor_runtime.training import trainer
         from sailor_runtime.training.data.samples import open_samples
-        from sailor_runtime.training.devices import device_of
+        from sailor_runtime.training.pipeline.devices import device_of
         from sailor_runtime.training.pipeline.process_groups import World
 
         trainer.check(spec)

@@ -21,12 +21,12 @@ from factories.documents import document
 from factories.runs import read_lines
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.launch.fleet import agents
-from sailor_cloud.launch.options import LaunchOptions, Outcome
 from sailor_cloud.launch.start import resume_run, run_document
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import processes
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.options import LaunchOptions, Outcome
 from sailor_cloud.run.progress import ResourceNews, RunProgress
 from sailor_cloud.workload import decoder
 

@@ -25,10 +25,10 @@ from sailor_cloud.launch.watch.announce import how_to_go_on
 from sailor_cloud.model.document import LinkUse
 from sailor_cloud.model.offer import Precision, Provider
 from sailor_cloud.provision.errors.causes import classify, error_of
-from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers import of
 from sailor_cloud.provision.terraform.binary import Kind, TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformDriver
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.report.plan.plan_text import plan_as_text
 from sailor_cloud.workload import decoder, profiles
 
@@ -115,8 +115,8 @@ def stopped_at_its_budget() -> str:
 
 
 def diverged() -> str:
+    from sailor_runtime.refusal import RefusedError
     from sailor_runtime.training.observe.divergence import LossCourse
-    from sailor_runtime.training.refusal import RefusedError
     from sailor_runtime.training.trainer import _Rank
 
     course = LossCourse(most_rise=0.5)
@@ -137,9 +137,9 @@ def diverged() -> str:
 
 
 def nodes_with_different_data() -> str:
+    from sailor_runtime.refusal import RefusedError
     from sailor_runtime.training.data.same_data import compared
     from sailor_runtime.training.data.samples import Identity
-    from sailor_runtime.training.refusal import RefusedError
 
     spec = run_spec([(6, 2, [(0, 3, 1), (3, 6, 1)])], directory=Path(), node_of_rank=["one", "two"])
     try:
@@ -150,8 +150,8 @@ def nodes_with_different_data() -> str:
 
 
 def checkpoint_of_other_data() -> str:
+    from sailor_runtime.refusal import RefusedError
     from sailor_runtime.training.checkpoint.description import check_description, description
-    from sailor_runtime.training.refusal import RefusedError
 
     spec = run_spec([(12, 1, [(0, 6, 1)])], directory=Path())
     scale = SimpleNamespace(scale=1.0, good_steps=0)

@@ -14,7 +14,6 @@ from factories.documents import NOW, PRICED, cost_line, costing, document
 from factories.storage_faults import forget, unwritable
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch import teardown
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.spend import gateways
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.teardown import close_books, tear_down
@@ -28,6 +27,7 @@ from sailor_cloud.run.budgets import LocalBook, Reservation
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import AskedPlace, Receipt, ReceiptResource
 
 END = NOW + timedelta(minutes=10)

@@ -14,11 +14,11 @@ from factories.quick_clouds import OPTIONS, cloud_plan, quick_cloud_run
 from factories.quick_runs import CLOCK, QuickRun, journal, trained
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.launch.down import take_down
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.receipt import Receipt
 from sailor_cloud.testing.mock_cloud import MockCloud
 

@@ -21,12 +21,12 @@ from sailor_cloud.catalog import Services
 from sailor_cloud.errors import DataError, MissingPriceError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet import agents
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.spend.prices import UsePrices
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.options import Ending
 
 pytestmark = pytest.mark.slow
 

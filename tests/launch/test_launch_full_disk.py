@@ -10,11 +10,11 @@ import pytest
 from factories.quick_runs import QuickRun, planned, quick_run, trained
 from factories.simulated_runs import simulated_run
 from factories.storage_faults import forget, unwritable
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.provision import processes
 from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.state import fold
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.job_paths import settled
+from sailor_cloud.launch.fleet.job_paths import settled
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.job_file import parse_job
 

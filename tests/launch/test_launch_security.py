@@ -19,7 +19,6 @@ import pytest
 from factories.quick_runs import CLOCK, QuickRun, journal, planned, quick_run, trained
 from factories.runs import assert_nothing_is_left
 from sailor_cloud.durable import write_atomically
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.launch.watch.log_reader import Selection, show_logs
 from sailor_cloud.launch.watch.status import WatchedRuns
@@ -28,6 +27,7 @@ from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.report.run.dashboard import Dashboard
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.history import past_runs
+from sailor_cloud.run.options import Ending
 
 pytestmark = pytest.mark.slow
 PLANTED = "planted-secret-8d1f0a"

@@ -15,10 +15,10 @@ from factories.quick_runs import CLOCK, QuickRun, journal, killed_run, planned, 
 from factories.runs import assert_nothing_is_left, processes_of, read_lines
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.down import take_down
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.start import resume_run
 from sailor_cloud.provision import processes
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.options import Ending
 from sailor_cloud.workload import decoder
 
 pytestmark = pytest.mark.slow

@@ -21,10 +21,10 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
 from sailor_cloud.provision.rendering.root import root_of, roots
 from sailor_cloud.provision.terraform.binary import TerraformBinary
+from sailor_cloud.provision.terraform.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger

@@ -31,8 +31,8 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.nodes import reachable_nodes, running_names
 from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, obtained
-from sailor_cloud.provision.progress import Progress, Step
 from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.provision.terraform.progress import Progress, Step
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
 from sailor_cloud.run.ledger import Ledger

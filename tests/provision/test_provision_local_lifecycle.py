@@ -34,11 +34,11 @@ from sailor_cloud.provision import processes
 from sailor_cloud.provision.access.nodes import reachable_nodes
 from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
-from sailor_cloud.provision.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.provision.providers.local.sweep import sweep_local
 from sailor_cloud.provision.provisioner import Applied, apply, obtained
 from sailor_cloud.provision.rendering.root import root_of
 from sailor_cloud.provision.terraform.binary import TerraformBinary
+from sailor_cloud.provision.terraform.progress import Interrupt, Progress, ProvisionInterrupted, Step
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, RunState, fold

@@ -11,10 +11,10 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.apply.apply import Watch, Work
 from sailor_cloud.provision.errors.rules import Backoff
-from sailor_cloud.provision.progress import Interrupt, Progress, Pulse
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import root_of
 from sailor_cloud.provision.terraform.binary import find_terraform
+from sailor_cloud.provision.terraform.progress import Interrupt, Progress, Pulse
 from sailor_cloud.run.ledger import Ledger
 
 

@@ -13,11 +13,11 @@ from factories.run_specs import run_spec
 
 torch = pytest.importorskip("torch")
 
+from sailor_runtime.refusal import RefusedError  # noqa: E402
 from sailor_runtime.spec import DataSpec, RunSpec  # noqa: E402
 from sailor_runtime.training.data import same_data, samples, sources  # noqa: E402
 from sailor_runtime.training.data.samples import TokenSamples, open_samples  # noqa: E402
 from sailor_runtime.training.data.sources import standard_library_text  # noqa: E402
-from sailor_runtime.training.refusal import RefusedError  # noqa: E402
 
 
 def _with_data(folder: Path, *, seed: int = 0, vocab_size: int = 256, **changes: object) -> RunSpec:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from factories.run_specs import run_spec
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment
-from sailor_runtime.training.refusal import RefusedError
 
 
 def _spec(folder: Path, setup: str) -> RunSpec:

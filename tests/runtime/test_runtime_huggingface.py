@@ -16,12 +16,12 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.workload import layer_costs, parameter_count, tp_problem
 from sailor_cloud.workload.models.decoders import decoder_from_config
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model import weights
 from sailor_runtime.training.model.architecture import architecture_of, range_parameters
 from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.pipeline.stage import shard_of
-from sailor_runtime.training.refusal import RefusedError
 
 SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6, "max_position_embeddings": 16}
 KEY_VALUES = {"num_key_value_heads": 3, "intermediate_size": 48}

@@ -16,10 +16,10 @@ import torch.distributed as dist
 
 from factories.run_specs import run_spec
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.optimizer.gradients import GradientSum
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.stage import StageModule
 

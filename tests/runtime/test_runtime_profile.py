@@ -23,11 +23,11 @@ from sailor_runtime.profile.operations import forward_flops
 from sailor_runtime.profile.results import Results
 from sailor_runtime.profile.task import LinkTask, ProfileTask, layer_spec
 from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
-from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.stage import StageModule
 
 MODEL = ModelSpec(**{**TINY, "blocks": 12, "tied_head": False})

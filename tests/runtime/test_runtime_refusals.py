@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from factories.run_specs import run_spec
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import trainer
 from sailor_runtime.training.checkpoint.description import check_description, description
@@ -19,7 +20,6 @@ from sailor_runtime.training.optimizer import optimizer, precision
 from sailor_runtime.training.optimizer.loss_scale import GROWTH_INTERVAL, LossScale
 from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.preflight import neighbours
-from sailor_runtime.training.refusal import RefusedError
 
 ONE = [(12, 1, [(0, 6, 1)])]
 

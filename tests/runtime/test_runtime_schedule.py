@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from factories.run_specs import SHORT_TRAINING, TINY
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec, TrainingSpec
 from sailor_runtime.training.model import attention, loss
 from sailor_runtime.training.model.architecture import architecture_of, layer_parameters
@@ -18,7 +19,6 @@ from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.optimizer.optimizer import learning_rate
-from sailor_runtime.training.refusal import RefusedError
 
 TRAINING = TrainingSpec(**{**SHORT_TRAINING, "learning_rate": 1.0, "warmup_steps": 4, "steps": 104})
 

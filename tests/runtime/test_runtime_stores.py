@@ -15,6 +15,7 @@ import torch.distributed.checkpoint as dcp
 from factories.buckets import BUCKET, google_bucket, google_environment, s3_bucket, s3_environment
 from factories.run_specs import TINY, free_port
 from sailor_runtime.object_store import Store, StoreError, local_copy
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export
 from sailor_runtime.training.checkpoint.bucket import CheckpointStore
@@ -22,7 +23,6 @@ from sailor_runtime.training.checkpoint.description import FORMAT
 from sailor_runtime.training.data.samples import TokenSamples
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.weights import first_weights
-from sailor_runtime.training.refusal import RefusedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 

@@ -18,9 +18,9 @@ from sailor_cloud.workload import decoder, layer_costs, parameter_count
 from sailor_cloud.workload.models import user_module
 from sailor_cloud.workload.models.decoders import tp_problem
 from sailor_cloud.workload.models.user_module import with_module
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.describe import described
-from sailor_runtime.training.refusal import RefusedError
 
 TESTS = Path(__file__).parents[1]
 SIZES = {"model_type": "gpt2", "vocab_size": 64, "hidden_size": 24, "max_position_embeddings": 16}

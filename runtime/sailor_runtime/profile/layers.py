@@ -14,7 +14,6 @@ from torch import Tensor
 from sailor_runtime.profile.operations import forward_flops
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import open_samples
-from sailor_runtime.training.devices import device_of
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
@@ -22,6 +21,7 @@ from sailor_runtime.training.observe.metrics import memory_peak_bytes
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.precision import precision_of, set_up
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.devices import device_of
 from sailor_runtime.training.pipeline.layout import Place
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.pipeline.spans import Doing, total_s

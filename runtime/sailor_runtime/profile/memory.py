@@ -7,12 +7,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
 from sailor_runtime.spec import ModelSpec, StageSpec, TrainingSpec
-from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.precision import precision_of
+from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.stage import StageModule
 
 # The first step makes gradients and optimizer states; from the second on all of them are there from the start.

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.profile.task import LinkTask
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
 from sailor_runtime.training import environment
-from sailor_runtime.training.refusal import RefusedError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -45,8 +45,8 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
 
     from sailor_runtime.profile import layers
     from sailor_runtime.training import trainer
-    from sailor_runtime.training.devices import device_of
     from sailor_runtime.training.pipeline import layout
+    from sailor_runtime.training.pipeline.devices import device_of
     from sailor_runtime.training.pipeline.process_groups import World
 
     for spec in specs:
@@ -76,7 +76,7 @@ def _memory(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
 
 def _link(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
     from sailor_runtime.profile import links
-    from sailor_runtime.training.devices import device_of
+    from sailor_runtime.training.pipeline.devices import device_of
 
     alone = task["link"]["end"] is None
     if alone and not runs_on_cpu(specs[0].nodes[0].accelerator):

@@ -9,11 +9,11 @@ import warnings
 from pathlib import Path
 
 from sailor_runtime.object_store import leave
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.observe.events import EventWriter
-from sailor_runtime.training.refusal import RefusedError
 
 REFUSED = 2
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.user_module import UserModule
-from sailor_runtime.training.refusal import RefusedError
 
 _DEGREES = (1, 2, 4, 8, 16)
 _SAMPLES = 2

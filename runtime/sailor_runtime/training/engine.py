@@ -13,7 +13,6 @@ from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import Ahead, Samples
-from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
@@ -27,6 +26,7 @@ from sailor_runtime.training.optimizer.pass_sharing import PassSharing
 from sailor_runtime.training.optimizer.precision import Precision
 from sailor_runtime.training.optimizer.weights import MasterWeights
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.executor import Executor
 from sailor_runtime.training.pipeline.layout import Atom, Place
 from sailor_runtime.training.pipeline.process_groups import World

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from sailor_runtime.packages import installing, library
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
-from sailor_runtime.training.refusal import RefusedError
 
 # So often a rank says that it is there while a node is set up.
 _LOOK_S = 1.0

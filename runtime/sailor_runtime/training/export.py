@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sailor_runtime.object_store import StoreError, leave
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec, model_from_dict
 from sailor_runtime.training.checkpoint.checkpoint import open_folder
 from sailor_runtime.training.checkpoint.description import FORMAT
 from sailor_runtime.training.model import weights
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
-from sailor_runtime.training.refusal import RefusedError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

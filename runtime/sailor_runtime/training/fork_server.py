@@ -19,9 +19,9 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import environment
-from sailor_runtime.training.refusal import RefusedError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)

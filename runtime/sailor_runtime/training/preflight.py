@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import PipelineSpec, RunSpec, StageSpec
-from sailor_runtime.training.devices import Device
+from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.process_groups import World
-from sailor_runtime.training.refusal import RefusedError
 
 # Large enough that the rate counts and not the round trip; a transfer of a few seconds on the slowest link worth using.
 _BYTES = 8_000_000

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
 from sailor_runtime.training import verify
 from sailor_runtime.training.calibrate import calibrate
@@ -16,7 +17,6 @@ from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.checkpoint.saving import Saver
 from sailor_runtime.training.data.same_data import agreed_identity
 from sailor_runtime.training.data.samples import Samples, open_samples
-from sailor_runtime.training.devices import Device, device_of
 from sailor_runtime.training.engine import Engine, Step
 from sailor_runtime.training.model.architecture import architecture_of
 from sailor_runtime.training.observe import trace
@@ -27,9 +27,9 @@ from sailor_runtime.training.observe.traffic import TrafficMeter
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.precision import precision_of, set_up
 from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.devices import Device, device_of
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.preflight import preflight
-from sailor_runtime.training.refusal import RefusedError
 
 # The step of a generation that is written as a trace: the first ones are slower, since memory is still being mapped.
 _TRACED = 3

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from sailor_cloud import resources
 from sailor_cloud.catalog.files.offer_file import read_offers, write_offers
-from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.durable import written
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Offer
+from sailor_cloud.model.regions import Zone
 
 _STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
 _UNFINISHED = ".unfinished-"

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.account.quotas import QuotaLimits, QuotaNeed
     from sailor_cloud.catalog.account.reservations import Reservation
     from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress
-    from sailor_cloud.catalog.regions import Zone
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.model.offer import Offer
+    from sailor_cloud.model.regions import Zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

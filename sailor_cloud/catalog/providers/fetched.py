@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import StrEnum
 
-from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Confidence, Market, Offer, ZoneConfidence, offer_id
+from sailor_cloud.model.regions import Zone
 
 # Called with what is being read, how much of it is done and, where known, how much there is.
 Progress = Callable[[str, int, int | None], None]

@@ -33,8 +33,8 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
     from sailor_cloud.cli.terminal.bars import TeardownDisplay
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.down import take_down
-    from sailor_cloud.provision.progress import ProvisionInterrupted
     from sailor_cloud.provision.scopes import scopes_named
+    from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.run.receipt_text import print_receipt
     from sailor_cloud.run.folder import RunFolder

@@ -13,9 +13,9 @@ from sailor_cloud.cli.runs.down import show_unwritten
 
 if TYPE_CHECKING:
     from sailor_cloud.clock import Clock
-    from sailor_cloud.launch.options import Outcome
     from sailor_cloud.launch.start import OnStart
     from sailor_cloud.run.folder import RunFolder
+    from sailor_cloud.run.options import Outcome
     from sailor_cloud.run.progress import Observer
 
 ABANDONED = 1

@@ -85,7 +85,7 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     from sailor_cloud.errors import SailorError
     from sailor_cloud.launch.down import take_down
     from sailor_cloud.provision.cleanup.reap import confirmed, remove_strangers, where_found
-    from sailor_cloud.provision.progress import ProvisionInterrupted
+    from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 
     echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
     if leftover.folder is None:

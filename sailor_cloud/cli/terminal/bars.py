@@ -12,8 +12,8 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID,
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from sailor_cloud.provision.progress import Progress as Moment
-from sailor_cloud.provision.progress import Step
+from sailor_cloud.provision.terraform.progress import Progress as Moment
+from sailor_cloud.provision.terraform.progress import Step
 from sailor_cloud.report.console import progress_console
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.cleanup.teardown import Destroyed
-from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.provisioner import Applied
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 
 _T = TypeVar("_T")
 

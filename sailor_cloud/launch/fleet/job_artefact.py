@@ -13,8 +13,8 @@ from sailor_cloud import workload
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.fleet import code
 from sailor_cloud.launch.fleet.command_spec import build_command_spec
+from sailor_cloud.launch.fleet.job_paths import settled
 from sailor_cloud.launch.fleet.run_spec import build_spec
-from sailor_cloud.launch.job_paths import settled
 from sailor_cloud.launch.spend.lifetime import life_s
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import providers

@@ -34,10 +34,10 @@ from sailor_cloud.provision.bookkeeping import NODE, intend_node, ledger_key, op
 from sailor_cloud.provision.cleanup import teardown
 from sailor_cloud.provision.jobs import CLUSTER_ID, ClusterJob, JobPhase, JobState, Scheduler, check_identity, groups_of
 from sailor_cloud.provision.live_resources import Scope
-from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.provision.scopes import journaled, scopes_of
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 from sailor_cloud.run.folder import RunFolder, private_dir
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger

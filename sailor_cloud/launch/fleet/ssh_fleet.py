@@ -16,17 +16,17 @@ from sailor_cloud.launch.fleet.fleet import Link
 from sailor_cloud.launch.fleet.overlay import Overlay
 from sailor_cloud.launch.fleet.software import Software, software_for
 from sailor_cloud.launch.fleet.ssh import NodeConnection
-from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes, running_names
 from sailor_cloud.provision.bookkeeping import NODE, ledger_key
 from sailor_cloud.provision.cleanup import teardown
-from sailor_cloud.provision.progress import Interrupt, Listener
 from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.options import LaunchOptions
 
 # Connecting costs this machine a key exchange, and far more time on the way; a file descriptor for each, too.
 _AT_ONCE = 128

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import UnreachableError
-from sailor_cloud.launch.options import Ending, LaunchOptions
 from sailor_cloud.launch.recovery import nodes
 from sailor_cloud.launch.recovery.nodes import ShortfallError, plan_nodes
 from sailor_cloud.launch.replanning.refusals import Choice, Refusal, refusal, refusals
@@ -25,8 +24,9 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.progress import ProvisionInterrupted
+from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.options import Ending, LaunchOptions
 from sailor_cloud.run.state import fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 

@@ -19,7 +19,7 @@ from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
+from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.journal import Event
 
 logger = logging.getLogger(__name__)

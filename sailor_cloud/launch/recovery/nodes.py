@@ -11,7 +11,6 @@ from typing import TypeVar
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import Health
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.replanning.replan import Situation
 from sailor_cloud.launch.replanning.spot import seen
 from sailor_cloud.launch.spend.lifetime import within
@@ -21,8 +20,9 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Node, Plan
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.progress import ProvisionInterrupted
+from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.state import ResourceState, fold
 from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text
 

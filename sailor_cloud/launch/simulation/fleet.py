@@ -19,9 +19,9 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.bookkeeping import NODE, intend_node, ledger_key, open_node
 from sailor_cloud.provision.cleanup.teardown import Destroyed
-from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

@@ -12,7 +12,6 @@ from pathlib import Path
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.launch.replanning.replan import Policy, Rates, Search
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
 from sailor_cloud.launch.simulation.market import Place, Trace
@@ -27,6 +26,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.options import LaunchOptions
 from sailor_cloud.run.progress import Replayed, ResourceNews, RunProgress
 
 # Looks of the controller are this far apart in simulated time, so a day takes seconds. What it sees it sees later than

@@ -8,10 +8,10 @@ from functools import cached_property, partial
 
 from sailor_cloud import catalog, network
 from sailor_cloud.catalog import Services
-from sailor_cloud.launch.job_paths import folders_of
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network import EgressPrice, Network
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.state import folders_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sailor_cloud.launch.context import RunContext
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.spend import gateways
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.options import Ending
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 

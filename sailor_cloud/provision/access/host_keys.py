@@ -10,7 +10,7 @@ from pathlib import Path
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.access.instances import Instance, published_host_key, way_in
 from sailor_cloud.provision.access.tunnel import tunnel_to
-from sailor_cloud.provision.pace import at_once
+from sailor_cloud.provision.terraform.pace import at_once
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
 

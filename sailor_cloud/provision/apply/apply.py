@@ -31,14 +31,14 @@ from sailor_cloud.provision.bookkeeping import (
 from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.pace import Pace
-from sailor_cloud.provision.progress import Interrupt, Listener, Progress, Pulse, Step
 from sailor_cloud.provision.rendering.planned_roots import forget
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Root, WantedRoot, environment
 from sailor_cloud.provision.scopes import remove_from, sweep_scopes, touched
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.terraform.pace import Pace
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener, Progress, Pulse, Step
 from sailor_cloud.provision.terraform.state_locks import without_stale_lock
 from sailor_cloud.run.folder import RunFolder, private_dir
 from sailor_cloud.run.journal import Draft, Event, Journal

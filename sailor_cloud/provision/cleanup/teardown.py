@@ -41,12 +41,12 @@ from sailor_cloud.provision.cleanup.leftovers import (
 from sailor_cloud.provision.errors.causes import Cause, classify, gravest
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource, Scopes
-from sailor_cloud.provision.pace import Pace, paces, side_by_side
-from sailor_cloud.provision.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, Root, roots, write_cli_config
 from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.terraform.pace import Pace, paces, side_by_side
+from sailor_cloud.provision.terraform.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.terraform.state_locks import lock_id
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Draft, Event, Journal, damage

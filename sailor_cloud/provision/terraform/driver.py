@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 import python_terraform
 
 from sailor_cloud.errors import TerraformError
-from sailor_cloud.provision.pace import Pace
-from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.terraform.binary import TerraformBinary
+from sailor_cloud.provision.terraform.pace import Pace
+from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 
 _POLL_S = 0.05
 

@@ -17,9 +17,9 @@ from sailor_cloud.catalog import load
 from sailor_cloud.catalog.files import snapshot
 from sailor_cloud.catalog.files.offer_file import read_offers, write_offers
 from sailor_cloud.catalog.providers.fetched import Shape, make_offer
-from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
+from sailor_cloud.model.regions import Zone
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-.+ ,\"'é", min_size=1, max_size=12).filter(str.strip)
 DAYS = st.dates(date(2020, 1, 1), date(2030, 1, 1))

@@ -10,8 +10,8 @@ from sailor_cloud import resources
 from sailor_cloud.catalog import Catalog, load
 from sailor_cloud.catalog.files import snapshot
 from sailor_cloud.catalog.prices.doubts import explained
-from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.model.offer import Confidence, Doubt, Market, Offer, Provider, ZoneConfidence
+from sailor_cloud.model.regions import Zone
 
 HEADER = (
     "provider,region,zone,instance_type,accelerator,accelerator_count,vcpus,memory_gib,market,usd_per_hour,"

@@ -12,9 +12,9 @@ from typing import Any, cast
 import asyncssh
 
 from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
-from sailor_cloud.launch.options import LaunchOptions
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.run.options import LaunchOptions
 
 NODES, BOOTING = 24, 8
 

@@ -18,11 +18,11 @@ from sailor_cloud.catalog.clusters import with_inventory
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.launch.down import take_down
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, read
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.progress import RunProgress
 
 GROUPS = {"a100": (2, "a100", 1), "v100": (1, "v100", 1), "titan": (1, "", 0)}

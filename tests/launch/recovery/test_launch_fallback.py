@@ -15,7 +15,6 @@ from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.errors import NotSoldError, ProvisionError, QuotaError, StockoutError, TerraformError
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
-from sailor_cloud.launch.options import Ending, LaunchOptions, Outcome
 from sailor_cloud.launch.recovery.growth import Growth
 from sailor_cloud.launch.replanning.replan import Option, Policy
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet, SimulatedLink
@@ -28,6 +27,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.options import Ending, LaunchOptions, Outcome
 from sailor_cloud.workload import decoder
 
 A, B = "us-central1-a", "us-central1-b"

@@ -15,7 +15,6 @@ from factories.quick_search import QuickSearch, job
 from sailor_cloud import network, workload
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.controller import Controller
-from sailor_cloud.launch.options import Ending, Outcome
 from sailor_cloud.launch.replanning.replan import Policy, Rates
 from sailor_cloud.launch.replanning.search import CatalogSearch
 from sailor_cloud.launch.simulation.market import Place, Trace
@@ -28,6 +27,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.network import Place as Device
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.options import Ending, Outcome
 
 A, B = "us-central1-a", "us-central1-b"
 PLANNED = 2e9

@@ -8,10 +8,10 @@ import pytest
 
 from factories.documents import NOW, PRICED, document
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.watch.spending_guard import BudgetGuard
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.options import Ending
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from factories.documents import NOW, PRICED, cost_line, costing, document
 from sailor_cloud.clock import Clock, FixedClock
 from sailor_cloud.launch.context import RunContext
-from sailor_cloud.launch.options import Ending, LaunchOptions
 from sailor_cloud.launch.replanning.replan import Policy
 from sailor_cloud.launch.simulation.fleet import SimulatedFleet
 from sailor_cloud.launch.simulation.market import Trace
@@ -28,6 +27,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.model.parts import traffic_part
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.options import Ending, LaunchOptions
 from sailor_cloud.workload import decoder
 
 RESERVE_S = 60.0

@@ -30,9 +30,9 @@ from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.progress import Progress
 from sailor_cloud.provision.provisioner import apply, check_supported
 from sailor_cloud.provision.scopes import scopes_of
+from sailor_cloud.provision.terraform.progress import Progress
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.testing.mock_cloud import PROJECT, MockCloud, in_environment, mock_cloud
 from sailor_cloud.units import HOURS_PER_MONTH

@@ -34,7 +34,6 @@ from sailor_cloud.provision.checks.capacity_check import bought_apart, check_cap
 from sailor_cloud.provision.cleanup.leftovers import is_of
 from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.aws.capacity import bought
 from sailor_cloud.provision.providers.aws.sweep import BLOCK as BLOCK_KIND
 from sailor_cloud.provision.providers.aws.sweep import RESERVATION
@@ -42,6 +41,7 @@ from sailor_cloud.provision.provisioner import _Apply, _Network
 from sailor_cloud.provision.rendering.planned_roots import wanted_roots
 from sailor_cloud.provision.rendering.root import Part, WantedRoot, placed_nodes, root_of
 from sailor_cloud.provision.scopes import scopes_named
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger

@@ -20,8 +20,8 @@ from sailor_cloud.provision.cleanup import reap
 from sailor_cloud.provision.cleanup.reap import Found, Leftover, find_leftovers, remove_strangers
 from sailor_cloud.provision.live_resources import LiveResource, Scopes
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.progress import ProvisionInterrupted
 from sailor_cloud.provision.scopes import scopes_named
+from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.google.compute_api import serve_compute

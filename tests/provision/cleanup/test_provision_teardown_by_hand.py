@@ -38,10 +38,10 @@ from sailor_cloud.provision.live_resources import (
     Scopes,
     of_provider,
 )
-from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, placed_nodes, root_of
 from sailor_cloud.provision.scopes import check_own, journaled, scopes_of
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
+from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder, resource_name, resource_prefix
 from sailor_cloud.run.journal import Draft, Event, Journal

@@ -27,7 +27,6 @@ from sailor_cloud.errors import CredentialsError, ProvisionError, RequestError
 from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.fleet.job_artefact import exported_job
 from sailor_cloud.launch.fleet.job_fleet import JobFleet
-from sailor_cloud.launch.options import Ending
 from sailor_cloud.launch.telemetry.generation_log import read_events
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
@@ -36,13 +35,14 @@ from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.jobs import JobPhase, check_scheduler
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
-from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml, manifests, names
 from sailor_cloud.provision.providers.kubernetes.provider import JobSets
 from sailor_cloud.provision.providers.kubernetes.scheduler import Kubernetes, jobsets
 from sailor_cloud.provision.scopes import places_of, sweep_scopes
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
+from sailor_cloud.run.options import Ending
 from sailor_cloud.run.progress import RunProgress
 
 PODS = """namespace: ml

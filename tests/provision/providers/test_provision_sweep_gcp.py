@@ -15,13 +15,13 @@ from factories.local_runs import LocalRun, expiry, local_run, terraform_of_kind
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
-from sailor_cloud.provision.progress import Interrupt
 from sailor_cloud.provision.providers.gcp.data_sweep import sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.sweep import google_client, remove_gcp, sweep_gcp
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import environment, write_cli_config, write_root
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.provision.terraform.driver import TerraformDriver
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.terraform.cloud import FakeCloud

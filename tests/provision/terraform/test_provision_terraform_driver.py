@@ -18,9 +18,9 @@ import pytest
 from factories.local_runs import terraform_of_kind, wait_until
 from sailor_cloud.errors import TerraformError
 from sailor_cloud.provision import processes
-from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
+from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 
 RUN = "driver-test"
 ROOT = """
@@ -42,7 +42,7 @@ WAIT = "touch begun; for i in $(seq 600); do test -e go && exit 0; sleep 0.1; do
 ALONE = """
 import json, sys
 from pathlib import Path
-from sailor_cloud.provision.progress import Interrupt
+from sailor_cloud.provision.terraform.progress import Interrupt
 from sailor_cloud.provision.terraform.binary import Kind, TerraformBinary
 from sailor_cloud.provision.terraform.driver import TerraformDriver
 root, command, environment = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import CheckpointSpec
 from sailor_runtime.training.checkpoint.checkpoint import Saved, Unsaved
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.checkpoint.saving import Saver
 from sailor_runtime.training.checkpoint.staging import Staging
-from sailor_runtime.training.refusal import RefusedError
 
 
 @dataclass

@@ -16,6 +16,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
 from sailor_runtime.object_store import StoreError, is_url
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.checkpoint.bucket import CheckpointStore
 from sailor_runtime.training.checkpoint.description import check_description, description
@@ -28,7 +29,6 @@ from sailor_runtime.training.optimizer.weights import Piece
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.pipeline.stage import Shard
-from sailor_runtime.training.refusal import RefusedError
 
 _T = TypeVar("_T")
 

@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer import optimizer
-from sailor_runtime.training.refusal import RefusedError
 
 # 2: parameters are called as transformers' modules call them.
 FORMAT = 2

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import CheckpointSpec
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints, Saved, Unsaved
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.engine import Engine
-from sailor_runtime.training.refusal import RefusedError
 
 # A run that can't save spends money on what it will lose.
 MOST_FAILURES = 3

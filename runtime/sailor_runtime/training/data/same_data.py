@@ -6,11 +6,11 @@ from typing import Any
 
 import torch.distributed as dist
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import Identity, Samples
 from sailor_runtime.training.pipeline.layout import Place
 from sailor_runtime.training.pipeline.process_groups import World
-from sailor_runtime.training.refusal import RefusedError
 
 
 def agreed_identity(spec: RunSpec, place: Place, samples: Samples, world: World) -> Identity:

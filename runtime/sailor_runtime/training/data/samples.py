@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.object_store import StoreError, is_url
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data import sources
 from sailor_runtime.training.data.sources import Tokens
-from sailor_runtime.training.refusal import RefusedError
 
 # Of a larger source so many tokens, evenly spread, stand for the whole when its entropy is shown.
 _COUNTED = 2**26

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sailor_runtime.object_store import Store, alone, cache, is_url, local_copy
-from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.refusal import RefusedError
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
 

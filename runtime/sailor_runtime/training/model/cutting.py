@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
-from sailor_runtime.training.refusal import RefusedError
 
 COLUMNS = ("colwise", "packed_colwise", "colwise_gather_output", "colwise_rep")
 ROWS = ("rowwise", "rowwise_split_input", "rowwise_rep")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model import attention
 from sailor_runtime.training.model.casts import lifted
@@ -23,7 +24,6 @@ from sailor_runtime.training.model.layers import Architecture, Microbatch, Stage
 from sailor_runtime.training.model.loss import loss_in_chunks, vocabulary_loss
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
-from sailor_runtime.training.refusal import RefusedError
 
 # Of each family: the names of its layers and of its last norm, for those that have no pipeline plan.
 _PARTS = {

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.casts import lifted
 from sailor_runtime.training.model.cutting import Cut, set_parameter
@@ -26,7 +27,6 @@ from sailor_runtime.training.model.dropout import Dropout, Dropping
 from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
-from sailor_runtime.training.refusal import RefusedError
 
 
 class UserModule(Architecture):

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.object_store import StoreError, cache, local_copy
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import RandomWeights, architecture_of, range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
-from sailor_runtime.training.refusal import RefusedError
 
 FirstWeights = Callable[[ParameterSpec, torch.dtype], Tensor]
 # What published checkpoints call the matrices of one expert, in the order in which modules pack them.

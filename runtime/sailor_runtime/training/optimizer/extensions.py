@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.refusal import RefusedError
 
 # Of each optimizer that needs one.
 EXTENSIONS = {"cpu-adam": "cpu_adam", "fused-adam": "fused_adam"}

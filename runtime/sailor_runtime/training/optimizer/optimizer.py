@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import TrainingSpec
 from sailor_runtime.training.optimizer import extensions
-from sailor_runtime.training.refusal import RefusedError
 
 OPTIMIZERS = ("adamw", "sgd", "cpu-adam", "fused-adam")
 ADAM_BETAS = (0.9, 0.95)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sailor_runtime.training.refusal import RefusedError
+from sailor_runtime.refusal import RefusedError
 
 # Compute capability from which NVIDIA's tensor cores know bf16 and tf32 (Ampere).
 _AMPERE = (8, 0)

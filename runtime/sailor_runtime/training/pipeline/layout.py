@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import INTERLEAVED, ONE_F_ONE_B, ModelSpec, PipelineSpec, RunSpec, StageSpec
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.pipeline.schedule import microbatches_per_round
-from sailor_runtime.training.refusal import RefusedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

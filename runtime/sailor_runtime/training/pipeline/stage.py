@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec, StageSpec
-from sailor_runtime.training.devices import Device
 from sailor_runtime.training.model.architecture import architecture_of, layer_parameters, untied_parameters
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
+from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.layout import stage_parameters
 from sailor_runtime.training.pipeline.split_backward import WeightsToCome, input_gradient
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from sailor_cloud.catalog.providers.aws.account import AwsAccount, aws_errors
 from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, Shape, make_offer
-from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.model.regions import Zone
 
 PRICE_LIST = "aws-price-list-api"
 SPOT_HISTORY = "ec2-spot-price-history"

@@ -18,8 +18,8 @@ from sailor_cloud.catalog.providers.gcp.skus import (
     machine_price,
     part_prices,
 )
-from sailor_cloud.catalog.regions import Zone
 from sailor_cloud.model.offer import Market, Offer, Provider
+from sailor_cloud.model.regions import Zone
 
 COMPUTE_ENGINE = "services/6F81-5844-456A"
 SOURCE = "cloud-billing-catalog"

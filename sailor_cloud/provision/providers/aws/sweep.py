@@ -21,7 +21,7 @@ from sailor_cloud.provision.live_resources import (
     Listing,
     LiveResource,
 )
-from sailor_cloud.provision.pace import at_once
+from sailor_cloud.provision.terraform.pace import at_once
 
 AWS = Provider("aws")
 # The kind of scope that is looked through.

@@ -20,7 +20,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
-from sailor_cloud.provision.pace import at_once
+from sailor_cloud.provision.terraform.pace import at_once
 
 GCP = Provider("gcp")
 # The kind of scope that is looked through.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import NodeSpec
 from sailor_runtime.stand_in import runs_on_cpu
-from sailor_runtime.training.refusal import RefusedError
 
 _CPU_KERNEL_RUNS = {"CPU-fast": 1, "CPU-slow": 2}
 

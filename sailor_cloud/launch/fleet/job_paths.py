@@ -7,8 +7,6 @@ from pathlib import Path
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import HUB, Job
 from sailor_cloud.provision.providers import on_this_machine
-from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import read
 from sailor_cloud.workload.models import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
@@ -47,16 +45,6 @@ def settled(job: Job, base: Path) -> Job:
             "checkpoint": job.checkpoint.model_copy(update={"to": to}),
         }
     )
-
-
-def folders_of(folder: RunFolder) -> dict[str, Path]:
-    """Return the folders of prices, links and profiles that a run was begun or last taken over with, by their names."""
-    named: dict[str, Path] = {}
-    for entry in read(folder.journal_file):
-        given = entry.data.get("folders")
-        if isinstance(given, dict):
-            named |= {name: Path(str(given[name])) for name in ("pricing", "network", "profiles") if name in given}
-    return named
 
 
 def _is_path(place: str) -> bool:

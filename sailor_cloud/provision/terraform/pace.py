@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
+from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 
 # Terraform's own default, and how few at a time a cloud that throttles is ever asked for.
 DEFAULT_AT_ONCE = 10

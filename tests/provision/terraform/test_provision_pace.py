@@ -16,9 +16,9 @@ from factories.cloud_runs import INSTANCE, STOCKOUT, THROTTLED, CloudRun, cloud_
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
-from sailor_cloud.provision.pace import Pace, paces, side_by_side
-from sailor_cloud.provision.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.provision.terraform.driver import TerraformDriver
+from sailor_cloud.provision.terraform.pace import Pace, paces, side_by_side
+from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.state import fold
 
 REFUSED = {
