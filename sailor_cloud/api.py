@@ -105,17 +105,8 @@ def plan(
                 "leave out choose, restrictions, top and engine, or add 'model'"
             )
         return purchase(job, catalog=prices, clock=clock)
-    known = _inputs(
-        job,
-        prices,
-        base=base,
-        clock=clock,
-        profiles=profiles,
-        network=network,
-        pricing=pricing,
-        machine=machine,
-        engine=engine,
-    )
+    read: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
+    known = _inputs(job, prices, clock=clock, engine=engine, **read)
     if strategy is not None:
         return next(islice(_by_strategy(job, strategy, time_limit_s, known), int(oracle), None))
     return planner.search(
@@ -342,6 +333,7 @@ def explain(
 
     begun, started_s = process_time(), (clock or SystemClock()).monotonic_s()
     given = job if isinstance(job, PlanDocument) else None
+    read: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
     if isinstance(job, PlanDocument):
         if on is not None or cluster is not None:
             raise RequestError("on and cluster belong to a job; a plan has its nodes already")
@@ -349,23 +341,14 @@ def explain(
         document, clock = job, clock or FixedClock(job.as_of)
     else:
         job, base = _job_of(job, base, on=on, cluster=cluster)
-        options: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
         clock = clock or SystemClock()
         # The plan is the first thing that it explains.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
-        document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **options)
+        read |= {"base": base}
+        document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **read)
     taken, job = document.search.seconds, document.job
-    known = _inputs(
-        job,
-        catalog.load(pricing=pricing),
-        base=base,
-        clock=clock,
-        profiles=profiles,
-        network=network,
-        pricing=pricing,
-        machine=machine or document.inputs.machine,
-        engine=document.engine,
-    )
+    read |= {"machine": machine or document.inputs.machine}
+    known = _inputs(job, catalog.load(pricing=pricing), clock=clock, engine=document.engine, **read)
     problem = problem_of(job, **known)
     if given is not None:
         document = recomputed(document, problem)

@@ -505,7 +505,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
     return (
         "def refuse(pid, number):\n    raise PermissionError(1, 'Operation not permitted')\n"
-        "os.kill, tree.end_descendants.__defaults__ = refuse, (1.0,)"
+        "os.kill, tree._PATIENCE_S = refuse, 1.0"
     )
 
 

@@ -58,21 +58,14 @@ class GcpAccount:
             raise CredentialsError(f"no Google Cloud project; {_HOW_PROJECT}")
         self.project = found
 
-    def machine_types(self) -> Iterable[tuple[str, Any]]:
-        """Return (scope, scoped list) for every zone of the project."""
+    def aggregated(self, kind: str) -> Iterable[tuple[str, Any]]:
+        """Return (scope, scoped list) of a kind, as its client's name begins, for every zone of the project."""
         from google.cloud import compute_v1
 
-        client = compute_v1.MachineTypesClient(**self._options(self._compute_endpoint))
-        request = compute_v1.AggregatedListMachineTypesRequest(project=self.project)
-        return iter(client.aggregated_list(request=request, **self._call()))
-
-    def accelerator_types(self) -> Iterable[tuple[str, Any]]:
-        """Return (scope, scoped list) for every zone of the project."""
-        from google.cloud import compute_v1
-
-        client = compute_v1.AcceleratorTypesClient(**self._options(self._compute_endpoint))
-        request = compute_v1.AggregatedListAcceleratorTypesRequest(project=self.project)
-        return iter(client.aggregated_list(request=request, **self._call()))
+        client = getattr(compute_v1, f"{kind}Client")(**self._options(self._compute_endpoint))
+        request = getattr(compute_v1, f"AggregatedList{kind}Request")(project=self.project)
+        pages: Iterator[tuple[str, Any]] = iter(client.aggregated_list(request=request, **self._call()))
+        return pages
 
     def skus(self, service: str) -> Iterable[Any]:
         """Return the SKUs of a billed service."""
@@ -95,14 +88,6 @@ class GcpAccount:
 
         client = compute_v1.ProjectsClient(**self._options(self._compute_endpoint))
         return list(client.get(project=self.project, **self._call()).quotas)
-
-    def reservations(self) -> Iterable[tuple[str, Any]]:
-        """Return (scope, scoped list) for every zone of the project."""
-        from google.cloud import compute_v1
-
-        client = compute_v1.ReservationsClient(**self._options(self._compute_endpoint))
-        request = compute_v1.AggregatedListReservationsRequest(project=self.project)
-        return iter(client.aggregated_list(request=request, **self._call()))
 
     def _find_credentials(self) -> tuple[Any, str | None]:
         try:
@@ -172,7 +157,7 @@ def read_reservations(account: GcpAccount, regions: Sequence[str], missing: list
     """Return what the project has reserved in regions: specific reservations, which alone hold machines of a type."""
     found = []
     with gcp_errors("reservations", missing):
-        for scope, listed in account.reservations():
+        for scope, listed in account.aggregated("Reservations"):
             zone = scope.removeprefix("zones/")
             region = zone.rpartition("-")[0]
             if region in regions:

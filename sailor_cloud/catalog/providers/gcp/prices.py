@@ -103,9 +103,9 @@ def _zone_types(
     machine_pages: list[tuple[str, Any]] = []
     card_pages: list[tuple[str, Any]] = []
     with gcp_errors("machine types of Compute Engine", fetched.missing), _one_list(0, progress):
-        machine_pages = list(_pages(account.machine_types(), fetched, progress, "machine types"))
+        machine_pages = list(_pages(account.aggregated("MachineTypes"), fetched, progress, "machine types"))
     with gcp_errors("accelerator types of Compute Engine", fetched.missing), _one_list(1, progress):
-        card_pages = list(_pages(account.accelerator_types(), fetched, progress, "accelerator types"))
+        card_pages = list(_pages(account.aggregated("AcceleratorTypes"), fetched, progress, "accelerator types"))
     machines: dict[str, list[Machine]] = {}
     for name, scoped in machine_pages:
         machines.setdefault(name, []).extend(_machines(scoped.machine_types))
