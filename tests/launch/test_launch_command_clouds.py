@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -21,6 +22,9 @@ from sailor_cloud.testing.mock_cloud import MockCloud
 pytest_plugins = ["sailor_cloud.testing.pytest_plugin"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("clouds"), pytest.mark.timeout(600)]
 PATIENCE_S = 300.0
+# What the environment of `up` holds for others, and no file of a run or a node may.
+SECRET = "hush-5f1c2b"
+SECRETS = {"WANDB_API_KEY": SECRET, "SAILOR_CLOUD_WEBHOOK_TOKEN": SECRET, "MLFLOW_TRACKING_PASSWORD": SECRET}
 ZONES = {Provider("gcp"): ("us-central1-a", "us-central1-b"), Provider("aws"): ("use1-az1", "use1-az2")}
 TYPE = {Provider("gcp"): "n1-standard-8", Provider("aws"): "p3.2xlarge"}
 
@@ -79,13 +83,24 @@ def write(home: Path, cloud: MockCloud, steps: int) -> Path:
     return path
 
 
+def holding_secrets(*folders: Path) -> list[Path]:
+    every = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(every) > 10
+    found = []
+    for path in every:
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            if SECRET.encode() in path.read_bytes():
+                found.append(path)
+    return found
+
+
 def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_lost(
     cloud: MockCloud, tmp_path: Path
 ) -> None:
     job, home, steps = write(tmp_path, cloud, 300), tmp_path / "home", 300
     process = subprocess.Popen(
         [str(COMMAND), "up", str(job), "--yes", "--allow-stale", "--allow-doubtful", "--ssh-from", "203.0.113.7/32"],
-        env={**os.environ, "SAILOR_CLOUD_HOME": str(home)},
+        env={**os.environ, **SECRETS, "SAILOR_CLOUD_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -109,12 +124,15 @@ def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_l
         assert len(zones) == 1, "without a model all nodes stand in one zone"
         cloud.announce_preemption(sorted(cloud.billed())[-1])
         wait_for(lambda: any(event["generation"] == 2 for event in lines("logs/events.jsonl", "step")))
+        assert not holding_secrets(home, cloud.machines)
         said, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
     assert process.returncode == 0, said
+    assert SECRET not in said
+    assert not holding_secrets(home, cloud.machines)
     assert "asking the command to end" in said
     [folder] = (home / "runs").iterdir()
     told = [event["step"] for event in lines("logs/events.jsonl", "step")]
