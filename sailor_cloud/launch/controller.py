@@ -190,7 +190,7 @@ class Controller:
                 case End.STOPPED:
                     await self._fetch_logs()
                     context.stop.check()
-                    raise LaunchError("another process told the agents to stop; see the run's journal")
+                    raise LaunchError("another process asked the agents to stop; see the run's journal")
                 case End.HANDED_OVER:
                     wanted = growth.document or links.document or rate.document
                     assert wanted is not None

@@ -288,7 +288,7 @@ class Generation:
         )
         for link, answer in zip(waiting, await asyncio.gather(*orders, return_exceptions=True), strict=True):
             if isinstance(answer, LaunchError | TimeoutError):
-                logger.info("node %s was not told to stop: %s", link.node.id, answer)
+                logger.info("node %s did not get the request to stop: %s", link.node.id, answer)
             elif isinstance(answer, BaseException):
                 raise answer
         patience_s = self.options.stop_timeout_s + (GRACE_S if self._runs_command else 0.0)

@@ -133,7 +133,7 @@ class ModelSource(_Part):
         if sum((self.preset is not None, self.config is not None, bool(inline))) != 1:
             raise ValueError("give exactly one of preset, config or inline sizes")
         if self.module is not None and (not inline or self.weights is not None or self.whole_experts is not None):
-            raise ValueError("a module needs inline sizes beside it, and takes neither weights nor whole_experts")
+            raise ValueError("a module also needs inline sizes, and takes neither weights nor whole_experts")
         if inline:
             required = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
             missing = [name for name in required if name not in inline]
@@ -423,7 +423,7 @@ class Job(_Part):
     setup: str | None = _of_command(None, "A shell command that a node runs before.", min_length=1)
     workdir: str | None = _of_command(None, "The folder that every node gets a copy of.", min_length=1)
     env: dict[str, Annotated[str | None, BeforeValidator(_text)]] = _of_command(
-        {}, "Variables of `run` and `setup`; null takes the value from whoever starts the run."
+        {}, "Variables of `run` and `setup`; null takes the value from your environment."
     )
     processes_per_node: int | None = _of_command(
         None, "Processes that `run` starts on each node; null: one per device.", gt=0
@@ -499,7 +499,7 @@ class Job(_Part):
             alone = [name for name in COMMAND_FIELDS if name in self.model_fields_set - {"run", *shipped}]
             given = [name for name in alone if getattr(self, name) != type(self).model_fields[name].default]
             if given:
-                raise ValueError(f"{', '.join(given)}: only beside a command, run: torchrun train.py")
+                raise ValueError(f"{', '.join(given)}: only with a command, such as run: torchrun train.py")
         elif self.model is not None and self.model.module is not None:
             raise ValueError("model.module is for our own runtime; a command builds its model itself")
         elif self.model is not None and self.throughput is not None:

@@ -87,7 +87,5 @@ def checked_source(ssh_from: str | None) -> str | None:
             f"--ssh-from {ssh_from!r} is no IPv4 address or network ({error}); give yours, such as 203.0.113.7/32"
         ) from error
     if network.prefixlen == 0:
-        raise RequestError(
-            f"--ssh-from {ssh_from} would let everybody in; give your own address, such as 203.0.113.7/32"
-        )
+        raise RequestError(f"--ssh-from {ssh_from} would let anyone in; give your own address, such as 203.0.113.7/32")
     return str(network)

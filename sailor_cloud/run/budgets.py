@@ -209,7 +209,7 @@ def bucket_book(state: StateBackend) -> BucketBook:
         from obstore.store import from_url
     except ImportError as error:
         raise RequestError(
-            f"budgets beside {state.bucket} need the package obstore; run pip install 'sailor-cloud[stores]'"
+            f"budgets in {state.bucket} need the package obstore; run pip install 'sailor-cloud[stores]'"
         ) from error
     plain = any(os.environ.get(name, "").startswith("http://") for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"))
     options: Any = {"client_options": {"allow_http": plain, "timeout": "20s"}, "retry_config": _RETRY}
@@ -304,7 +304,7 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
             # Without a budget of one's own there may be none at all, and no reason to stop.
             if allowances:
                 raise
-            unread = f"budgets beside {cloud.state.bucket} are not known: {error}"
+            unread = f"budgets in {cloud.state.bucket} are not known: {error}"
         else:
             # Budgets that are there but damaged stop everybody.
             theirs = parse_allowances(text, origin=f"{cloud.state.bucket}/{name}")

@@ -216,7 +216,7 @@ PRODUCERS: dict[str, Producer] = {
     "of the plan's 2 offers have doubtful prices": buying(with_a_doubtful_price, "--yes", "--allow-stale", *FROM_HERE),
     "cloud.gcp.project: is missing": buying(without_a_project, "--dry-run", *FROM_HERE),
     "--ssh-from: is missing": buying(gcp_plan, "--dry-run"),
-    "would let everybody in; give your own address": buying(local_plan, "--ssh-from", "0.0.0.0/0"),
+    "would let anyone in; give your own address": buying(local_plan, "--ssh-from", "0.0.0.0/0"),
     "is s3://bucket/run, which nodes on gcp have no rights for": buying(
         with_checkpoints_elsewhere, "--dry-run", *FROM_HERE
     ),

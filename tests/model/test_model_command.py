@@ -51,7 +51,7 @@ def test_documents_without_a_command_say_nothing_of_one() -> None:
         ),
         (
             "model: {preset: opt-350m}\ntraining: {global_batch_size: 8, sequence_length: 64}\nsetup: make",
-            ("setup: only beside a command",),
+            ("setup: only with a command",),
         ),
         (
             "model: {preset: opt-350m}\n"

@@ -101,7 +101,7 @@ def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
     assert not receipt.clean
     text = shown(receipt)
     assert "us-west-2 was asked at 2026-11-20 12:00:00 for aws_instance: no answer: no route to host" in text
-    assert "nobody could be asked: the journal is lost" in text
+    assert "not asked: the journal is lost" in text
     assert "not confirmed as gone: aws region us-west-2, unknown places" in text
     assert "gone, confirmed" not in text
 

@@ -16,5 +16,5 @@ def power_off() -> None:
     command = os.environ.get(POWER_OFF, "" if os.environ.get(ACCELERATORS) == "cpu" else _REAL)
     if not command:
         return
-    print(f"sailor_runtime: nobody needs this machine: {command}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"sailor_runtime: no controller needs this machine: {command}", file=sys.stderr, flush=True)  # noqa: T201
     subprocess.run(["sh", "-c", command], check=False)

@@ -161,7 +161,7 @@ class Rendezvous:
                 break
             except OSError as error:
                 if time.monotonic() >= until:
-                    raise RendezvousError(f"nobody answers at {self._host}:{self._port}: {error}") from error
+                    raise RendezvousError(f"no answer at {self._host}:{self._port}: {error}") from error
                 time.sleep(_RETRY_S)
         word = {
             "node": self._node,

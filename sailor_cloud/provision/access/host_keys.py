@@ -82,7 +82,7 @@ def first_contact(folder: RunFolder, instance: Instance, *, private: bool = Fals
             except (OSError, asyncssh.Error) as error:
                 if time.monotonic() > until:
                     raise ProvisionError(
-                        f"node {instance.node} at {instance.address} has told its cloud no host key and does not "
+                        f"node {instance.node} at {instance.address} has published no host key and does not "
                         f"answer on port {way.port}: {error}"
                     ) from error
                 await asyncio.sleep(_RETRY_S)

@@ -80,7 +80,7 @@ def error_of(fault: Fault) -> ProvisionError:
         case Cause.CREDENTIALS:
             return CredentialsError(f"{where}{fault.provider} refused the request; {guide.login}: {fault.text}")
         case Cause.POLICY:
-            way_out = guide.allowed_by.get(fault.policy, "ask whoever administers the organization for an exception")
+            way_out = guide.allowed_by.get(fault.policy, "ask an administrator of the organization for an exception")
             return ProvisionError(
                 f"{where}a policy of your organization, {fault.policy}, forbids this; {way_out}: {fault.text}"
             )

@@ -57,7 +57,7 @@ def _asked(receipt: Receipt) -> Iterator[Text]:
         kinds_of.setdefault((asked.place, asked.asked_at, asked.problem), {})[asked.kind] = None
     for (place, at, problem), kinds in kinds_of.items():
         if at is None:
-            yield Text(printable(f"nobody could be asked: {problem}"), style="yellow")
+            yield Text(printable(f"not asked: {problem}"), style="yellow")
             continue
         told = f"no answer: {problem}" if problem else "answered"
         color = "yellow" if problem else ""

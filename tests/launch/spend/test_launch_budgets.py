@@ -65,10 +65,10 @@ def test_a_bucket_that_cannot_be_read_is_told_and_stops_only_who_has_budgets(
     cloud = planned.job.cloud.model_copy(update={"state": state})
     shared = replace(planned, job=planned.job.model_copy(update={"cloud": cloud}))
     (note,) = reserve(shared, "run-1", NOW).notes
-    assert "budgets beside s3://team are not known" in note
+    assert "budgets in s3://team are not known" in note
     with monkeypatch.context() as unknown:
         unknown.setattr(budgets, "most_usd", lambda document: None)
-        assert "budgets beside s3://team are not known" in reserve(shared, "run-1", NOW).notes[0]
+        assert "budgets in s3://team are not known" in reserve(shared, "run-1", NOW).notes[0]
     (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 1000}')
     with pytest.raises(DataError, match="can't be read"):
         reserve(shared, "run-1", NOW)

@@ -238,7 +238,7 @@ def test_each_cause_becomes_its_own_error() -> None:
         (SHIELDED, "compute.requireShieldedVm", "ask for an exception for the project: nodes run without Secure Boot"),
         (IMAGES, "compute.trustedImageProjects", "an image of an allowed project"),
         (LOCATION, "gcp.resourceLocations", "name regions that it allows"),
-        (POLICY.replace("vmExternalIpAccess", "new"), "compute.new", "ask whoever administers the organization"),
+        (POLICY.replace("vmExternalIpAccess", "new"), "compute.new", "ask an administrator of the organization"),
     ],
 )
 def test_a_policy_of_the_organization_is_named_with_the_way_out(text: str, policy: str, way_out: str) -> None:

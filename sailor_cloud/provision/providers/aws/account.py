@@ -53,7 +53,7 @@ def credentials_end() -> CredentialsEnd | None:
         return None
     told = os.environ.get("AWS_CREDENTIAL_EXPIRATION", "") if of_environment else ""
     where = "of the environment" if of_environment else "in the credentials file"
-    renew = "name a profile of SSO or of a role with AWS_PROFILE, whose credentials are renewed by themselves"
+    renew = "name a profile of SSO or of a role with AWS_PROFILE, whose credentials renew automatically"
     return CredentialsEnd(what=f"the AWS session credentials {where}", at=_time(told), renew=renew)
 
 
