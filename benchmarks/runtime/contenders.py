@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from model import groups, layers, loss_of
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training import environment, verify
+from sailor_runtime.training import verify
 from sailor_runtime.training.data.samples import SyntheticSamples
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON
@@ -31,7 +31,7 @@ class Runtime:
     """sailor_runtime."""
 
     def __init__(self, spec: RunSpec, rank: int, world: World) -> None:
-        device = device_of(environment.node_of(spec, rank), 0)
+        device = device_of(spec.node_of(rank), 0)
         self._samples = SyntheticSamples(spec.model.vocab_size, spec.training.sequence_length, spec.training.seed)
         place, precision = layout.places(spec)[rank], precision_of(spec.training.precision)
         self._engine = Engine(spec, place, world, layout.atoms(spec), self._samples, device, precision)
@@ -58,7 +58,7 @@ class PlainLoop:
 
     def __init__(self, spec: RunSpec, rank: int, world: World) -> None:
         self._spec = spec
-        self._device = device_of(environment.node_of(spec, rank), 0).torch_device
+        self._device = device_of(spec.node_of(rank), 0).torch_device
         self._module = nn.Sequential(*layers(spec.model)).to(self._device)
         self._optimizer = _optimizer(spec, list(self._module.parameters()))
         self._batches = _batches(spec, 0, self._device)
@@ -86,7 +86,7 @@ class TorchDDP:
 
     def __init__(self, spec: RunSpec, rank: int, world: World) -> None:
         self._spec = spec
-        device = device_of(environment.node_of(spec, rank), 0).torch_device
+        device = device_of(spec.node_of(rank), 0).torch_device
         ids = None if device.type == "cpu" else [device]
         whole = nn.Sequential(*layers(spec.model)).to(device)
         self._module = nn.parallel.DistributedDataParallel(whole, device_ids=ids)

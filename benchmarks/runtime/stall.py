@@ -29,7 +29,7 @@ def main() -> None:
     from sailor_runtime.training.pipeline.process_groups import World
 
     atoms, place = layout.atoms(spec), layout.places(spec)[rank]
-    device = device_of(environment.node_of(spec, rank), 0)
+    device = device_of(spec.node_of(rank), 0)
     world = World(spec, rank, atoms, backend="nccl" if torch.cuda.is_available() else "gloo")
     precision = precision_of(spec.training.precision)
     engine = Engine(spec, place, world, atoms, open_samples(spec), device, precision)

@@ -115,9 +115,7 @@ def test_an_import_counts_its_files(tmp_path: Path) -> None:
 def test_google_s_lists_are_counted_since_none_says_how_long_it_is() -> None:
     kinds = SimpleNamespace(warning=SimpleNamespace(code=""), machine_types=[], accelerator_types=[])
     pages = [("zones/us-central1-a", kinds), ("zones/us-central1-b", kinds)]
-    account = SimpleNamespace(
-        machine_types=lambda: iter(pages), accelerator_types=lambda: iter(pages), skus=lambda service: iter(())
-    )
+    account = SimpleNamespace(aggregated=lambda kind: iter(pages), skus=lambda service: iter(()))
     told: list[tuple[str, int, int | None]] = []
     now = datetime(2026, 11, 21, tzinfo=UTC)
     request = PriceRequest(regions=frozenset(), known=frozenset(), shapes={}, cloud=Cloud(), now=now)

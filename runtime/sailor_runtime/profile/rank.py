@@ -52,7 +52,7 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
     for spec in specs:
         trainer.check(spec)
     # Fails here, with the reason, where the device is not there.
-    device = device_of(environment.node_of(specs[0], rank), rank).torch_device
+    device = device_of(specs[0].node_of(rank), rank).torch_device
     backend = "gloo" if device.type == "cpu" else "nccl"
     world = World(specs[0], rank, layout.atoms(specs[0]), backend=backend)
     for spec in specs:

@@ -84,9 +84,7 @@ def test_the_key_of_the_first_contact_is_pinned(run: LocalRun, monkeypatch: pyte
 
 
 def test_a_node_that_never_answers_is_an_error_that_names_it(run: LocalRun) -> None:
-    with pytest.raises(
-        ProvisionError, match=r"node n0 at 127\.0\.0\.1 has published no host key and does not answer"
-    ):
+    with pytest.raises(ProvisionError, match=r"node n0 at 127\.0\.0\.1 has published no host key and does not answer"):
         first_contact(run.folder, instance(), limit_s=0.0)
 
 
