@@ -88,7 +88,7 @@ class Member:
         self.place = layout.places(spec)[rank]
         self.atoms = layout.atoms(spec) if atoms is None else atoms
         stage = spec.pipelines[self.place.pipeline].stages[self.place.stage]
-        self.device = device_of(environment.node_of(spec, rank), stage.devices[self.place.tp_index])
+        self.device = device_of(spec.node_of(rank), stage.devices[self.place.tp_index])
         self.samples = open_samples(spec)
         self.world = World(spec, rank, self.atoms, backend="gloo")
 
@@ -339,7 +339,7 @@ def traffic(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     dist.barrier(group=member.world.everyone)
     after = meter.look(now=True) or {}
     everyone: list[Any] = [None] * spec.world_size
-    own = environment.node_of(spec, rank).id
+    own = spec.node_of(rank).id
     sent = [(own, node, nbytes - before.get(node, 0)) for node, nbytes in after.items()]
     dist.all_gather_object(everyone, sent, group=member.world.everyone)
     member.world.close()
