@@ -6,6 +6,7 @@ in flight. Every inequality is one that the replay keeps; docs/planner.md has th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -80,7 +81,7 @@ class _Sized(NamedTuple):
 
 
 def kinds_of(placement: Placement, count: Count, units: Mapping[str, int]) -> list[Kind]:
-    """Return the kinds of stages of a placement's pipelines; `units`: the price of a device of each accelerator."""
+    """Return the kinds of stages of a placement's pipelines on accelerators with a price: `units` of a device."""
     space = placement.space
     types: dict[tuple[str, str, str], int] = {}
     for index, pool in enumerate(space.pools):
@@ -89,7 +90,7 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int]) -> li
     found: dict[tuple[str, int], list[int]] = {}
     for (name, *_), index in types.items():
         for tp in space.tp_degrees[index]:
-            if index in here:
+            if index in here and name in units:
                 found.setdefault((name, tp), []).append(index)
     rings = Rings(space, tuple(types.values()), count)
     return [
@@ -114,6 +115,7 @@ class Rings:
     space: Space
     pools: tuple[int, ...]
     count: Count
+    _known: dict[int, float] = field(default_factory=dict)
 
     def s_per_byte(self, here: Sequence[int], tp: int, cross: bool | None) -> float:
         """Return those with a member on `tp` devices of one of some pools; `cross`: whether they leave its zone."""
@@ -127,7 +129,7 @@ class Rings:
     def _in_zone(self, pool: int, tp: int) -> float:
         """Return those of rings in one zone."""
         here, members = self.space.pools[pool], self.count.least
-        found = self._over_nodes(pool, tp, members)
+        found = max(self._over_nodes(pool, tp, members), self._of_any(members))
         if tp + members - 1 <= here.devices:
             found = min(found, self._in_node(pool, tp, members))
         return found
@@ -136,19 +138,50 @@ class Rings:
         """Return those of rings over several zones, each of which sums first and then meets the others.
 
         In the member's zone all members stand on its node and share its card, or nodes of the zone sum over a link.
+        The slowest link of any zone decides how long sums inside zones take.
         """
         space, here = self.space, self.space.pools[pool]
         near = [other for other in self.pools if space.pools[other].offer.zone == here.offer.zone]
         zones = len({space.pools[other].offer.zone for other in self.pools})
         most = min(here.devices // tp, self.count.most - 1)
-        found = [
-            self._in_node(pool, tp, members) + self._across([pool], tp, members) / members
-            for members in range(1, most + 1)
-        ]
+        found = []
+        for members in range(1, most + 1):
+            others = self._of_any(-(-(self.count.least - members) // (zones - 1)))
+            found.append(max(self._in_node(pool, tp, members), others) + self._across([pool], tp, members) / members)
         if self.count.most > 2:
             least = max(2, -(-self.count.least // zones))
-            found.append(self._over_nodes(pool, tp, least) + 2.0 / self.count.most * self._across(near, tp, 1))
+            inside = max(self._over_nodes(pool, tp, least), self._of_any(least))
+            found.append(inside + 2.0 / self.count.most * self._across(near, tp, 1))
         return min(found)
+
+    def _of_any(self, members: int) -> float:
+        """Return those inside any one zone with so many members; infinite where all zones have fewer devices.
+
+        The accelerators with the fastest cards may be too few, and the slowest link of a ring decides.
+        """
+        if members not in self._known:
+            zones: dict[str, dict[str, list[int]]] = {}
+            for pool in self.pools:
+                there = self.space.pools[pool]
+                zones.setdefault(there.offer.zone, {}).setdefault(there.accelerator.name, []).append(pool)
+            self._known[members] = min(self._of_zone(zone, pools, members) for zone, pools in zones.items())
+        return self._known[members]
+
+    def _of_zone(self, zone: str, pools: Mapping[str, Sequence[int]], members: int) -> float:
+        """Return those of so many members in a zone; `pools` by accelerator."""
+        space, left = self.space, members
+        if members <= max(space.pools[pool].devices for those in pools.values() for pool in those):
+            return 0.0
+        each = sorted(
+            (min(self._over_nodes(pool, space.pools[pool].devices, members) for pool in those), name)
+            for name, those in pools.items()
+        )
+        for seconds, name in each:
+            rows = space.candidates.rows
+            left -= sum(row.devices for row in rows if (row.zone, row.accelerator) == (zone, name))
+            if left <= 0:
+                return seconds
+        return math.inf
 
     def _in_node(self, pool: int, tp: int, members: int) -> float:
         """Return those of so many members on one node."""
@@ -161,9 +194,10 @@ class Rings:
         """Return those of at least so many members on several nodes of one zone."""
         here, space = self.space.pools[pool], self.space
         least = min(
-            self._of(space.link(pool, other, same_node=False, pairs=pairs), members)
+            self._of(space.link(src, dst, same_node=False, pairs=pairs), members)
             for other in self.pools
             if space.pools[other].offer.zone == here.offer.zone
+            for src, dst in ((pool, other), (other, pool))
             for pairs in range(1, min(here.devices, space.pools[other].devices, tp * self.count.most) + 1)
         )
         return 2.0 * (members - 1) / members * least

@@ -7,8 +7,10 @@ pipelines by their samples and the price of their devices. Column generation add
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -29,17 +31,21 @@ _RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
 # The share of the batch that pipelines are worth beside their units, at first.
 _FIRST = 0.2
 _ROUNDED = 1e-9
-# How far prices may be off the speeds, relatively, and the most that the slowest device costs: work grows with prices.
+# How far prices may be off what devices are worth, relatively, and the most that the cheapest device costs: work grows
+# with prices.
 _PRICED, _FINEST = 0.03, 5
+# The largest microbatch size and the devices of the pipelines that tell what a device is worth, and by what factor a
+# time is longer for which they are asked again.
+_PRICED_SIZE, _PRICED_DEVICES, _PRICED_AGAIN = 32, (1, 2, 4), 1.02
 
 
 @dataclass(slots=True)
 class Branch:
     """Plans of a placement with a ZeRO stage and so many pipelines.
 
-    `units`: the price of a device of each accelerator, a whole number. `columns`: units and samples of pipelines met so
-    far, and the least time in which they were met. No plan takes `refuted_s`; that none takes `open_s` could not be
-    shown when none took `open_from_s`.
+    `units`: the price of a device of each accelerator, a whole number, for times from `priced_s` on. `columns`: units
+    and samples of pipelines met so far, and the least time in which they were met. No plan takes `refuted_s`; that none
+    takes `open_s` could not be shown when none took `open_from_s`.
     """
 
     placement: Placement
@@ -50,6 +56,7 @@ class Branch:
     open_s: float = math.inf
     open_from_s: float = 0.0
     columns: dict[tuple[int, int], float] = field(default_factory=dict)
+    priced_s: float = 0.0
     _boxes: list[Box] = field(default_factory=list)
 
     @property
@@ -81,6 +88,11 @@ class Branch:
 
     def refutes(self, seconds: float) -> bool:
         """Return whether no plan of the branch that takes more than `refuted_s` takes so little; False if not known."""
+        if seconds > self.priced_s * _PRICED_AGAIN and len(self.units) > 1:
+            self.priced_s = seconds
+            units = worth_within(self.placement, self.count, seconds) or self.units
+            if units != self.units:
+                self.units, self._boxes, self.columns = units, [], {}
         if not self._boxes:
             kinds = kinds_of(self.placement, self.count, self.units)
             self._boxes = list(boxes(Sizes(self.space, self.count, kinds), self.space.batch))
@@ -250,10 +262,44 @@ def prices(space: Space) -> dict[str, int]:
 
     Any prices give a bound, but cheap devices stand for more than there are of them.
     """
-    speeds = {name: float(1.0 / seconds.sum()) for name, seconds in device_seconds(space).items()}
-    slowest = min((speed for speed in speeds.values() if speed > 0.0), default=1.0)
+    return _whole({name: float(1.0 / seconds.sum()) for name, seconds in device_seconds(space).items()})
+
+
+def worth_within(placement: Placement, count: Count, seconds: float) -> dict[str, int] | None:
+    """Return prices nearly as the samples that pipelines of one accelerator alone do within a time, by device.
+
+    None where some accelerator does none: then its price says nothing.
+    """
+    found = {}
+    for name in sorted({pool.accelerator.name for pool in placement.space.pools}):
+        kinds = kinds_of(placement, count, {name: 1})
+        found[name] = most_per_device(Sizes(placement.space, count, kinds), seconds) if kinds else 0.0
+    return _whole(found) if min(found.values()) > 0.0 else None
+
+
+def most_per_device(sizes: Sizes, seconds: float) -> float:
+    """Return the most samples per device that pipelines on a few devices do within a time."""
+    best = 0.0
+    for size in range(1, _PRICED_SIZE + 1):
+        box = Box(sizes, size, size)
+        for devices in _PRICED_DEVICES:
+            # Devices that are always at work do no more.
+            most = math.floor(seconds / box.unit_s() * devices / size)
+            if most * size > best * devices:
+                late = partial(_too_late, box, size, seconds, devices)
+                best = max(best, bisect_left(range(1, most + 1), 1, key=late) * size / devices)
+    return best
+
+
+def _too_late(box: Box, size: int, seconds: float, devices: int, microbatches: int) -> bool:
+    return box.least_units(microbatches * size, seconds, devices) > devices
+
+
+def _whole(worth: Mapping[str, float]) -> dict[str, int]:
+    """Return whole numbers nearly in proportion, at least 1."""
+    slowest = min((each for each in worth.values() if each > 0.0), default=1.0)
     for factor in range(1, _FINEST + 1):
-        exact = {name: factor * speed / slowest for name, speed in speeds.items()}
+        exact = {name: factor * each / slowest for name, each in worth.items()}
         found = {name: max(1, round(price)) for name, price in exact.items()}
         if all(abs(found[name] - price) <= _PRICED * price for name, price in exact.items() if price > 0.0):
             break

@@ -14,9 +14,7 @@ from sailor_cloud.planner.bound.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.similar_zones import elsewhere
 from sailor_cloud.planner.improvement import Evaluator
-from sailor_cloud.planner.seeds.blocks import Blocks
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
-from sailor_cloud.planner.seeds.homogeneous import homogeneous_at
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.seeds.part import Part
 from sailor_cloud.planner.space.answer import Answer
@@ -30,13 +28,9 @@ _RATED, _JUDGED = 0.6, 0.8
 # Sets of blocks of each part that are judged at once, at first and at most; some are
 # wasted, if one makes the next unnecessary; the first ones do so most.
 _JUDGED_AT_ONCE = 4, 16
-# Microbatch sizes and numbers of pipelines for which blocks are rated as if layers were even.
-_EVEN_KEYS = 16
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and so
 # many, are evaluated. Those of groups are in any case.
 _HOPEFUL, _MOST_HOPEFUL = 1.35, 160
-# So many homogeneous plans are evaluated.
-_MOST_HOMOGENEOUS = 16
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -49,7 +43,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     best = sorted({draft.order(): draft for draft in search.drafts}.items())[:keep]
     return Answer(
         drafts=tuple(draft for _, draft in best),
-        others=(*search.drafts, *search.expected.values(), *search.homogeneous()),
+        others=(*search.drafts, *search.expected.values()),
         bound=search.bound,
     )
 
@@ -75,8 +69,6 @@ class _Search:
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
         self._judge()
-        if self.effort.bounded and not self.space.even_layers:
-            self._judge_evenly()
         self._group()
         self._evaluate()
         if any(part is not self.space for part in spaces):
@@ -87,18 +79,6 @@ class _Search:
                 self.expected.setdefault(draft.order(), draft)
         if self._limited:
             self.bound = self._goal_bound()
-
-    def homogeneous(self) -> list[Draft]:
-        """Return the best homogeneous plans that may be as good as the best one."""
-        assessor, goal = Assessor(self.space, self.target), self.target.goal
-        rated = [
-            (significant(draft.figures[goal] * assessor.excess(draft)), draft.order(), draft)
-            for draft in homogeneous_at(self.space, self.target)
-        ]
-        hopeful = [
-            draft for value, _, draft in sorted(rated, key=lambda each: each[:2]) if value <= self.best * _HOPEFUL
-        ]
-        return hopeful[:_MOST_HOMOGENEOUS]
 
     @property
     def _limited(self) -> bool:
@@ -122,30 +102,8 @@ class _Search:
         """Judge the most promising blocks of all parts."""
         for part in self.parts:
             part.blocks.known = self.best
-        self._judge_blocks([part.blocks for part in self.parts], *_JUDGED_AT_ONCE)
-        for part in self.parts:
-            self._enter(part, part.blocks.nearly_kept)
-        self.effort.tell(_JUDGED)
-
-    def _judge_evenly(self) -> None:
-        """Judge blocks that promise most where layers are even: rated as if they were, longer pipelines come first.
-
-        They have the microbatch sizes and numbers of pipelines of the best ones that were judged.
-        """
-        effort = self.effort.lighter().quiet()
-        for part in self.parts:
-            known, reaches = part.blocks.known, part.blocks.reached
-            blocks = Blocks(part.space.restricted(even_layers=True), self.target, effort, known=known, reaches=reaches)
-            best = sorted(part.blocks.drafts, key=Draft.order)
-            keys = dict.fromkeys((draft.pipelines[0].microbatch_size, len(draft.pipelines)) for draft in best)
-            for key in list(keys)[:_EVEN_KEYS]:
-                blocks.keep(key, blocks.rate(key))
-            if blocks.found:
-                self._judge_blocks([blocks], _JUDGED_AT_ONCE[1], _JUDGED_AT_ONCE[1])
-            self._enter(part, blocks.nearly_kept)
-
-    def _judge_blocks(self, searches: Sequence[Blocks], at_once: int, most: int) -> None:
-        """Judge the most promising blocks of some searches, so many of each at once at first and at most."""
+        searches = [part.blocks for part in self.parts]
+        at_once, most = _JUDGED_AT_ONCE
         while any(wanted := [search.wanted(at_once) for search in searches]):
             at_once = min(most, 2 * at_once)
             for search, guesses in zip(searches, wanted, strict=True):
@@ -153,6 +111,9 @@ class _Search:
             best = min(search.known for search in searches)
             for search in searches:
                 search.known = best
+        for part in self.parts:
+            self._enter(part, part.blocks.nearly_kept)
+        self.effort.tell(_JUDGED)
 
     def _group(self) -> None:
         """Estimate plans of a group of equal pipelines for each accelerator."""

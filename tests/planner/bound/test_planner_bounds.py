@@ -11,9 +11,9 @@ from factories.planning import example, make_space
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
-from sailor_cloud.planner.bound.pipelines import Box, Sizes, kinds_of
+from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, placements
-from sailor_cloud.planner.bound.proof import branches, proven_s
+from sailor_cloud.planner.bound.proof import branches, most_per_device, proven_s, worth_within
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
@@ -307,6 +307,36 @@ def test_a_branch_is_halved_where_it_can_t_be_raised():
     # The ring of 25 members has smaller messages than that of 17.
     assert not low.refutes(open_s)
     assert high.refutes(open_s)
+
+
+def test_a_ring_with_more_members_than_fast_cards_waits_for_a_slower_card():
+    space = make_space(example("gcp-a100-v100.yaml"))
+    types = {
+        (pool.offer.zone, pool.offer.instance_type, pool.accelerator.name): n for n, pool in enumerate(space.pools)
+    }
+    rings = {count: Rings(space, tuple(types.values()), Count(count, count)) for count in (16, 17, 48)}
+    here = [n for n in types.values() if space.pools[n].accelerator.name == "A100-40"]
+    slower = [n for n in types.values() if space.pools[n].accelerator.name == "V100-16"]
+    # Two zones with eight A100 each: of 17 members nine or more are in one zone.
+    few, more, many = (rings[count].s_per_byte(here, 1, True) for count in (16, 17, 48))
+    assert few < 0.8 * more
+    assert more < 1.2 * many
+    assert many > 0.9 * rings[48].s_per_byte(slower, 1, True)
+
+
+def test_prices_follow_what_pipelines_of_one_accelerator_do_in_time():
+    space = make_space(example("gcp-a100-v100.yaml")).at(1)
+    crossing = next(each for each in placements(space) if each.rings_cross)
+    count = Count(48, 48)
+    for seconds in (1.1, 1.5):
+        done = {
+            name: most_per_device(Sizes(space, count, kinds_of(crossing, count, {name: 1})), seconds)
+            for name in ("A100-40", "V100-16")
+        }
+        found = worth_within(crossing, count, seconds)
+        assert found["A100-40"] / found["V100-16"] == pytest.approx(done["A100-40"] / done["V100-16"], rel=0.04)
+    # Too short for any pipeline of V100.
+    assert worth_within(crossing, count, 0.1) is None
 
 
 def test_layers_are_no_slower_per_sample_in_larger_microbatches():

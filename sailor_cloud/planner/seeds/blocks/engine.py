@@ -68,17 +68,12 @@ class Judged:
 
 @dataclass
 class Blocks:
-    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before.
-
-    `reaches`: the share of a guess that plans are expected to reach; `reached`: the least one that a plan did reach.
-    """
+    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before."""
 
     space: Space
     target: Target
     effort: Effort = NORMAL
     known: float = np.inf
-    reaches: float = 1.0
-    reached: float = 1.0
     judged: int = 0
     found: dict[Key, Rated] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
@@ -114,7 +109,7 @@ class Blocks:
         """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
         if self._left is None:
             self._left = deque(self._leaders_first(self.guesses()))
-        worst = self.known * _SLACK / self.reaches
+        worst = self.known * _SLACK
         while self._left and self._left[0].value >= worst:
             self._left.popleft()
         left = self.effort.judged - self.judged
@@ -133,12 +128,11 @@ class Blocks:
         """Enter what the next guesses became, in their order."""
         assert self._left is not None, "they were wanted"
         for judged in found:
-            guess = self._left.popleft()
+            self._left.popleft()
             self.judged += judged.plans
             self.drafts += judged.drafts
             kept = [draft.figures[self.target.goal] for draft in judged.drafts if self.assessor.keeps(draft)]
             self.known = min([self.known, *kept])
-            self.reached = min([self.reached, *(value / guess.value for value in kept if guess.value > 0.0)])
 
     def rough(self) -> list[Key]:
         """Return what is rated in any case."""
