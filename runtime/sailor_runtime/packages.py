@@ -15,10 +15,10 @@ def library(home: Path) -> Path:
 
 
 def installing(home: Path) -> dict[str, str]:
-    """Return variables with which packages are installed for this node alone, whoever owns Python.
+    """Return variables with which pip installs packages for this node alone.
 
-    They go into a virtual environment that sees all that this interpreter has. There pip installs another version
-    beside the one it finds, and elsewhere it would replace that: on this machine or a shared disk the owner's own.
+    They go into a virtual environment that sees all packages of this interpreter. There pip adds another version
+    without removing the one it finds. Elsewhere it would replace packages of the machine's owner.
     """
     packages, own = home / "packages", Path(sys.executable).parent
     if not (packages / "bin" / "pip").exists():

@@ -77,7 +77,7 @@ def run_document(
     """Carry out a feasible plan and return how it ended. Raises RequestError before anything is bought.
 
     Without `search` lost nodes are replaced, but the plan is never changed. `base` is the folder that relative paths
-    of the job start from; it is kept for whoever takes the run over.
+    of the job start from; the run keeps it for a controller that takes over.
     """
     if document.plan is None:
         raise RequestError("the plan is infeasible; there is nothing to run")
@@ -128,7 +128,7 @@ def run_document(
 
 
 def _budget(document: PlanDocument, month: str) -> dict[str, Any]:
-    """Return where a run's reservation is, for whoever releases it without the plan."""
+    """Return where a run's reservation is, so that it can be released without the plan."""
     state = document.job.cloud.state
     return {"budget_month": month, "budget_state": None if state is None else state.model_dump(mode="json")}
 

@@ -89,8 +89,9 @@ def apply(
 ) -> Outcome:
     """Create the plan's nodes and count them; repeated, it creates what is missing and deletes what is too much.
 
-    Every node ends itself at `expires_at`. Each intent is in the journal before Terraform is asked, and each node in
-    the ledger once it exists. `ssh_from`: the caller's address in CIDR form; None takes that of the run's last apply.
+    Every node shuts itself down at `expires_at`. Each intent is in the journal before Terraform is asked, and each node
+    in the ledger once it exists. `ssh_from`: the caller's address in CIDR form; None takes that of the run's last
+    apply.
 
     Where a cloud refuses some nodes, what was created of their groups is deleted again, everything else stays. Raises
     RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError when fewer nodes came than

@@ -63,7 +63,7 @@ class SchedulerProvider(MachineProvider):
         raise NotImplementedError
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        """End jobs and wait until nothing of them is left; return what went wrong, a sentence each."""
+        """End jobs and wait until they are gone; return what went wrong, a sentence each."""
         if folder is not None:
             try:
                 check_identity(self.scheduler, folder)

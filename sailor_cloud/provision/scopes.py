@@ -213,7 +213,7 @@ def _allowed(plan: PlanDocument) -> Scopes:
 def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:
     """Look by tag for what one run, or any run, has in some scopes; errors become problems.
 
-    `beside` are the kinds to look for that are no part of compute, all unless given: whoever has no rights for those
+    `beside` are the kinds to look for that are no part of compute, all by default: a user who has no rights for those
     that a run can't have is not bothered with them.
     """
     looks: list[Look] = []

@@ -110,7 +110,7 @@ class RunFolder:
 
     @classmethod
     def _looked_at(cls, run_id: str, root: Path | None) -> RunFolder:
-        """Return a run. Raises RequestError where what stands for a file of it would stop whoever reads it."""
+        """Return a run. Raises RequestError if its folder holds a FIFO, socket or device, which would block readers."""
         path = runs_root(root) / run_id
         for place, folders, files in os.walk(path):
             folders[:] = [name for name in folders if name not in _FOREIGN]

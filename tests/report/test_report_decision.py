@@ -73,7 +73,7 @@ def test_every_form_begins_with_the_decision() -> None:
         "html": plan_as_html(plan, timeline=()),
     }
     for form in forms.values():
-        later = form.index("every node ends itself")
+        later = form.index("every node shuts itself down")
         for told in (
             "cheapest and balanced",
             "97.4 %",

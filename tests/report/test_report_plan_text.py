@@ -40,7 +40,7 @@ def test_the_summary_sets_the_totals_beside_their_limits() -> None:
     assert "10.0 s from first start to last teardown" in shown
     assert "deadline 10 min" in shown
     assert "0.0030 USD (9 of 10 within 0.0025 to 0.0039), worst case 0.0100 USD; budget 1.000 USD" in shown
-    assert "every node ends itself 10 min after its start" in shown
+    assert "every node shuts itself down 10 min after its start" in shown
 
 
 def test_example_prices_are_called_examples() -> None:

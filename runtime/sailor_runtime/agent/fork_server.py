@@ -69,7 +69,7 @@ class ForkServer:
             self._socket.sendall(line)
             self._socket.setblocking(False)
         except OSError:
-            # It is dying; whoever polls the rank finds out.
+            # It is dying; the next poll of the rank reports it.
             self._process.wait()
         return rank
 

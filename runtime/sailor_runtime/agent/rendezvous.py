@@ -222,9 +222,9 @@ def _listening(port: int, until: float) -> Any:
 
 
 def _first_words(server: socket.socket, until: float) -> Iterator[tuple[socket.socket, str, dict[str, Any]]]:
-    """Yield each peer with its address and its first word: nothing of one that says no JSON within five seconds.
+    """Yield each peer with its address and its first message, unless it sends no JSON within five seconds.
 
-    All are listened to at once, so that nobody who says nothing, or says it slowly, keeps the others waiting.
+    All are read at once, so that a silent or slow peer does not keep the others waiting.
     """
     heard: dict[socket.socket, tuple[str, bytes, float]] = {}
     server.setblocking(False)

@@ -84,7 +84,7 @@ class Output:
         if not _number(step) or (self._step is not None and step <= self._step):
             return None
         now = time.monotonic()
-        # The first step that is reported says nothing of the pace: what came before it was the start.
+        # The first reported step has no pace: the time before it was the start-up.
         iterations = 1 if self._step is None else max(1, round(step - self._step))
         seconds = (now - self._at) / iterations
         first = self._step is None

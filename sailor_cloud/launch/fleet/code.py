@@ -18,7 +18,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.units import counted
 
-# Every node gets the code over the connection of whoever starts the run; data and weights belong in a bucket.
+# Every node gets the code over the user's own connection; data and weights belong in a bucket.
 MOST_BYTES = 100 * 2**20
 MOST_FILES = 20_000
 IGNORE_FILES = (".sailorignore", ".gitignore")
@@ -86,7 +86,7 @@ def _shipped(job: Job, base: Path) -> tuple[Path, list[Path], list[Path]] | None
 
 
 def keep(code: Code | None, folder: RunFolder) -> None:
-    """Keep the code in the run's folder, so that whoever takes the run over runs the same."""
+    """Keep the code in the run's folder, so that a controller that takes over runs the same code."""
     if code is not None:
         path = folder.path / _KEPT
         path.write_bytes(code.content)

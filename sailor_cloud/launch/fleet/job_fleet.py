@@ -291,7 +291,7 @@ class JobFleet:
                 return current.state
             found = await asyncio.to_thread(self.scheduler.state, current.id, current.job)
             if found.phase is JobPhase.ENDED:
-                # Another cluster knows nothing of the job, which may run on anyway.
+                # Another cluster does not know the job, which may still be running.
                 await asyncio.to_thread(check_identity, self.scheduler, self.folder)
             current.asked_s = time.monotonic()
             # A job that has ended may no longer say where it ran.

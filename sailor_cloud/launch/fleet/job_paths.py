@@ -1,4 +1,4 @@
-"""Where the paths of a job lead: absolute before a run begins, since nodes and whoever resumes it stand elsewhere."""
+"""Makes the paths of a job absolute before a run begins: nodes and `resume` have other working directories."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settled(job: Job, base: Path) -> Job:
     if problems:
         raise RequestError(problems)
     found = {field.removeprefix("data."): str(_absolute(place, base)) for field, place in paths.items()}
-    # Nodes on this machine read the cache of whoever starts the run; nodes on a cloud fetch for themselves.
+    # Nodes on this machine read the user's cache; nodes on a cloud fetch their own copy.
     found |= {field.removeprefix("data."): str(hub.local_copy(str(place))) for field, place in hubs.items()}
     kept = job.checkpoint.to
     to = str(_absolute(kept, base)) if kept is not None and "://" not in kept else kept

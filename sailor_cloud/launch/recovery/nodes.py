@@ -270,7 +270,7 @@ def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:
 
 
 async def all_done(work: Iterable[Awaitable[None]]) -> None:
-    """Await everything; raise the first error only when nothing of it continues any more."""
+    """Await everything; raise the first error only after all have ended."""
     for answer in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer

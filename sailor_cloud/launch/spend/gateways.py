@@ -1,6 +1,6 @@
-"""What a run pays for by the hour beside its nodes and what comes with them: the gateways of private networks.
+"""The hourly cost of gateways of private networks, which a run pays in addition to its nodes.
 
-Their times are those of the journal, so that whoever writes the books, and however often, writes the same.
+Their times come from the journal, so that every rewrite of the books gives the same amounts.
 """
 
 from __future__ import annotations

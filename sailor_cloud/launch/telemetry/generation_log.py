@@ -1,4 +1,4 @@
-"""Keeps plans and agent events of every generation in the run folder, for whoever comes after this process."""
+"""Keeps plans and agent events of every generation in the run folder, for later processes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Mlflow:
 
 
 class Feed:
-    """Passes steps to one tracker on a thread of its own; whoever trains never waits for it."""
+    """Passes steps to one tracker on its own thread, so that training never waits for the tracker."""
 
     def __init__(self, name: str, connect: Callable[[], Tracker], say: Callable[[str], None]) -> None:
         self._name, self._connect, self._say = name, connect, say

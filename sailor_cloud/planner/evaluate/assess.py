@@ -175,7 +175,7 @@ class Assessor:
     ) -> tuple[float, float] | None:
         """Return the seconds of an iteration and the USD of its traffic by an engine's own formulas.
 
-        None for pipelines that these say nothing of.
+        None for pipelines that the formulas do not cover.
         """
         space = self.space
         offers = [pool.offer for pool in space.pools]

@@ -30,12 +30,23 @@ _RATED, _JUDGED = 0.6, 0.8
 _JUDGED_AT_ONCE = 4, 16
 # The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and so
 # many, are evaluated. Those of groups are in any case.
-_HOPEFUL, _MOST_HOPEFUL = 1.35, 160
+_HOPEFUL, _MOST_HOPEFUL = 1.2, 60
 
 
-def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
-    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
-    search = _Search(space, target, effort, known)
+def mix(
+    space: Space,
+    target: Target,
+    *,
+    keep: int,
+    effort: Effort = NORMAL,
+    known: float = np.inf,
+    grouped: bool = True,
+) -> Answer:
+    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already.
+
+    `grouped`: whether groups of equal pipelines are searched, too.
+    """
+    search = _Search(space, target, effort, known, grouped=grouped)
     if breaks_limits(space, target):
         search.bound = goal_bound(space, target, close=effort.bounded)
     else:
@@ -56,6 +67,7 @@ class _Search:
     target: Target
     effort: Effort
     best: float
+    grouped: bool = True
     bound: float = -np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
@@ -69,7 +81,8 @@ class _Search:
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
         self._judge()
-        self._group()
+        if self.grouped:
+            self._group()
         self._evaluate()
         if any(part is not self.space for part in spaces):
             assessor = Assessor(self.space, self.target)

@@ -94,7 +94,7 @@ def carried_out(
     """Yield what a user of the strategy would get: the first plan of its own ranking that fits and is allowed.
 
     Then yield the oracle's: the best by `score` among the first `MOST_LOOKED_AT` plans of that ranking. `allowed`
-    stands for limits of the job, which most strategies know nothing of.
+    checks the limits of the job, which most strategies ignore.
     """
     ranking, cut_short = _ranking(strategy, cluster, expired)
     best = Outcome(strategy=strategy, proposals=len(ranking), cut_short=cut_short)

@@ -89,7 +89,7 @@ def _network_first(found: list[WantedRoot]) -> tuple[WantedRoot, ...]:
 
 
 def _compatible(root: WantedRoot, before: Variables, written: dict[Place, Variables]) -> Variables:
-    """Return variables that change nothing of what the run has: its places, network, addresses, nodes that stay."""
+    """Return variables that keep what the run has: its places, network, addresses and remaining nodes."""
     new = root.variables
     if root.part is Part.DATA:
         return before or new

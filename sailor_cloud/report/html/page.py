@@ -211,7 +211,7 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
 
 
 def _money(document: PlanDocument) -> tuple[Markup, ...]:
-    """Return what is about money; nothing of a plan without prices."""
+    """Return the sections about money; none for a plan without prices."""
     if document.cost is None:
         return ()
     return (

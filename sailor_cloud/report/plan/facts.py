@@ -64,7 +64,12 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
         Fact(name="constraints", value="; ".join(limits(document)) or "none"),
     ]
     if document.ttl_s is not None:
-        facts.append(Fact(name="TTL", value=f"every node ends itself {text.seconds(document.ttl_s)} after its start"))
+        facts.append(
+            Fact(
+                name="TTL",
+                value=f"every node shuts itself down {text.seconds(document.ttl_s)} after its start",
+            )
+        )
     machine = document.inputs.machine
     if machine is not None:
         cores = f"{machine.cores} core{'s' if machine.cores > 1 else ''} for all local nodes"

@@ -200,7 +200,7 @@ def _run(layout: Layout, *, timeline: bool, on_machine: bool) -> Iteration:
 
 
 def _by_formulas(layout: Layout, formulas: Formulas) -> Iteration:
-    """Return an iteration by an engine's own formulas. Raises RequestError for pipelines that they say nothing of."""
+    """Return an iteration by an engine's own formulas. Raises RequestError for pipelines that they do not cover."""
     pipelines = uniform_pipelines(
         [
             ([StagePlace(seat.place.accelerator, seat.place.zone, seat.tp) for seat in seats], cut, size, count)
@@ -323,7 +323,7 @@ def _pipeline_times(
 
 
 def _weights_s(layout: Layout, seats: Sequence[Seat]) -> tuple[float, ...]:
-    """Return what each stage may put off of a backward pass; nothing where the schedule puts nothing off."""
+    """Return the seconds of a backward pass that each stage may defer; none if the schedule defers nothing."""
     if layout.plan.pipeline_schedule is not PipelineSchedule.ZERO_BUBBLE:
         return ()
     return tuple(float(seat.table.weights_s(seat.stage.first_layer, seat.stage.end_layer)) for seat in seats)

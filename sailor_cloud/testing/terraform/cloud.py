@@ -237,7 +237,7 @@ class FakeCloud:
         return True
 
     def _delete_parts(self, kind: str, name: str, why: str) -> None:
-        """Delete what goes together with what it belongs to, as the cloud does whoever asked."""
+        """Delete the parts of a resource together with it, as the cloud does."""
         for part in PARTS.get(kind, ()):
             for below in [
                 known for (sort, known), state in self.resources.items() if sort == part and name in str(state)

@@ -35,7 +35,7 @@ def byte_arrays(source: str) -> list[Tokens]:
 def tokenized_arrays(source: str, tokenizer: str | None) -> list[Tokens]:
     """Return the tokens of a text, or of each file of a folder of texts, cut line by line.
 
-    A node cuts a text once, whoever of its ranks comes first, and keeps the tokens beside what it has fetched.
+    The first rank of a node to ask cuts a text, and keeps the tokens beside the downloaded files.
     """
     if tokenizer is None or not (is_url(tokenizer) or Path(tokenizer).is_file()):
         raise RefusedError(f"format 'text' needs a tokenizer file, got {tokenizer!r}")

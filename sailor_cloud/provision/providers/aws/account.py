@@ -111,7 +111,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     wanted = {action for kind in kinds for action in ACTIONS.get(kind, ())}
     wanted |= {action for what in ("sweep", "host keys", "images") for action in BESIDE[what]}
     wanted |= BESIDE["sweep beside compute"] if may_have_data(document.job) else set()
-    # What follows on a session is allowed to whoever began it, by policies that name its id.
+    # Policies that name the id of a session allow all later calls to the user who started it.
     wanted |= {"ssm:StartSession"} if private else set()
     try:
         sts, iam = boto_client(_HOME, "sts"), boto_client(_HOME, "iam")

@@ -31,7 +31,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Kubernetes:
-    """See `provision.jobs.Scheduler`. Pods share no folder with whoever follows them: their logs tell what happens."""
+    """See `provision.jobs.Scheduler`. Pods share no folder with the controller: it reads their logs."""
 
     form = "jobset"
     shares_folders = False

@@ -21,7 +21,7 @@ ADDRESS_ATTEMPTS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSpec:
-    """The wish: `folder` is the node's disk, `expires_at` the time at which the node ends itself."""
+    """The wish: `folder` is the node's disk, `expires_at` the time at which the node shuts itself down."""
 
     run_id: str
     node: str

@@ -28,7 +28,7 @@ _POLL_S = 0.03
 # Looked at again at least this often, so that a machine that slept still ends its nodes on time.
 _LONGEST_SLEEP_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
-# A login environment of its own: what the node runs must not depend on the variables of whoever started it.
+# A login environment of its own: what the node runs must not depend on the user's variables.
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 

@@ -28,7 +28,7 @@ _NAMES = {
 }
 # What is sold in two sizes under one name.
 _SIZES = {"A100-40": "A100-80", "V100-16": "V100-32"}
-# A network card where Slurm tells nothing of it: a guess that the user must look at.
+# The network card, which Slurm does not report: a guess that the user must check.
 GUESSED_GBIT_PER_S = 10.0
 _GUESSED_LINK_GB_PER_S = 32.0
 
