@@ -24,7 +24,7 @@ from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import NEAR, NEARLY, Figure, Target
-from sailor_cloud.planner.space.restrictions import EVEN, Restriction, fits_whole, variants, zero_stages
+from sailor_cloud.planner.space.restrictions import EVEN, Restriction, fits_whole, variants
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.simulator import Evaluation, evaluate
@@ -183,9 +183,7 @@ def _solve_part(
         if whole is not None and all(fits):
             return _sharded(space, target, whole[1], effort)
         own = replace(effort.lighter(), bounded=effort.bounded) if any(fits) else effort
-        # Where ZeRO-1 follows, groups are searched with that alone: it makes room, and moves as many bytes.
-        later = space.zero_stage == 0 and len(zero_stages(space)) > 1
-        return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known, grouped=space.even_batches or not later)
+        return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known)
     found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort, known=known)
     bound = found.bound if math.isfinite(found.bound) else None
     return Answer(drafts=found.drafts, bound=bound, others=(*found.drafts, *found.others), exhausted=found.complete)
@@ -195,7 +193,7 @@ def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Ans
     """Return the best plans of an answer with whole optimizers as they are with ZeRO-1, with the bound of all such.
 
     The room that ZeRO-1 makes lets pipelines stand on fewer devices, or compute less again. So groups of equal
-    pipelines are searched here alone.
+    pipelines are searched again.
     """
     assessor = Assessor(space, target)
     # One pipeline has nobody to share with.

@@ -33,20 +33,9 @@ _JUDGED_AT_ONCE = 4, 16
 _HOPEFUL, _MOST_HOPEFUL = 1.2, 60
 
 
-def mix(
-    space: Space,
-    target: Target,
-    *,
-    keep: int,
-    effort: Effort = NORMAL,
-    known: float = np.inf,
-    grouped: bool = True,
-) -> Answer:
-    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already.
-
-    `grouped`: whether groups of equal pipelines are searched, too.
-    """
-    search = _Search(space, target, effort, known, grouped=grouped)
+def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
+    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
+    search = _Search(space, target, effort, known)
     if breaks_limits(space, target):
         search.bound = goal_bound(space, target, close=effort.bounded)
     else:
@@ -67,7 +56,6 @@ class _Search:
     target: Target
     effort: Effort
     best: float
-    grouped: bool = True
     bound: float = -np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
@@ -81,8 +69,7 @@ class _Search:
         self.parts = tuple(Part(part, self.target, self.effort.quiet()) for part in spaces)
         self._rate()
         self._judge()
-        if self.grouped:
-            self._group()
+        self._group()
         self._evaluate()
         if any(part is not self.space for part in spaces):
             assessor = Assessor(self.space, self.target)
