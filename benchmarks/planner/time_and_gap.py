@@ -125,15 +125,21 @@ def main() -> None:
         chosen.output.write_text(text)
 
 
-def measure(case: Case, *options: str, compiled: str) -> Measured:
-    """Plan one case in a process of its own; `compiled` is a folder for compiled modules."""
-    job = yaml.safe_load((ROOT / "examples" / case.example).read_text())
+def changed(case: Case) -> dict[str, Any]:
+    """Return the job of a case."""
+    job: dict[str, Any] = yaml.safe_load((ROOT / "examples" / case.example).read_text())
     for path, value in case.changes.items():
         *parents, last = path.split(".")
-        inner = job
+        inner: Any = job
         for parent in parents:
             inner = inner[int(parent) if parent.isdigit() else parent]
         inner[last] = value
+    return job
+
+
+def measure(case: Case, *options: str, compiled: str) -> Measured:
+    """Plan one case in a process of its own; `compiled` is a folder for compiled modules."""
+    job = changed(case)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.yaml"
         file.write_text(yaml.safe_dump(job))
