@@ -105,7 +105,7 @@ def main() -> None:
         rows.append(f"| {' | '.join(cells)} |")
         print(rows[-1], file=sys.stderr, flush=True)
     head = "| step switched off | jobs worse by > 0.1 % | the worst | CPU s of all jobs |\n|---|---:|---:|---:|"
-    text = "\n".join([measured_on(), "", head, *rows, ""])
+    text = "\n".join([measured_on(), head, *rows, ""])
     if chosen.output is None:
         sys.stdout.write(text)
     else:
