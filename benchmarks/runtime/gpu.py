@@ -1,13 +1,14 @@
-"""What only CUDA devices can show; prints SKIPPED where there is none. None of it has been measured.
+"""What only CUDA devices can show; prints SKIPPED where there is none.
 
-python benchmarks/runtime/gpu.py [--accelerator NAME]
+python benchmarks/runtime/gpu.py [--accelerator NAME] [--part one|exact|several]
 
 On one device: fp16 and bf16 beside a plain torch loop with autocast; step and peak memory with the loss in chunks and
 with dropout, at two sequence lengths; that the host waits for nothing between backward pass and optimizer; how long a
 checkpoint from pinned memory holds up training. On two devices or more: each plan against one process in float64
 (NCCL's reduce-scatter and gathers in a stream beside the passes, sums zone by zone and in bf16, the parts of a tensor
 that a stage's devices gather over NVLink), replicas beside DDP under every ZeRO stage, and a stage per device under
-1F1B, a zero-bubble and an interleaved schedule.
+1F1B, a zero-bubble and an interleaved schedule. Where there is one device, up to four ranks share it for the first of
+these: each is a host of its own to NCCL, which connects them by sockets. Their times would say nothing.
 
 Layer profiles of the device come from `sailor-cloud profile JOB --accelerator NAME -o compute_profiles`.
 """
@@ -16,8 +17,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +33,8 @@ from sailor_runtime.spec import INTERLEAVED, SCHEDULES, ZERO_BUBBLE, RunSpec
 
 MODEL = model_of(hidden=1024, blocks=12, heads=16, sequence=1024, vocabulary=32000)
 PRECISIONS = ("fp16", "bf16")
+# So many ranks of a plan share a device where there is one only.
+SHARED = 4
 # Sequence length, dropout and vocabulary: of the last one a microbatch has more logits than a chunk.
 LONG = ((2048, 0.0, 32000), (8192, 0.0, 32000), (2048, 0.1, 32000), (8192, 0.1, 32000), (8192, 0.0, 128_000))
 SMALL = model_of(hidden=256, blocks=4, heads=8, sequence=128, vocabulary=1024)
@@ -43,16 +49,29 @@ def skipped() -> str | None:
     return None
 
 
-def every(folder: Path, accelerator: str) -> list[str]:
+def every(folder: Path, accelerator: str, part: str) -> Iterator[str]:
+    """Yield the lines of a part of the results, or of all, as they are found."""
     import torch
 
     devices = torch.cuda.device_count()
-    lines = [*measure(folder, accelerator), "", *options(folder, accelerator), ""]
-    return lines + (several(folder, accelerator, devices) if devices > 1 else ["SKIPPED: there is one device"])
+    stack = f"torch {torch.__version__}, NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+    yield f"{devices} x {torch.cuda.get_device_name()}, {stack}"
+    if part in ("one", "all"):
+        yield ""
+        yield from measure(folder, accelerator)
+        yield ""
+        yield from options(folder, accelerator)
+    if part in ("exact", "all"):
+        yield ""
+        yield from exact(folder, accelerator, SHARED if devices == 1 else devices, share=devices == 1)
+    if part in ("several", "all"):
+        yield ""
+        yield from several(folder, accelerator, devices) if devices > 1 else ["SKIPPED: there is one device"]
 
 
-def measure(folder: Path, accelerator: str) -> list[str]:
-    lines = ["| precision | runtime | plain loop | throughput ratio |", "|---|---|---|---|"]
+def measure(folder: Path, accelerator: str) -> Iterator[str]:
+    """Yield a step of the runtime and of a plain loop in 16 bits."""
+    yield from ["| precision | runtime | plain loop | throughput ratio |", "|---|---|---|---|"]
     for precision in PRECISIONS:
         pipelines = [(4, 4, ((0, MODEL.layers, 1, accelerator),))]
         spec = spec_of(MODEL, pipelines, folder, precision=precision)
@@ -60,13 +79,12 @@ def measure(folder: Path, accelerator: str) -> list[str]:
         seconds = run_world(spec, folder / precision, **task)["seconds"]
         own, other = (statistics.median(seconds[name]) for name in ("runtime", "plain loop"))
         ratio = statistics.median(b / a for a, b in zip(seconds["runtime"], seconds["plain loop"], strict=True))
-        lines.append(f"| {precision} | {own:.3f} s | {other:.3f} s | {ratio:.2f} |")
-    return lines
+        yield f"| {precision} | {own:.3f} s | {other:.3f} s | {ratio:.2f} |"
 
 
-def options(folder: Path, accelerator: str) -> list[str]:
-    """Return step and peak memory of one device in bf16; any wait between backward pass and optimizer is an error."""
-    lines = ["| tokens | dropout | vocabulary | step | peak memory |", "|---" * 5 + "|"]
+def options(folder: Path, accelerator: str) -> Iterator[str]:
+    """Yield step and peak memory of one device in bf16; any wait between backward pass and optimizer is an error."""
+    yield from ["| tokens | dropout | vocabulary | step | peak memory |", "|---" * 5 + "|"]
     for number, (tokens, dropout, vocabulary) in enumerate(LONG):
         model = model_of(hidden=1024, blocks=6, heads=16, sequence=tokens, vocabulary=vocabulary)
         spec = spec_of(model, [(1, 4, ((0, model.layers, 1, accelerator),))], folder, precision="bf16")
@@ -74,23 +92,36 @@ def options(folder: Path, accelerator: str) -> list[str]:
         task = {"contenders": ["runtime"], "warm_up": 3, "rounds": 5, "steps": 2, "strict": True}
         found = run_world(spec, folder / f"options-{number}", **task)
         step_s = statistics.median(found["seconds"]["runtime"])
-        lines.append(
-            f"| {tokens} | {dropout} | {vocabulary} | {step_s:.3f} s | {found['peak_bytes'] / 2**30:.2f} GiB |"
-        )
+        yield f"| {tokens} | {dropout} | {vocabulary} | {step_s:.3f} s | {found['peak_bytes'] / 2**30:.2f} GiB |"
     spec = spec_of(MODEL, [(4, 4, ((0, MODEL.layers, 1, accelerator),))], folder, precision="bf16")
     stalls = run_world(spec, folder / "stall", program="stall.py", saves=4)["stalls"]
-    return [*lines, "", f"A checkpoint holds up training for {statistics.median(stalls):.3f} s."]
+    yield from ["", f"A checkpoint holds up training for {statistics.median(stalls):.3f} s."]
+
+
+def exact(folder: Path, accelerator: str, devices: int, *, share: bool = False) -> Iterator[str]:
+    """Yield how far plans of two ranks and more are from one process; with `share` all ranks use one device."""
+    fitting = {name: spec for name, spec in _plans(folder, accelerator).items() if spec.world_size <= devices}
+
+    def line(name: str) -> str:
+        spec = fitting[name]
+        task = {"contenders": [], "warm_up": 0, "rounds": 0, "steps": 0, "verify": True, "share": share}
+        in_double = replace(spec, training=replace(spec.training, precision="fp64"))
+        try:
+            difference = run_world(in_double, folder / name.replace(" ", "-"), timeout_s=90.0, **task)["difference"]
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            return f"| {name} | FAILED: {str(error).strip().splitlines()[-1]} |"
+        return f"| {name} | {difference:.1e} |"
+
+    where = "NCCL over sockets, ranks share one device" if share else "NCCL"
+    yield from [f"| plan ({where}) | largest difference from one process in float64 |", "|---|---|"]
+    # Nothing is timed, so plans that share a device run side by side.
+    with ThreadPoolExecutor(max_workers=4 if share else 1) as pool:
+        yield from pool.map(line, fitting)
 
 
 def several(folder: Path, accelerator: str, devices: int) -> list[str]:
-    """Return how far plans of two devices and more are from one process, and replicas beside DDP."""
-    lines = ["| plan | largest difference from one process in float64 |", "|---|---|"]
-    for name, spec in _plans(folder, accelerator).items():
-        if spec.world_size <= devices:
-            task = {"contenders": [], "warm_up": 0, "rounds": 0, "steps": 0, "verify": True}
-            found = run_world(replace(spec, training=replace(spec.training, precision="fp64")), folder / name, **task)
-            lines.append(f"| {name} | {found['difference']:.1e} |")
-    lines += ["", "| replicas | ZeRO | sums | runtime | DDP | throughput ratio |", "|---" * 6 + "|"]
+    """Return times of replicas beside DDP, and of stages under every schedule."""
+    lines = ["| replicas | ZeRO | sums | runtime | DDP | throughput ratio |", "|---" * 6 + "|"]
     whole = (4, 4, ((0, MODEL.layers, 1, accelerator),))
     for zero_stage, sums in ((0, "fp32"), (1, "fp32"), (2, "fp32"), (3, "fp32"), (0, "bf16")):
         spec = spec_of(MODEL, [whole] * devices, folder, precision="bf16")
@@ -155,6 +186,7 @@ def _plans(folder: Path, accelerator: str) -> dict[str, RunSpec]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("one", "exact", "several", "all"), default="all")
     parser.add_argument("--accelerator", default="H200-141", help="the device's name in pricing/accelerators.csv")
     chosen = parser.parse_args()
     why = skipped()
@@ -162,7 +194,8 @@ def main() -> int:
         print(f"SKIPPED: {why}")
         return 0
     with tempfile.TemporaryDirectory() as name:
-        print("\n".join(every(Path(name), chosen.accelerator)))
+        for line in every(Path(name), chosen.accelerator, chosen.part):
+            print(line, flush=True)
     return 0
 
 

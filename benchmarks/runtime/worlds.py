@@ -116,12 +116,24 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(CHECKOUT / "runtime"), str(HERE)])
+    path = os.pathsep.join([str(CHECKOUT / "runtime"), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def run_world(spec: RunSpec, folder: Path, *, program: str = "rank.py", timeout_s: float = 900.0, **task: Any) -> Any:
-    """Run a rank program in a world and return what rank 0 printed. Raises RuntimeError where a rank fails."""
+def run_world(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    program: str = "rank.py",
+    timeout_s: float = 900.0,
+    share: bool = False,
+    **task: Any,
+) -> Any:
+    """Run a rank program in a world and return what rank 0 printed. Raises RuntimeError where a rank fails.
+
+    Each rank is a node of its own with one CUDA device, wherever there are any. With `share` all ranks use the first
+    device; NCCL takes them for hosts of their own then and connects them by sockets.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "task.json"
     file.write_text(json.dumps({**task, "spec": asdict(spec)}))
@@ -129,8 +141,9 @@ def run_world(spec: RunSpec, folder: Path, *, program: str = "rank.py", timeout_
     for rank in range(spec.world_size):
         with (folder / f"rank{rank}.out").open("w") as out, (folder / f"rank{rank}.err").open("w") as err:
             command = [sys.executable, str(HERE / program), str(file), str(rank)]
-            # On one machine each rank is a node of its own with one CUDA device, wherever there are any.
-            own = {**environment(), "CUDA_VISIBLE_DEVICES": str(rank)}
+            own = {**environment(), "CUDA_VISIBLE_DEVICES": "0" if share else str(rank)}
+            if share:
+                own["NCCL_HOSTID"] = f"rank-{rank}"
             processes.append(subprocess.Popen(command, env=own, stdout=out, stderr=err))
     try:
         for rank, process in enumerate(processes):

@@ -64,6 +64,7 @@ PROGRAMS = {
     "PyTorch": (_FSDP, Counter.ALLOCATED),
     "nanoGPT": (_FSDP, Counter.ALLOCATED),
     "llm.c": (_MEGATRON, Counter.DEVICE),
+    "sailor_runtime": (engine_named("sailor"), Counter.ALLOCATED),
 }
 # Other programs behave as those that most run such a layout with: split over devices within a replica, or sharded.
 _SPLIT, _WHOLE = (_MEGATRON, Counter.DEVICE), (_FSDP, Counter.RESERVED)

@@ -162,7 +162,8 @@ class PipelineSpec:
 class RunSpec:
     """One generation of one run.
 
-    `verify_steps` steps are first trained in float64 and compared with one process; `calibrate` then times the layers
+    `verify_steps` steps are first trained in float64 and compared with one process, with `verify_narrow` those of a
+    narrow copy of the model; `calibrate` then times the layers
     with all ranks running. `expires_at` (seconds since the epoch) is the TTL.
     """
 
@@ -184,6 +185,7 @@ class RunSpec:
     calibrate: bool
     expires_at: float
     pipeline_schedule: str = ONE_F_ONE_B
+    verify_narrow: bool = False
 
     @property
     def world_size(self) -> int:

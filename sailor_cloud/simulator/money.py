@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from sailor_cloud.catalog import BOOT_DISKS, Catalog, Service, ServicePrice, providers
 from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.catalog.prices.doubts import is_stale
+from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import CostKind
-from sailor_cloud.model.job import NetworkAccess
+from sailor_cloud.model.job import Job, NetworkAccess
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.units import GB, HOURS_PER_MONTH, SECONDS_PER_HOUR
@@ -29,6 +30,8 @@ WORST_PREEMPTION_FACTOR = 3.0
 STALE_MARGIN = 0.2
 # Steps that a run trains in float64 first, to compare them with those of one process.
 CHECKED_STEPS = 5
+# Above so many operations of that process it would take minutes, and a narrow copy of the model is compared.
+MOST_REFERENCE_FLOPS = 1e12
 # Training stalls while a checkpoint is copied: 1.21 GB in 5 processes took 0.45 s (2 cores, torch 2.13, 2026-11).
 CHECKPOINT_BYTES_PER_S = 1.21e9 / 5 / 0.45
 
@@ -62,12 +65,20 @@ def start(scenario: Scenario, used: Iterable[Provider], nodes: int) -> Start:
     names = set(used)
     if not names or scenario.machine is None or not all(providers.of(name).on_this_machine for name in names):
         return Start(fixed_s=max((startup_s(name, nodes) for name in names), default=0.0), iterations=0.0)
-    costs, training = scenario.profiles.local, scenario.job.training
-    tokens = CHECKED_STEPS * training.global_batch_size * training.sequence_length
-    reference_s = 6.0 * parameter_count(scenario.decoder) * tokens / costs.reference_flops_per_s
+    costs = scenario.profiles.local
+    # Of a larger model a narrow copy is compared, or nothing.
+    reference_s = (
+        min(reference_flops(scenario.job, scenario.decoder), MOST_REFERENCE_FLOPS) / costs.reference_flops_per_s
+    )
     cores, speed = scenario.profiles.free_cores(nodes), scenario.machine.speed
     working_s = nodes * costs.start_core_s / cores + reference_s / min(cores, costs.reference_cores)
     return Start(fixed_s=costs.start_s + working_s / speed, iterations=costs.check_iterations)
+
+
+def reference_flops(job: Job, decoder: Decoder) -> float:
+    """Return the operations of the checked steps in one process: six for each parameter and token."""
+    tokens = CHECKED_STEPS * job.training.global_batch_size * job.training.sequence_length
+    return 6.0 * parameter_count(decoder) * tokens
 
 
 def startup_s(provider: Provider, nodes: int = 1) -> float:

@@ -174,12 +174,20 @@ def _untied_copy(engine: Any) -> None:
     sums.buckets = [bucket for bucket in kept if bucket.parts]
 
 
+def _first_step_of_a_cuda_device(engine: Any) -> None:
+    """Let nothing run ahead or beside the passes before all kernels are loaded."""
+    engine._overlaps = False
+    for transfers in engine._transfers:
+        transfers.ahead = False
+
+
 MUTATIONS: dict[str, Callable[[Any], None]] = {
     "double contribution": lambda engine: None,
     "mean instead of sum": _mean_instead_of_sum,
     "norm over all holders": _norm_over_all_holders,
     "untied copy": _untied_copy,
     "doubled norm": _doubled_norm,
+    "first step of a CUDA device": _first_step_of_a_cuda_device,
 }
 
 

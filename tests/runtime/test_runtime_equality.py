@@ -17,16 +17,19 @@ import torch
 from factories.run_specs import SHORT_TRAINING, TINY, run_spec
 from factories.scenarios import GCP, chain, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.launch.fleet.run_spec import model_spec
+from sailor_cloud.model.job import ModelSource
 from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.simulator.timing.iteration import run_iteration
+from sailor_cloud.workload import decoder
 from sailor_runtime.spec import DataSpec, ModelSpec, TrainingSpec
 from sailor_runtime.training import export, reference
 from sailor_runtime.training.data.samples import open_samples
 from sailor_runtime.training.model import weights as saved_weights
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.model.weights import SavedWeights
+from sailor_runtime.training.narrow import narrowed
 
 # One world trains all cases, so all tests belong to one worker.
 pytestmark = [pytest.mark.timeout(450), pytest.mark.slow, pytest.mark.xdist_group("runtime equality")]
@@ -56,8 +59,27 @@ THREE_PIPELINES = [(1, 4, [(0, 6, 1)]), (2, 2, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])
 # Some tokens' logits and scores at a time.
 IN_BLOCKS = {"logits": 600, "attention": 500}
 
+# As wide as the published model, of which a copy is trained; a few of its blocks.
+NARROW_LLAMA: dict[str, Any] = {
+    "pipelines": [(4, 6, [(0, 3, 2), (3, 6, 1)]), (1, 3, [(0, 6, 1)])],
+    "model": {**dataclasses.asdict(model_spec(decoder(ModelSource(preset="llama-3-8b")))), "blocks": 4},
+    "narrow": True,
+}
+
 EQUAL_CASES: dict[str, dict[str, Any]] = {
     "tp 2 beside tp 1, tied": {"pipelines": UNEQUAL_TP},
+    "first step of a CUDA device": {
+        "pipelines": [(2, 4, [(0, 3, 2), (3, 6, 1)]), (4, 1, [(0, 6, 1)])],
+        "training": {"gradient_clipping": 0.5},
+        "mutation": "first step of a CUDA device",
+    },
+    "first step of a CUDA device, interleaved, zero-1": {
+        "pipelines": [(2, 3, TURNS), (6, 1, [(0, 6, 1)])],
+        "pipeline_schedule": "interleaved",
+        "zero_stage": 1,
+        "mutation": "first step of a CUDA device",
+    },
+    "a narrow copy, zero-1, clipping": {**NARROW_LLAMA, "zero_stage": 1, "training": {"gradient_clipping": 0.5}},
     "tp 2 beside tp 1, dropout and clipping": {
         "pipelines": UNEQUAL_TP,
         "training": {"dropout": 0.1, "gradient_clipping": 0.5},
@@ -303,6 +325,7 @@ MUTATED_CASES: dict[str, dict[str, Any]] = {
     "norm over all holders": {"pipelines": UNEQUAL_TP, "training": {"gradient_clipping": 0.5}},
     "untied copy": {"pipelines": UNEQUAL_TP},
     "doubled norm": {"pipelines": UNEQUAL_TP},
+    "mean instead of sum, narrow": {**NARROW_LLAMA, "mutation": "mean instead of sum"},
 }
 
 SINGLE_CASES: dict[str, dict[str, Any]] = {
@@ -345,7 +368,9 @@ def case_of(name: str, folder: Path, *, training: dict[str, Any] | None = None, 
     training = {**settings.pop("training", {}), **(training or {})}
     mutation, kind = settings.pop("mutation", None), settings.pop("kind", "equality")
     limits = settings.pop("limits", {})
+    narrow = settings.pop("narrow", False)
     spec = run_spec(settings.pop("pipelines"), directory=folder, training=training, **settings)
+    spec = narrowed(spec) if narrow else spec
     return {"name": name, "kind": kind, "spec": spec, "mutation": mutation, "limits": limits}
 
 
@@ -366,7 +391,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         case_of(f"fp32 {name}", folder, **{**settings, "training": {**settings.get("training", {}), **single}})
         for name, settings in {**SINGLE_CASES, **FAMILY_CASES}.items()
     ]
-    cases += [case_of(name, folder, mutation=name, **settings) for name, settings in MUTATED_CASES.items()]
+    cases += [case_of(name, folder, **{"mutation": name, **settings}) for name, settings in MUTATED_CASES.items()]
     weights = _checkpoint(folder / "first")
     cases.append(case_of("weights from a checkpoint", folder, pipelines=UNEQUAL_TP, model={"weights": weights}))
     for name, settings in LOW_CASES.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,18 @@ def test_a_generation_is_verified_calibrated_trained_and_checkpointed(runs):
     assert len(passes) == 2 * 2 * 2
     order = [event["event"] for event in runs.events()]
     assert order.index("data") < order.index("verified") < order.index("calibrated") < order.index("step")
+
+
+def test_a_large_models_plan_is_verified_with_a_narrow_copy(runs):
+    wide = {"vocab_size": 2048, "hidden_size": 96, "ffn_size": 384}
+    runs.start(verify_steps=2, verify_narrow=True, model=wide, training={"steps": 1, "precision": "fp32"})
+    [stopped] = runs.wait_for("stopped")
+    assert (stopped["reason"], stopped["step"]) == ("finished", 1), runs.events()
+    [verified] = runs.events("verified")
+    assert (verified["narrow"], verified["steps"]) == (True, 2)
+    assert 0 < verified["max_abs_difference"] <= verified["tolerance"]
+    # What is trained afterwards is the model itself.
+    assert runs.events("step")[0]["loss"] == pytest.approx(math.log(2048), abs=0.1)
 
 
 def test_after_a_killed_rank_the_next_generation_goes_on_from_the_checkpoint(runs):

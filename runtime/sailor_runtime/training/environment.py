@@ -41,6 +41,9 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
         # Where cores are shared, threads that spin at a barrier keep the one they wait for from running.
         environ["OMP_WAIT_POLICY"] = "passive"
         _keep_freed_memory()
+    else:
+        # Streams that share a queue wait for each other, and a receive waits for what another stage sends.
+        environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     environ["DS_BUILD_OPS"] = "0"
     environ["DS_IGNORE_CUDA_DETECTION"] = "1"
     environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")

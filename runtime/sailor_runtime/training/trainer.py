@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
 from sailor_runtime.training import verify
@@ -16,9 +18,10 @@ from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.checkpoint.saving import Saver
 from sailor_runtime.training.data.same_data import agreed_identity
-from sailor_runtime.training.data.samples import Samples, open_samples
+from sailor_runtime.training.data.samples import Samples, SyntheticSamples, open_samples
 from sailor_runtime.training.engine import Engine, Step
 from sailor_runtime.training.model.architecture import architecture_of
+from sailor_runtime.training.narrow import narrowed
 from sailor_runtime.training.observe import trace
 from sailor_runtime.training.observe.divergence import LossCourse
 from sailor_runtime.training.observe.events import EventWriter
@@ -128,13 +131,18 @@ class _Rank:
             self._calibrate()
         self._train(start)
 
-    def _engine(self, precision: str, spec: RunSpec | None = None) -> Engine:
+    def _engine(self, precision: str, spec: RunSpec | None = None, samples: Samples | None = None) -> Engine:
+        # What the phase before held on the device is given back, and its peak is not this one's.
+        gc.collect()
+        if self._device.torch_device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self._device.torch_device)
         return Engine(
             spec or self._spec,
             self._place,
             self._world,
-            self._atoms,
-            self._samples,
+            self._atoms if spec is None else layout.atoms(spec),
+            samples or self._samples,
             self._device,
             precision_of(precision),
         )
@@ -150,15 +158,19 @@ class _Rank:
 
     def _verify(self) -> None:
         self._progress("verify")
+        spec, samples = self._spec, self._samples
+        if spec.verify_narrow:
+            spec = narrowed(spec)
+            samples = SyntheticSamples(spec.model.vocab_size, spec.training.sequence_length, spec.training.seed)
         # Rounded sums differ from one process by what they are chosen to lose.
-        training, steps = replace(self._spec.training, sums="fp32"), self._spec.verify_steps
+        training, steps = replace(spec.training, sums="fp32"), spec.verify_steps
         if training.sync_every is not None:
             # Islands must meet within the steps of the check.
             training = replace(training, sync_every=min(training.sync_every, max(1, steps // 2)))
         outcome = verify.verify(
-            self._engine("fp64", replace(self._spec, training=training)),
+            self._engine("fp64", replace(spec, training=training), samples),
             self._world,
-            self._samples,
+            samples,
             steps=steps,
             tolerance=verify.TOLERANCE,
             alive=lambda: self._progress("verify"),
@@ -168,6 +180,7 @@ class _Rank:
                 "verified",
                 passed=outcome.passed,
                 steps=outcome.steps,
+                narrow=spec.verify_narrow,
                 max_abs_difference=outcome.max_abs_difference,
                 loss_difference=outcome.loss_difference,
                 norm_difference=outcome.norm_difference,

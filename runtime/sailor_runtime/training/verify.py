@@ -26,6 +26,7 @@ TOLERANCE = 1e-10
 
 # Elements of a batch's hidden states below which threads wait for each other longer than they compute.
 _WORTH_THREADS = 2**17
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +134,9 @@ def reference_of(
 def _reference(engine: Engine, samples: Samples, steps: int, alive: Callable[[], None]) -> reference.ReferenceResult:
     spec, threads = engine.spec, torch.get_num_threads()
     hidden = spec.training.global_batch_size * spec.training.sequence_length * spec.model.hidden_size
-    if hidden >= _WORTH_THREADS:
-        # The other ranks wait meanwhile, so the reference may use the whole processor.
-        torch.set_num_threads(max(threads, min(8, len(os.sched_getaffinity(0)))))
+    # The other ranks wait meanwhile, so the reference may use the whole processor, if that is worth it.
+    cores = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    torch.set_num_threads(cores if hidden >= _WORTH_THREADS else 1)
     try:
         return reference_of(spec, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive)
     finally:

@@ -7,14 +7,31 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from enum import StrEnum
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.provision.access.nodes import ReachableNode
-from sailor_cloud.simulator.money import CHECKED_STEPS
+from sailor_cloud.simulator.money import CHECKED_STEPS, MOST_REFERENCE_FLOPS, reference_flops
 from sailor_runtime import spec as rt
+
+
+class Compared(StrEnum):
+    """What a plan trains for the comparison with one process."""
+
+    MODEL = "the model"
+    NARROW_COPY = "a narrow copy of the model"
+    NOTHING = "nothing"
+
+
+def compared_of(job: Job, decoder: Decoder) -> Compared:
+    """Return what is compared: one process may take a minute, and the sizes in a user's own module are fixed."""
+    if reference_flops(job, decoder) <= MOST_REFERENCE_FLOPS:
+        return Compared.MODEL
+    return Compared.NARROW_COPY if decoder.module is None else Compared.NOTHING
 
 
 def plan_hash(plan: Plan) -> str:
@@ -43,8 +60,8 @@ def build_spec(
     """Return the spec of one generation. Raises RequestError where the runtime can't do what the job asks.
 
     `steps` is the last step of the whole run where the document is the plan for what was left of it, `saved_step` the
-    newest that is known to be saved. `check`: compare with one process and calibrate before training. `code_sha256` is
-    the user's code, which has the model's own module.
+    newest that is known to be saved. `check`: compare with one process, as `compared_of` says, and calibrate before
+    training. `code_sha256` is the user's code, which has the model's own module.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
     if plan is None or prediction is None or job.model is None:
@@ -52,7 +69,7 @@ def build_spec(
     last_step = steps if steps is not None else job.training.steps
     if last_step is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")
-    training = job.training
+    training, compared = job.training, compared_of(job, decoder)
     return rt.RunSpec(
         spec_version=rt.SPEC_VERSION,
         run=run_id,
@@ -105,10 +122,11 @@ def build_spec(
         master_address=nodes[plan.pipelines[0].stages[0].node].private_address,
         master_port=master_port,
         predicted_iteration_s=prediction.iteration_s_replay,
-        verify_steps=CHECKED_STEPS if check else 0,
+        verify_steps=CHECKED_STEPS if check and compared is not Compared.NOTHING else 0,
         calibrate=check,
         expires_at=expires_at.timestamp(),
         pipeline_schedule=plan.pipeline_schedule.value,
+        verify_narrow=compared is Compared.NARROW_COPY,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.fleet.run_spec import Compared, compared_of
 from sailor_cloud.launch.spend.lifetime import usd_per_hour
 from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.launch.telemetry.monitor import Monitor
@@ -23,12 +24,14 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             if event.get("checkpoint") and event.get("rank") == 0:
                 context.observer.note(f"every node has the checkpoints, the newest of which is {event['checkpoint']}")
         case "generation_started" if monitor.generation == 1:
-            context.show("checking the first steps against one process")
+            _show_check(context)
         case "generation_started":
             context.show(f"starting generation {monitor.generation}")
         case "verified":
+            steps = f"{event['steps']} steps"
+            what = f"{steps} of {Compared.NARROW_COPY}" if event.get("narrow") else f"first {steps}"
             context.observer.note(
-                f"first {event['steps']} steps equal one process in float64: largest weight difference "
+                f"{what} equal one process in float64: largest weight difference "
                 f"{event['max_abs_difference']:.1e} (tolerance {event['tolerance']:.0e})"
             )
             context.show("calibrating")
@@ -82,6 +85,21 @@ def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
         f"step {saved} of {context.steps} is saved in {context.checkpoints_dir}; the other {left} iterations need "
         f"about {usd:.2f} USD more: {how}"
     )
+
+
+def _show_check(context: RunContext) -> None:
+    assert context.decoder is not None
+    match compared_of(context.document.job, context.decoder):
+        case Compared.MODEL:
+            context.show("checking the first steps against one process")
+        case Compared.NARROW_COPY:
+            context.show("checking the plan against one process")
+        case Compared.NOTHING:
+            context.observer.note(
+                "the plan is not compared with one process: that would take too long with a model of this size, and "
+                "the sizes in your own module are fixed"
+            )
+            context.show("calibrating")
 
 
 def _calibrate(context: RunContext, measured: AgentEvent) -> None:
