@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import PipelineSchedule, Recompute
-from sailor_cloud.workload import Attention, Program
+from sailor_cloud.workload import Attention, Program, TorchModules
 
 if TYPE_CHECKING:
     from sailor_cloud.simulator.scenario import Scenario
@@ -212,7 +212,8 @@ class Engine:
     before it sends them to another, and hands round what it receives; else one ring connects all zones.
     `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
     `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
-    share out norms and dropout. `fused`: one kernel does a run of element-wise operations. `launch_factor`: how many
+    share out norms and dropout. `modules`: it runs layers as modules of torch. `fused`: one kernel does a run of
+    element-wise operations. `launch_factor`: how many
     times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
     `pipelined_zero_stages` with more than one stage. From ZeRO-2 on all pipelines have one shape. `recompute`: what it
     can compute again, and `recompute_stops_early`: all of a block but its last product. `stages_outermost`: where only
@@ -249,6 +250,7 @@ class Engine:
     recompute_stops_early: bool = False
     stages_outermost: bool = False
     sequence_parallel: bool = False
+    modules: TorchModules | None = None
     fused: bool = False
     launch_factor: float = 1.0
     split: StageSplit = StageSplit.EVEN
@@ -277,6 +279,7 @@ class Engine:
         """Return how it runs a layer on `tp` devices of a pipeline that is `spread` over nodes, or not."""
         return Program(
             attention=self.attention,
+            modules=self.modules,
             fused=self.fused,
             sequence_parallel=self.sequence_parallel,
             launch_factor=self.launch_factor,
@@ -286,4 +289,15 @@ class Engine:
         )
 
 
-SAILOR = Engine()
+# Fitted on an H100 under torch 2.11 by benchmarks/simulator_accuracy/fit_modules.py, 2026-11-27: results/gpu.md.
+TORCH_MODULES = TorchModules(
+    launch_factor=1.79,
+    layer_norm_passes=3.11,
+    rms_norm_passes=17.6,
+    logit_bytes=143.0,
+    update_bytes=59.8,
+    sum_bytes=12.0,
+    product_factor=0.639,
+    attention_factor=0.319,
+)
+SAILOR = Engine(modules=TORCH_MODULES)

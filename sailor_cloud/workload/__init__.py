@@ -1,6 +1,6 @@
 """What a model costs to train: its layers in parameters, FLOPs and bytes, and in seconds on an accelerator."""
 
-from sailor_cloud.workload.kernels import Program
+from sailor_cloud.workload.kernels import Program, TorchModules
 from sailor_cloud.workload.models.decoders import decoder, decoder_from_config, job_decoder, tp_problem
 from sailor_cloud.workload.models.layers import Attention, LayerCosts, layer_costs, parameter_count
 from sailor_cloud.workload.profiles import ComputeProfiles, LayerTimes, learned_of
@@ -11,6 +11,7 @@ __all__ = [
     "LayerCosts",
     "LayerTimes",
     "Program",
+    "TorchModules",
     "decoder",
     "decoder_from_config",
     "job_decoder",

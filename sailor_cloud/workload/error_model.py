@@ -21,17 +21,19 @@ class ErrorModel:
     """What half of the errors are below, as natural logarithms of measured over predicted seconds.
 
     `layers`: of layer times that were fitted on other runs of the accelerator, `layers_unmeasured` where none of its
-    generation were. On top come `precision` in one that none was in, and `accelerator` where all were of others of the
-    generation. `exchange`: of what tensor parallelism exchanges; `network`: of transfers between stages and gradient
-    all-reduces, beside the link's own error; `overlap`: of what is exchanged beside computing; `repeat`: of the same
-    run made again. `memory`: of the tensors of the fullest device, `memory_repeat` between two runs of a plan. `tail`:
-    lambda of Tukey's distribution, 0.14 for normal errors and smaller for more large ones.
+    generation were. On top come `precision` in one that none was in, `accelerator` where all were of others of the
+    generation, and `modules` where layers run as modules of torch. `exchange`: of what tensor parallelism exchanges;
+    `network`: of transfers between stages and gradient all-reduces, beside the link's own error; `overlap`: of what is
+    exchanged beside computing; `repeat`: of the same run made again. `memory`: of the tensors of the fullest device,
+    `memory_repeat` between two runs of a plan. `tail`: lambda of Tukey's distribution, 0.14 for normal errors and
+    smaller for more large ones.
     """
 
     layers: float
     layers_unmeasured: float
     precision: float
     accelerator: float
+    modules: float
     exchange: float
     network: float
     overlap: float
@@ -40,12 +42,16 @@ class ErrorModel:
     memory_repeat: float
     tail: float
 
-    def layers_on(self, accelerator: Accelerator, precision: Precision, generation: Generation) -> float:
+    def layers_on(
+        self, accelerator: Accelerator, precision: Precision, generation: Generation, *, as_modules: bool
+    ) -> float:
         """Return the error of layers by the constants of a generation."""
+        modules = self.modules if as_modules else 0.0
         if not generation.accelerators or accelerator.compute_capability != generation.compute_capability:
-            return max(self.layers, self.layers_unmeasured)
+            return math.hypot(max(self.layers, self.layers_unmeasured), modules)
         return math.hypot(
             self.layers,
+            modules,
             0.0 if precision in generation.precisions else self.precision,
             0.0 if accelerator.name in generation.accelerators else self.accelerator,
         )

@@ -7,7 +7,7 @@ The constants are fitted on published training runs (benchmarks/simulator_accura
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 
@@ -31,20 +31,44 @@ _PCIE_SHARE = 0.18
 _SHARPNESS = 6.0
 # Elements of the result that one multiprocessor computes at a time: the largest tile of cuBLAS, 128 x 256.
 _TILE = 128.0 * 256.0
+# On this compute capability torch's modules were timed.
+_MEASURED_CAPABILITY = 9.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchModules:
+    """What layers take as modules of transformers in torch, each operation a kernel, in place of the common constants.
+
+    `launch_factor` of the common time for launches. `layer_norm_passes` and `rms_norm_passes`: how often a block's
+    activations cross the memory, by the kind of its norms. `logit_bytes` per logit, `update_bytes` per parameter.
+    `sum_bytes`: per parameter and microbatch, whose gradients are added to sums in single precision. `product_factor`
+    and `attention_factor`: times of the kernels of torch's version on compute capability 9, by those of published runs.
+    """
+
+    launch_factor: float
+    layer_norm_passes: float
+    rms_norm_passes: float
+    logit_bytes: float
+    update_bytes: float
+    sum_bytes: float
+    product_factor: float
+    attention_factor: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """How a training program runs a layer.
 
-    `fused`: one kernel does a run of element-wise operations. `sequence_parallel`: tensor-parallel devices share out
-    norms and dropout. `launch_factor`: how many times the common time it needs to launch a layer's kernels, and
-    `more_launch_s` what comes on top of it, per block and its three passes. `exposed`: the share of a collective that
-    does not hide behind products; `collective_s`: seconds that each takes beyond its steps.
+    `modules`: it runs layers as modules of torch. `fused`: one kernel does a run of element-wise operations.
+    `sequence_parallel`: tensor-parallel devices share out norms and dropout. `launch_factor`: how many times the common
+    time it needs to launch a layer's kernels, and `more_launch_s` what comes on top of it, per block and its three
+    passes. `exposed`: the share of a collective that does not hide behind products; `collective_s`: seconds that each
+    takes beyond its steps.
     """
 
     attention: Attention = Attention.FLASH
     fused: bool = False
+    modules: TorchModules | None = None
     sequence_parallel: bool = False
     launch_factor: float = 1.0
     more_launch_s: float = 0.0
@@ -149,6 +173,7 @@ def kernel_times(
     if peak is None:
         raise RequestError(f"{accelerator.name} can't compute in {precision}")
     costs = layer_costs(decoder, sequence_length, tp, attention=program.attention)
+    constants = _as_run(constants, program.modules, accelerator, decoder)
     work = _Work(
         costs=costs,
         decoder=decoder,
@@ -171,6 +196,8 @@ def kernel_times(
     forward[1:-1] = _longer(work.block_s(backward=False) + collective * (1.0 + gathered / 2.0), launch / 3.0)
     backward[1:-1] = _longer(work.block_s(backward=True) + collective * (1.0 + split / 2.0), launch * 2.0 / 3.0)
     forward[-1], backward[-1] = work.head_s(backward=False), work.head_s(backward=True)
+    if program.modules is not None:
+        backward += costs.trainable * (program.modules.sum_bytes / work.bytes_per_s)
     update = costs.trainable.astype(np.float64) * (constants.update_bytes / work.bytes_per_s)
     block_s = float(forward[1] + backward[1])
     return KernelTimes(
@@ -251,6 +278,25 @@ class _Work:
         whole = 4.0 * decoder.hidden_size / (tp if self.program.sequence_parallel else 1)
         wide = decoder.active_ffn_size * (3.0 if decoder.gated_mlp else 2.0)
         return self.tokens * (whole + (4.0 * decoder.hidden_size + wide) / tp)
+
+
+def _as_run(
+    constants: Constants, modules: TorchModules | None, accelerator: Accelerator, decoder: Decoder
+) -> Constants:
+    """Return the constants of a generation with those of torch's modules in their place."""
+    if modules is None:
+        return constants
+    newer = (accelerator.compute_capability or 0.0) >= _MEASURED_CAPABILITY
+    return replace(
+        constants,
+        matmul_share=constants.matmul_share / (modules.product_factor if newer else 1.0),
+        flash_share=constants.flash_share / (modules.attention_factor if newer else 1.0),
+        eager_passes=modules.rms_norm_passes if decoder.rms_norm else modules.layer_norm_passes,
+        logit_bytes=modules.logit_bytes,
+        update_bytes=modules.update_bytes,
+        launch_s=constants.launch_s * modules.launch_factor,
+        launch_tensor_parallel_s=constants.launch_tensor_parallel_s * modules.launch_factor,
+    )
 
 
 def _longer(work_s: float, launch_s: float) -> float:

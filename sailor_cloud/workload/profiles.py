@@ -190,7 +190,9 @@ class ComputeProfiles:
             if precision in kernels.PRECISIONS:
                 generation = kernels.generation_of(accelerator, self.generations)
                 times = kernels.kernel_times(accelerator, decoder, generation.constants, program=program, **shape)
-                return _of_kernels(times, accelerator, precision, generation, self.errors)
+                as_modules = program.modules is not None
+                error = self.errors.layers_on(accelerator, precision, generation, as_modules=as_modules)
+                return _of_kernels(times, accelerator, precision, generation, error)
             roof = roofline.roofline_times(accelerator, decoder, attention=program.attention, **shape)
             return _of_roofline(roof, accelerator, precision, self.errors)
         rows = layer_features(decoder, **shape)
@@ -335,14 +337,14 @@ def _of_kernels(
     accelerator: Accelerator,
     precision: Precision,
     generation: Generation,
-    errors: ErrorModel,
+    error: float,
 ) -> LayerTimes:
     figures = f"{accelerator!r} {precision} {generation!r}"
     return LayerTimes(
         forward_s=times.forward_s,
         backward_s=times.backward_s,
         update_s=times.update_s,
-        error=errors.layers_on(accelerator, precision, generation),
+        error=error,
         measured=generation.measured(accelerator, precision),
         exchange_share=times.exchange_share,
         profile=ProfileRef(

@@ -106,7 +106,7 @@ def test_what_follows_from_other_columns_need_not_be_stated(tmp_path: Path) -> N
 
 def test_programs_that_are_like_another_one_keep_what_that_one_keeps() -> None:
     # From ZeRO-2 on only our own engine moves tensors layer by layer, and only it computes the loss in chunks.
-    rules = [engine.memory for engine, _ in PROGRAMS.values()]
+    rules = [engine.memory for engine, _ in PROGRAMS.values() if engine.name != "sailor"]
     assert {(rule.by_layer, rule.logit_elements) for rule in rules} == {(False, math.inf)}
 
 

@@ -157,11 +157,11 @@ def test_zero_2_and_3_go_with_no_sync_every():
 
 
 def test_a_plan_of_single_devices_that_was_made_by_hand_is_no_better_by_half_a_per_cent():
-    # In both zones, 17 samples at a time on the A100 and 5 on the V100: 1.62 s per iteration for 119.72 USD.
-    document = plan(example("gcp-a100-v100.yaml"))
+    # In both zones, 17 samples at a time on the A100 and 5 on the V100: 1.80 s per iteration.
+    document = plan(example("gcp-a100-v100.yaml", constraints__budget_usd=135))
     assert document.plan is not None
     assert document.plan.zero_stage == 1
-    space = make_space(example("gcp-a100-v100.yaml"))
+    space = make_space(example("gcp-a100-v100.yaml", constraints__budget_usd=135))
     offers = {offer.id: offer for offer in space.scenario.offers.values()}
     chosen = {
         (offer.zone, offer.accelerator): offer
@@ -181,7 +181,7 @@ def test_a_plan_of_single_devices_that_was_made_by_hand_is_no_better_by_half_a_p
                     )
     by_hand = evaluate(replace(document.plan, nodes=tuple(nodes), pipelines=tuple(pipelines)), space.scenario)
     assert by_hand.fits
-    assert by_hand.prediction.iteration_s_replay == pytest.approx(1.62, abs=0.02)
+    assert by_hand.prediction.iteration_s_replay == pytest.approx(1.80, abs=0.02)
     # As close as `benchmarks/planner/attack.py` asks for.
     assert document.prediction.iteration_s_replay <= 1.005 * by_hand.prediction.iteration_s_replay
     assert document.cost.total_usd <= document.job.constraints.budget_usd

@@ -11,6 +11,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.simulator import ENGINES, Engine, engine_named
+from sailor_cloud.simulator.engine import TORCH_MODULES
 from sailor_cloud.simulator.engines import StageSplit, stage_bounds
 from sailor_cloud.workload import decoder
 
@@ -29,7 +30,7 @@ def test_an_engine_is_found_by_its_name() -> None:
 
 
 def test_the_default_engine_is_our_own_runtime() -> None:
-    assert engine_named("sailor") == Engine()
+    assert engine_named("sailor") == Engine(modules=TORCH_MODULES)
 
 
 def test_an_unknown_engine_is_told_with_the_known_ones() -> None:

@@ -51,6 +51,46 @@ def test_a_small_block_takes_as_long_as_its_launches() -> None:
     assert block(times(program=Program(more_launch_s=0.01), **small)) == pytest.approx(launch + 0.01, rel=0.1)
 
 
+def as_modules(accelerator: str, **changes: float) -> kernels.TorchModules:
+    """What modules of torch take, as much as the common constants say but for the changes."""
+    constants = kernels.generation_of(CATALOG.accelerator(accelerator), GENERATIONS).constants
+    common = {
+        "launch_factor": 1.0,
+        "layer_norm_passes": constants.eager_passes,
+        "rms_norm_passes": constants.eager_passes,
+        "logit_bytes": constants.logit_bytes,
+        "update_bytes": constants.update_bytes,
+        "sum_bytes": 0.0,
+        "product_factor": 1.0,
+        "attention_factor": 1.0,
+    }
+    return kernels.TorchModules(**{**common, **changes})
+
+
+def test_modules_of_torch_replace_the_common_constants_one_by_one() -> None:
+    def run(accelerator: str = "H100-80", model=LLAMA, **changes: float) -> kernels.KernelTimes:
+        return times(accelerator, Program(modules=as_modules(accelerator, **changes)), model)
+
+    assert block(run()) == pytest.approx(block(times()), rel=1e-12)
+    # Gradients of a microbatch are added up on the way back: so many bytes per parameter at 3350 GB/s.
+    costs = layer_costs(LLAMA, 4096, 1, attention=Attention.FLASH)
+    added = run(sum_bytes=12.0).backward_s - run().backward_s
+    np.testing.assert_allclose(added, 12.0 * costs.trainable / 3.35e12, rtol=1e-9)
+    np.testing.assert_array_equal(run(sum_bytes=12.0).forward_s, run().forward_s)
+    assert run(logit_bytes=100.0).forward_s[-1] > run().forward_s[-1]
+    assert run(update_bytes=71.2).update_s[1] == pytest.approx(71.2 / 35.6 * run().update_s[1], rel=1e-2)
+    # The Llama has RMS norms, OPT has layer norms.
+    assert block(run(rms_norm_passes=20.0)) > 1.2 * block(run())
+    assert block(run(layer_norm_passes=20.0)) == block(run())
+    assert block(run(model=OPT, layer_norm_passes=20.0)) > 1.2 * block(run(model=OPT))
+    # Newer kernels were timed on an H100; older GPUs keep the published rate.
+    assert block(run(product_factor=0.5)) < 0.8 * block(run())
+    assert block(run("A100-40", product_factor=0.5)) == block(run("A100-40"))
+    small = {"model": OPT, "sequence_length": 64, "microbatch_size": 1}
+    slow = Program(modules=as_modules("H100-80", launch_factor=2.0))
+    assert block(times(program=slow, **small)) == pytest.approx(2.0 * block(times(**small)), rel=0.02)
+
+
 def test_tensor_parallelism_cuts_a_block_by_less_than_its_degree_and_slower_links_cut_it_less() -> None:
     whole, half = block(times()), block(times(tp=2))
     slow = dataclasses.replace(CATALOG.accelerator("H100-80"), nvlink_gb_per_s=None)

@@ -218,7 +218,7 @@ def test_money_for_one_zone_alone_leaves_no_plan_whose_all_reduces_cross_zones()
     assert (one.name, crossing.name) == ("all in us-central1-a", "every all-reduce between zones")
     # 1.63 GB of gradients go each way, for 0.01 USD per GiB.
     assert crossing.egress_usd == pytest.approx(2 * 1_629_724_672 * 0.01 / 2**30)
-    assert one.work_bound_s(target, units, 9.0) < 3.0
+    assert one.work_bound_s(target, units, 9.0) < 3.1
     assert crossing.work_bound_s(target, units, 9.0) > 50.0
 
 

@@ -131,7 +131,8 @@ def test_the_balanced_plan_is_the_one_farthest_below_the_line_between_the_others
 
 
 def test_little_time_for_much_money_is_told() -> None:
-    one_zone = {"resources__0__zones": ["us-central1-a"]}
+    one_zone = {"resources__0__zones": ["us-central1-a"], "resources__0__markets": ["on-demand"]}
+    one_zone["constraints"] = {"budget_usd": 500}
     decision = first_look(example("gcp-a100-v100.yaml", **one_zone))
     note = decision.notes[0]
     assert note.startswith("the goal spends much for little: +")

@@ -18,7 +18,7 @@ from sailor_cloud.planner.space.goals import Figure, Limit, target_of
 
 @pytest.fixture(scope="module")
 def searched():
-    changes = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
+    changes = {"resources__0__zones": ["us-central1-a"], "constraints": {}, "model": {"preset": "opt-1.3b"}}
     job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 32}, **changes)
     space, target = make_space(job), target_of(job)
     answer = solve(space, target, (), NORMAL.lighter())
