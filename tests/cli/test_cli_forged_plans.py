@@ -236,7 +236,7 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
     "a range of layers that is missing": ("turns", put(_RANGES, []), "expected to start at 3"),
     "too many ranges of layers": ("turns", put(_RANGES, [[3, 5]] * 10_000), "problems more"),
     "a schedule without turns": ("turns", put("plan.pipeline_schedule", "1f1b"), "has stages with 2 ranges"),
-    "a block that has ended": ("block", lambda raw: None, "the nodes would end themselves before they start"),
+    "a block that has ended": ("block", lambda raw: None, "the nodes would shut themselves down before they start"),
     "text that turns around": ("local", put("cost.lines.0.what", "gpj.\u202eexe"), "holds control characters"),
 }
 

@@ -286,7 +286,7 @@ def test_up_refuses_a_layout_that_breaks_the_job_s_limits(folder: Path) -> None:
             "plan: takes ",
             "plan: has 4 nodes",
             "plan: reaches ",
-            "plan: the nodes would end themselves ",
+            "plan: the nodes would shut themselves down ",
         ),
         (
             "at most 16 may be bought",

@@ -70,7 +70,7 @@ def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: boo
 
 
 def _highest_rate(job: Job, left: Left) -> float | None:
-    """Return the USD per hour that may be paid: what is left must last until the nodes end themselves."""
+    """Return the USD per hour that may be paid: what is left must last until the nodes shut themselves down."""
     rates = [job.constraints.max_usd_per_hour]
     if left.usd_alone is not None and left.life_s > 0:
         rates.append(left.usd_alone / (left.life_s / SECONDS_PER_HOUR))

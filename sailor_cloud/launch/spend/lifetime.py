@@ -25,13 +25,13 @@ class Left:
     steps: int | None
     usd: float | None
     seconds: float | None
-    # Until the nodes end themselves; this much money must last until then should the controller die.
+    # Until the nodes shut themselves down; this much money must last until then should the controller die.
     life_s: float = 0.0
     usd_alone: float | None = None
 
 
 def life_s(document: PlanDocument) -> float:
-    """Return the seconds from the start of a run until its nodes end themselves.
+    """Return the seconds from the start of a run until its nodes shut themselves down.
 
     The plan's TTL, or less where a plan that was written elsewhere would outlive its budget. Raises RequestError for a
     job without budget and deadline, since nothing would end its nodes, and for nodes that would end before the
@@ -60,7 +60,7 @@ def life_s(document: PlanDocument) -> float:
 
 
 def within(document: PlanDocument, left: Left) -> PlanDocument:
-    """Return a plan whose worst rate what is left of the budget can pay until the nodes end themselves.
+    """Return a plan whose worst rate what is left of the budget can pay until the nodes shut themselves down.
 
     Nodes whose price may rise are bought with that as the limit, where their provider takes one; never below what the
     plan costs at list prices.

@@ -10,7 +10,7 @@ from sailor_cloud.model.job import Constraints
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 
-# Time after the deadline for the last checkpoint, the results and the teardown, before nodes end themselves.
+# Time after the deadline for the last checkpoint, the results and the teardown, before nodes shut themselves down.
 DEADLINE_GRACE_S = 600.0
 
 # However large the budget is, nobody looks after a node for longer than a year.
@@ -24,7 +24,7 @@ SHARE_OF_BUDGET = 0.95
 def ttl_s(
     limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
 ) -> float | None:
-    """Return the seconds from the start of a run until its nodes end themselves; None without budget and deadline.
+    """Return the seconds until a run's nodes shut themselves down, from its start; None without budget and deadline.
 
     The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of
     the budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve
@@ -47,10 +47,10 @@ def ttl_s(
 def too_short(life_s: float, duration_s: float | None) -> str:
     """Say why nodes that live so long can't carry out a plan of some duration; nothing where they can."""
     if life_s <= 0.0:
-        return "the nodes would end themselves before they start, since their capacity has ended"
+        return "the nodes would shut themselves down before they start, since their capacity has ended"
     if duration_s is None or life_s >= duration_s:
         return ""
     return (
-        f"the nodes would end themselves {duration_text(life_s)} after their start, and the plan needs "
+        f"the nodes would shut themselves down {duration_text(life_s)} after their start, and the plan needs "
         f"{duration_text(duration_s)}"
     )

@@ -51,7 +51,7 @@ class RunValues:
 
     @property
     def expiry(self) -> str:
-        """When nodes end themselves, in RFC 3339 form."""
+        """When nodes shut themselves down, in RFC 3339 form."""
         return f"{self.expires_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     @property

@@ -35,7 +35,7 @@ def job_text(provider: Provider, answers: JobExample, *, schema: str | None) -> 
             _commented(f"goal: {answers.goal}", "one of maximize-throughput, minimize-cost, minimize-time"),
             "constraints:\n",
             _commented(f"  budget_usd: {answers.budget_usd:g}", "all-in: machines, disks, traffic, start-up, teardown"),
-            _commented(f"  deadline: {answers.deadline}", "the nodes end themselves soon after it"),
+            _commented(f"  deadline: {answers.deadline}", "the nodes shut themselves down soon after it"),
             "resources:\n",
             f"  - provider: {provider}\n",
             f"    zones: [{', '.join(answers.zones)}]\n",

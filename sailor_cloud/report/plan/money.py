@@ -140,7 +140,7 @@ def _line_row(document: PlanDocument, line: CostLine) -> PriceRow:
 
 
 def unlimited_usd(document: PlanDocument) -> float | None:
-    """Return what the nodes can cost at most until they end themselves, should nobody end them before: at worst prices.
+    """Return what the nodes can cost at most, at worst prices, if nothing ends them before they shut themselves down.
 
     None where the budget pays for that, or nothing ends the nodes. It pays where every spot node has a highest price,
     which is set so that the budget lasts.

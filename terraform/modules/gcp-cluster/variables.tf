@@ -25,7 +25,7 @@ variable "region" {
 }
 
 variable "expires_at" {
-  description = "Time in RFC 3339 form, in UTC, at which every node ends itself."
+  description = "Time in RFC 3339 form, in UTC, at which every node shuts itself down."
   type        = string
   nullable    = false
 }

@@ -32,7 +32,7 @@ variable "public_key" {
 }
 
 variable "expires_at" {
-  description = "Time in RFC 3339 form at which every node ends itself."
+  description = "Time in RFC 3339 form at which every node shuts itself down."
   type        = string
   nullable    = false
 

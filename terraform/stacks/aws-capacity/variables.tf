@@ -17,7 +17,7 @@ variable "region" {
 }
 
 variable "expires_at" {
-  description = "Time in RFC 3339 form, in UTC, at which every reservation ends itself."
+  description = "Time in RFC 3339 form, in UTC, at which every reservation shuts itself down."
   type        = string
   nullable    = false
 }

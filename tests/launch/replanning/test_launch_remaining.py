@@ -89,7 +89,7 @@ def test_no_plan_is_asked_for_that_the_rest_of_the_money_would_not_outlast(own: 
     wanted = one_zone()
     limits = wanted.constraints.model_copy(update={"max_usd_per_hour": own})
     wanted = wanted.model_copy(update={"constraints": limits})
-    # The nodes end themselves after two hours, and eight dollars are left until then.
+    # The nodes shut themselves down after two hours, and eight dollars are left until then.
     left = replace(LEFT, usd_alone=8.0, life_s=7200.0)
     within, free = (
         remaining_job(wanted, devices, left, only_survivors=False, limits=limited) for limited in (True, False)

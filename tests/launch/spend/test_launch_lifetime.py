@@ -36,7 +36,9 @@ def test_a_run_that_nothing_would_end_is_refused() -> None:
 
 
 def test_nodes_that_would_end_before_the_plan_is_through_are_not_bought() -> None:
-    message = r"would end themselves 9\.90 s after their start, and the plan needs 10\.0 s; raise constraints.deadline"
+    message = (
+        r"would shut themselves down 9\.90 s after their start, and the plan needs 10\.0 s; raise constraints.deadline"
+    )
     with pytest.raises(RequestError, match=message):
         life_s(replace(document(), ttl_s=9.9))
     assert life_s(replace(document(), ttl_s=10.0)) == 10.0
@@ -44,7 +46,9 @@ def test_nodes_that_would_end_before_the_plan_is_through_are_not_bought() -> Non
 
 @pytest.mark.parametrize("ttl_s", [0.0, -600.0])
 def test_nodes_that_would_end_before_they_start_are_not_bought_however_long_the_plan_takes(ttl_s: float) -> None:
-    with pytest.raises(RequestError, match="would end themselves before they start, since their capacity has ended"):
+    with pytest.raises(
+        RequestError, match="would shut themselves down before they start, since their capacity has ended"
+    ):
         life_s(replace(document(), ttl_s=ttl_s, prediction=None))
 
 
