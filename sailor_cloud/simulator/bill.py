@@ -17,6 +17,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import EgressPrice
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.layout import Layout
+from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.timing.sync import Traffic, islands
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
@@ -154,7 +155,8 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     price between the first zones of both. Left out: reading back (below 10 % of the writes' price), and traffic from
     local nodes, which no cloud bills.
     """
-    store = _store(layout)
+    scenario = layout.scenario
+    store = checkpoint_store(scenario, [scenario.offer(node.offer) for node in layout.plan.nodes])
     if store is None:
         return []
     provider, region, zone = store
@@ -187,9 +189,8 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
     return lines + checkpoint_nat_lines(by_region, (provider, region), services, job.cloud.network)
 
 
-def _store(layout: Layout) -> BucketPlace | None:
-    scenario = layout.scenario
-    offers = [scenario.offer(node.offer) for node in layout.plan.nodes]
+def checkpoint_store(scenario: Scenario, offers: Sequence[Offer]) -> BucketPlace | None:
+    """Return where checkpoints of a plan on such nodes go, first node first; None where that is a folder."""
     catalog = scenario.catalog
 
     def first_of(provider: Provider) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """The exact evaluator of the search: what the replay finds of a draft, from parts that are computed once.
 
-Iteration times are those of the replay but for rounding. Totals leave out what the simulator's bill has beyond the
-planner's (storage of checkpoints, traffic through NAT); `correction` makes up for that.
+Iteration times are those of the replay but for rounding. Totals leave out traffic through NAT; `correction` makes up
+for that.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from itertools import pairwise
 import numpy as np
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Pace
+from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.goals import Figure
 from sailor_cloud.simulator import Gather, StageTable, boundary_pairs, evaluate, held_up_s
 from sailor_cloud.simulator.timing.replay import PipelineTimes
 from sailor_cloud.simulator.timing.schedule_ends import schedule_ends
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 # By what to multiply figures, where the simulator's bill has more than the planner's.
 Factors = Mapping[Figure, float]
@@ -114,7 +116,11 @@ class Evaluator:
         bill = self.assessor.standing(draft).bill
         assert bill is not None, "a draft keeps quotas"
         figures = bill.figures(np.array(seconds), np.array(egress + usd))
-        return {figure: float(value) for figure, value in figures.items()}
+        found = {figure: float(value) for figure, value in figures.items()}
+        if bill.steps is not None:
+            training_s = found[Figure.DURATION_S] - bill.fixed_s - bill.wait_s
+            found[Figure.TOTAL_USD] += checkpoints_usd_per_hour(space, draft) * training_s / SECONDS_PER_HOUR
+        return found
 
     def _reduced(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
         """Return the seconds until all stages are through with all-reduce, step and gather, and the USD of egress.

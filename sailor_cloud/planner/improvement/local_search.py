@@ -42,7 +42,7 @@ _KEPT = 3
 
 
 # Evaluations of the first descents and of the last ones, which continue from the best of those and restart.
-_FIRST, _LAST, _FINALISTS = 80.0, 250.0, 2
+_FIRST, _LAST, _FINALISTS = 80.0, 500.0, 2
 
 
 def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effort, *, most: int) -> list[Draft]:

@@ -1,0 +1,54 @@
+"""What saving checkpoints costs while a plan trains, as the simulator's bill counts it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+from sailor_cloud.catalog import Service, providers
+from sailor_cloud.model.offer import Provider
+from sailor_cloud.planner.space.draft import Draft, nodes_of
+from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator import egress_usd_per_byte
+from sailor_cloud.simulator.bill import CHECKPOINT_BYTES_PER_PARAMETER, PART_BYTES, checkpoint_store
+from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
+    """Return the USD of an hour of training: traffic to the bucket's region, requests and storage; 0 for a folder.
+
+    The first pipeline writes them. Left out are NAT, and what pipelines add that synchronize rarely.
+    """
+    first, scenario = draft.pipelines[0], space.scenario
+    nodes = sorted(nodes_of(tuple(part.slots for part in draft.pipelines)))
+    key = (tuple((slot.pool, slot.tp) for slot in first.slots), first.cut, *_bucket_pools(space, nodes))
+    known: dict[tuple[object, ...], float] = space.remembered.setdefault("checkpoints per hour", {})
+    if key in known:
+        return known[key]
+    store = checkpoint_store(scenario, [space.pools[pool].offer for pool in nodes])
+    if store is None:
+        return known.setdefault(key, 0.0)
+    provider, region, zone = store
+    sizes: dict[str, float] = defaultdict(float)
+    for slot, span in zip(first.slots, pairwise(first.cut), strict=True):
+        parameters = float(space.table(slot.pool, slot.tp, 1).parameters(*span)) * slot.tp
+        sizes[space.pools[slot.pool].offer.zone] += parameters * CHECKPOINT_BYTES_PER_PARAMETER
+    catalog, job = scenario.catalog, scenario.job
+    saved = sum(sizes.values())
+    files = sum(slot.tp for slot in first.slots)
+    writes = catalog.services.price(provider, region, Service.OBJECT_WRITES).usd_per_unit
+    each = (saved / PART_BYTES + files) / 1000.0 * writes
+    for src, nbytes in sizes.items():
+        if providers.of(catalog.zone(src).provider).bills_services and catalog.region_of(src) != region:
+            each += nbytes * egress_usd_per_byte(src, zone, scenario)
+    kept = catalog.services.price(provider, region, Service.OBJECT_STORAGE).usd_per_unit
+    stored = job.checkpoint.keep * saved / GIB * kept / HOURS_PER_MONTH
+    return known.setdefault(key, stored + each * SECONDS_PER_HOUR / job.checkpoint.every)
+
+
+def _bucket_pools(space: Space, pools: list[int]) -> tuple[int, ...]:
+    """Return the first pool of each cloud, one of which the bucket is near."""
+    found: dict[Provider, int] = {}
+    for pool in pools:
+        found.setdefault(space.pools[pool].offer.provider, pool)
+    return tuple(found.values())
