@@ -10,10 +10,12 @@ import pytest
 
 from factories.brute_force import every_plan
 from factories.planning import example, make_space, quota, tiny_job
+from sailor_cloud.catalog import Service
 from sailor_cloud.catalog.account.quotas import QuotaLimit
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.bound.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
 from sailor_cloud.planner.space.goals import Figure, Limit, Target
@@ -26,7 +28,9 @@ from sailor_cloud.simulator import (
     startup_s,
     teardown_s,
 )
+from sailor_cloud.simulator.bill import checkpoint_store
 from sailor_cloud.simulator.money import lost_fraction, start
+from sailor_cloud.workload import layer_costs
 
 STEPS = 10
 GOALS = (Figure.ITERATION_S, Figure.DURATION_S, Figure.TOTAL_USD, Figure.USD_PER_ITERATION, Figure.USD_PER_HOUR)
@@ -112,11 +116,35 @@ def every_known(scenario: Scenario) -> list[Known]:
         if evaluation.fits:
             seconds = evaluation.prediction.iteration_s_replay
             egress = sum(link.bytes_per_iteration * link.usd_per_gb / 1e9 for link in evaluation.links)
-            found.append(Known(figures_of(scenario, offers, seconds, egress), offers))
+            saving = checkpoints_usd_per_s(scenario, plan)
+            found.append(Known(figures_of(scenario, offers, seconds, egress, saving), offers))
     return found
 
 
-def figures_of(scenario: Scenario, offers: Counter[str], seconds: float, egress: float) -> dict[Figure, float]:
+def checkpoints_usd_per_s(scenario: Scenario, plan: Plan) -> float:
+    """Return what storage and requests cost for a second of training; nodes stand in the bucket's region."""
+    store = checkpoint_store(scenario, [scenario.offers[node.offer] for node in plan.nodes])
+    if store is None:
+        return 0.0
+    job, services, first = scenario.job, scenario.catalog.services, plan.pipelines[0]
+    saved = 12.0 * sum(
+        stage.tp
+        * float(
+            layer_costs(scenario.decoder, job.training.sequence_length, stage.tp)
+            .parameters[stage.first_layer : stage.end_layer]
+            .sum()
+        )
+        for stage in first.stages
+    )
+    requests = saved / (5 * 2**20) + sum(stage.tp for stage in first.stages)
+    written = requests / 1000 * services.price(*store[:2], Service.OBJECT_WRITES).usd_per_unit / job.checkpoint.every
+    kept = job.checkpoint.keep * saved / 2**30 * services.price(*store[:2], Service.OBJECT_STORAGE).usd_per_unit
+    return written + kept / (730 * 3600)
+
+
+def figures_of(
+    scenario: Scenario, offers: Counter[str], seconds: float, egress: float, saving: float
+) -> dict[Figure, float]:
     known = [(scenario.offers[name], count) for name, count in offers.items()]
     rate = sum(node_usd_per_hour(offer, scenario).expected * count for offer, count in known)
     lost = lost_fraction(
@@ -131,7 +159,7 @@ def figures_of(scenario: Scenario, offers: Counter[str], seconds: float, egress:
     return {
         Figure.ITERATION_S: seconds,
         Figure.DURATION_S: duration,
-        Figure.TOTAL_USD: duration * rate / 3600 + egress * (STEPS + before.iterations),
+        Figure.TOTAL_USD: duration * rate / 3600 + egress * (STEPS + before.iterations) + saving * (duration - fixed_s),
         Figure.USD_PER_ITERATION: seconds * rate / 3600 + egress,
         Figure.USD_PER_HOUR: rate + egress * 3600 / seconds,
         Figure.NODES: float(offers.total()),
