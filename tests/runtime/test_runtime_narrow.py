@@ -19,6 +19,7 @@ from sailor_cloud.workload.models.presets import PRESETS
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.narrow import narrowed
+from sailor_runtime.training.pipeline import layout
 
 _SIZES = {"hidden_size": 4096, "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 8}
 _LONG = {"rope_type": "longrope", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64, "rope_theta": 1e4}
@@ -63,6 +64,17 @@ def test_a_narrow_copy_is_cut_as_the_model_is_and_small(name, model, tmp_path: P
         if model.heads % 2 == 0 and parameter.cut_dim is not None:
             first, second = (sum(end - start for start, end in parameter.intervals(2, index)) for index in (0, 1))
             assert first == second
+
+
+@pytest.mark.parametrize(("stages", "count", "expected"), [(3, 64, 8), (4, 64, 8), (2, 3, 3)])
+def test_a_narrow_copy_of_an_interleaved_pipeline_runs_two_rounds(stages, count, expected, tmp_path: Path):
+    # Three stages run 64 microbatches in rounds of four, since neither three nor five divides 64.
+    shapes = [(stage, stage + 1, 1, (stages + stage, stages + stage + 1)) for stage in range(stages)]
+    model = {"blocks": 2 * stages - 2}
+    spec = run_spec([(1, count, shapes)], directory=tmp_path, model=model, pipeline_schedule="interleaved")
+    copy = narrowed(spec)
+    assert copy.pipelines[0].microbatches == expected
+    layout.check(copy)
 
 
 def test_what_names_saved_weights_begins_from_random_ones(tmp_path: Path):

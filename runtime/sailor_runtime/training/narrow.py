@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sailor_runtime.spec import ModelSpec, PipelineSpec, RunSpec
+from sailor_runtime.training.pipeline.schedule import microbatches_per_round
 
 # Every tensor-parallel degree up to 64 divides the MLP; a head of 8 has an even number of rotated columns.
 _HEAD, _FFN, _EXPERT, _VOCABULARY, _TOKENS = 8, 64, 16, 512, 8
@@ -32,12 +33,18 @@ def narrowed(spec: RunSpec) -> RunSpec:
 
 
 def _fewer(pipeline: PipelineSpec) -> PipelineSpec:
-    """Return a pipeline with a few samples, but with as many microbatches as fill it twice, and the same remainder."""
+    """Return a pipeline with a few samples, but with as many microbatches as fill it twice, and the same remainder.
+
+    Where stages take turns with several ranges, those are two rounds.
+    """
     stages, count = len(pipeline.stages), pipeline.microbatches
+    fewer = 2 * stages + count % stages
+    if any(stage.later_ranges for stage in pipeline.stages):
+        fewer = 2 * (microbatches_per_round(count, stages) or count)
     return replace(
         pipeline,
         microbatch_size=min(_MICROBATCH_SIZE, pipeline.microbatch_size),
-        microbatches=min(count, 2 * stages + count % stages),
+        microbatches=min(count, fewer),
     )
 
 
