@@ -16,7 +16,6 @@ import csv
 import dataclasses
 import gc
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -26,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worlds import environment, spec_of
+from worlds import spec_of
+
+from sailor_runtime.spec import ModelSpec, RunSpec, model_from_dict
 
 WARM_UP, STEPS, MICROBATCHES = 3, 10, 4
 
@@ -77,7 +78,6 @@ def tasks() -> list[dict[str, Any]]:
 
 def measure(rows: list[dict[str, Any]], accelerator: str, output: Path, *, backend: str) -> None:
     """Train every case for some steps in this process, and write a row after each."""
-    from sailor_runtime.spec import model_from_dict
     from sailor_runtime.training import engine as engines
     from sailor_runtime.training import environment as settings
     from sailor_runtime.training.pipeline import layout
@@ -88,20 +88,7 @@ def measure(rows: list[dict[str, Any]], accelerator: str, output: Path, *, backe
         for row in rows:
             case, model = Case(**row["case"]), model_from_dict(row["model"])
             for size in case.microbatch_sizes:
-                pipeline = (size, MICROBATCHES, ((0, model.layers, 1, accelerator),))
-                spec = spec_of(
-                    dataclasses.replace(model, max_positions=max(model.max_positions, case.tokens)),
-                    [pipeline],
-                    Path(name),
-                    precision=case.precision,
-                )
-                spec = dataclasses.replace(
-                    spec, training=dataclasses.replace(spec.training, sequence_length=case.tokens)
-                )
-                if case.recompute:
-                    [only] = spec.pipelines
-                    stage = dataclasses.replace(only.stages[0], recompute=tuple(range(1, model.layers - 1)))
-                    spec = dataclasses.replace(spec, pipelines=(dataclasses.replace(only, stages=(stage,)),))
+                spec = _spec(case, model, size, accelerator, Path(name))
                 if world is None:
                     settings.prepare(spec, 0, Path(name))
                     engines.first_weights = _quick_weights  # type: ignore[assignment]
@@ -122,6 +109,17 @@ def measure(rows: list[dict[str, Any]], accelerator: str, output: Path, *, backe
                 seconds = time.perf_counter() - started
                 told = {key: round(value, 4) for key, value in found.items()}
                 print(f"{case.model} {case.precision} {case.tokens} x {size}: {told} ({seconds:.0f} s)", flush=True)
+
+
+def _spec(case: Case, model: ModelSpec, size: int, accelerator: str, folder: Path) -> RunSpec:
+    model = dataclasses.replace(model, max_positions=max(model.max_positions, case.tokens))
+    pipelines = [(size, MICROBATCHES, ((0, model.layers, 1, accelerator),))]
+    spec = spec_of(model, pipelines, folder, precision=case.precision)
+    if case.recompute:
+        [pipeline] = spec.pipelines
+        stage = dataclasses.replace(pipeline.stages[0], recompute=tuple(range(1, model.layers - 1)))
+        spec = dataclasses.replace(spec, pipelines=(dataclasses.replace(pipeline, stages=(stage,)),))
+    return dataclasses.replace(spec, training=dataclasses.replace(spec.training, sequence_length=case.tokens))
 
 
 def _one(spec: Any, world: Any) -> dict[str, float]:
@@ -235,7 +233,6 @@ def main() -> int:
     if chosen.file is None:
         parser.error("name the file that --tasks wrote")
     warnings.filterwarnings("ignore")
-    sys.path[:0] = environment()["PYTHONPATH"].split(os.pathsep)
     import torch
 
     on_cpu = chosen.accelerator.startswith("CPU-")

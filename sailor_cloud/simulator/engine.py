@@ -213,19 +213,18 @@ class Engine:
     `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
     `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
     share out norms and dropout. `modules`: it runs layers as modules of torch. `fused`: one kernel does a run of
-    element-wise operations. `launch_factor`: how many
-    times the common time to launch a layer's kernels it needs. `default_zero_stage` holds where none is named,
-    `pipelined_zero_stages` with more than one stage. From ZeRO-2 on all pipelines have one shape. `recompute`: what it
-    can compute again, and `recompute_stops_early`: all of a block but its last product. `stages_outermost`: where only
-    degrees are given, ranks count through devices, then pipelines, then stages, so that the pipelines' equal stages are
-    neighbours. With ZeRO-3 weights are gathered and gradients scattered beside a pass; `shard_exposed` of the shorter
-    one shows. `overlap_gather`: weights that ZeRO-1 updated are gathered beside the next forward pass, first layers
-    first. `spread_launch_s`: seconds per block and tensor-parallel device that launches take longer where a pipeline
-    stands on several nodes. `exposed`: the share of tensor-parallel collectives that does not hide behind products, and
-    `collective_s` the seconds that each takes beyond its steps. `idle_s`: seconds per iteration that no kernel takes,
-    for data, clipping and logs. `uniform`: all pipelines are cut alike and have one microbatch size; with `one_tp` all
-    stages have one tp, and every pipeline runs equally many microbatches. `formulas` replace the replay, where there
-    are any.
+    element-wise operations. `launch_factor`: how many times the common time to launch a layer's kernels it needs.
+    `default_zero_stage` holds where none is named, `pipelined_zero_stages` with more than one stage. From ZeRO-2 on
+    all pipelines have one shape. `recompute`: what it can compute again, and `recompute_stops_early`: all of a block
+    but its last product. `stages_outermost`: where only degrees are given, ranks count through devices, then
+    pipelines, then stages, so that the pipelines' equal stages are neighbours. With ZeRO-3 weights are gathered and
+    gradients scattered beside a pass; `shard_exposed` of the shorter one shows. `overlap_gather`: weights that ZeRO-1
+    updated are gathered beside the next forward pass, first layers first. `spread_launch_s`: seconds per block and
+    tensor-parallel device that launches take longer where a pipeline stands on several nodes. `exposed`: the share of
+    tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that each takes
+    beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs. `uniform`: all
+    pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every pipeline runs
+    equally many microbatches. `formulas` replace the replay, where there are any.
     """
 
     name: str = "sailor"

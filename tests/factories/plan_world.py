@@ -177,8 +177,6 @@ def _untied_copy(engine: Any) -> None:
 def _first_step_of_a_cuda_device(engine: Any) -> None:
     """Let nothing run ahead or beside the passes before all kernels are loaded."""
     engine._overlaps = False
-    for transfers in engine._transfers:
-        transfers.ahead = False
 
 
 MUTATIONS: dict[str, Callable[[Any], None]] = {

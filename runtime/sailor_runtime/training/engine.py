@@ -172,6 +172,8 @@ class Engine:
         if spec.zero_stage >= 2:
             self.module.sharing = PassSharing(self._gradients, self.weights, self._spans)
         self._spent = _NOT_YET
+        # CUDA loads a kernel when it is first used, and waits until the device is idle. A posted receive keeps it busy:
+        # in the first step a stage that has yet to send what its tensor comes of would wait for itself.
         self._overlaps = device.torch_device.type != "cuda"
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
         virtual_stages = self._pipeline.virtual_stages
@@ -190,7 +192,6 @@ class Engine:
         self._executor = Executor(
             self._pipeline, place.stage, spec.pipeline_schedule, self.module, transfers, self._spans
         )
-        self._transfers = transfers
         # One rank per pipeline reports the loss of its last stage.
         self._reports_loss = self._executor.is_last and place.tp_index == 0
 
@@ -208,9 +209,14 @@ class Engine:
         self._spans.begin()
         self._gradients.clear()
         self.module.clear_gradients()
-        # Sums begin beside the passes, as receives do, once every kernel of them is loaded; see Transfers.
-        early = self._gradients.layer_done if self._overlaps else None
-        loss = self._executor.run(self._microbatch, self._shape, self.module.dtype, early, self._weights_of)
+        loss = self._executor.run(
+            self._microbatch,
+            self._shape,
+            self.module.dtype,
+            self._gradients.layer_done,
+            self._weights_of,
+            overlaps=self._overlaps,
+        )
         with self._spans.during(Doing.SYNC):
             squares = self._gradients.finish()
             totals = self._totals(squares, loss, flags)
@@ -225,8 +231,6 @@ class Engine:
         self.weights.gather()
         result = self._told(totals, flags, rate)
         self._overlaps = True
-        for transfers in self._transfers:
-            transfers.ahead = True
         self.updates += result.finite
         if result.counts:
             self.scale.update(overflowed=result.skipped)

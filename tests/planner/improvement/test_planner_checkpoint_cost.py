@@ -64,7 +64,7 @@ def test_traffic_requests_and_storage_are_those_of_the_bill():
         document.plan.nodes
     )
     by_hour = checkpoints_usd_per_hour(space, draft)
-    assert by_hour * training_h == pytest.approx(sum(line.usd for line in lines), rel=0.1)
+    assert by_hour * training_h == pytest.approx(sum(line.usd for line in lines), rel=0.01)
 
 
 def test_the_total_of_a_draft_is_that_of_its_plan_within_one_per_cent():

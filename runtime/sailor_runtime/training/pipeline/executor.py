@@ -51,19 +51,22 @@ class Executor:
         dtype: torch.dtype,
         gradients_ready: Callable[[int], None] | None = None,
         weights_ready: Callable[[int], None] | None = None,
+        *,
+        overlaps: bool = True,
     ) -> Tensor:
         """Train on every microbatch, leaving gradients in the parameters; return this stage's loss sum in float64.
 
         microbatch: gives microbatch i, with tokens where they are asked for. shape: of a transferred tensor.
         gradients_ready: called with each layer once its gradients hold all microbatches. weights_ready: called with
-        each layer before its first pass. The loss sum is 0 before the last stage.
+        each layer before its first pass. The loss sum is 0 before the last stage. overlaps: receives are posted ahead,
+        and `gradients_ready` is called at all.
         """
         activations: dict[tuple[int, int], Activation] = {}
         losses: list[Tensor] = []
         for transfers in self._transfers:
-            transfers.begin(shape, dtype, self._microbatches)
+            transfers.begin(shape, dtype, self._microbatches, ahead=overlaps)
         for kind, number, chunk in self._passes:
-            last = gradients_ready if number == self._microbatches - 1 else None
+            last = gradients_ready if overlaps and number == self._microbatches - 1 else None
             if kind is Kind.FORWARD:
                 ready = weights_ready if number == 0 else None
                 activations[number, chunk] = self._forward(number, chunk, microbatch, ready)

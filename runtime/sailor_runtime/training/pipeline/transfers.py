@@ -47,11 +47,9 @@ class Transfers:
 
     All ranks of a stage have the same tensor. Each receiving rank is sent one part of it, so that it goes over the link
     once, and the ranks of `parallel`, the receiving stage, then gather the parts.
-    One receive of each direction is posted `ahead`, so that a tensor travels while this stage computes; what it costs
-    is one more tensor per direction. The first gradient's is posted when it is needed: it comes of what this stage has
-    yet to send. On a CUDA device nothing is posted ahead at first. A receive occupies the device until its tensor is
-    there, and a kernel that is used for the first time is loaded once the device is idle: a stage that has yet to send
-    what the tensor comes of would wait for itself. Sends never block.
+    Where receives are posted ahead, it is one of each direction at a time: a tensor travels while this stage computes,
+    and that costs one more tensor per direction. The first gradient's is posted when it is needed: it comes of what
+    this stage has yet to send. Sends never block.
 
     `lanes` are the groups of both directions of each cut, or of all of them: under NCCL, which has no tags, what the
     same two ranks send each other both ways, or for several cuts, needs a communicator each. In one, a send could wait
@@ -67,7 +65,7 @@ class Transfers:
         device: torch.device,
     ) -> None:
         ranks_of = [pipeline.stages[stage].ranks for stage, _ in pipeline.virtual_stages]
-        self.ahead = device.type != "cuda"
+        self._ahead = False
         self._virtual_stage, self._virtual_stages = virtual_stage, len(ranks_of)
         self._device = device
         self._pending: list[tuple[Any, Tensor]] = []
@@ -92,12 +90,13 @@ class Transfers:
                 group = lanes[cut % len(lanes)][number]
                 self._from[direction] = _Lane(peers=peers, parts=size, tag=2 * cut + number, group=group)
 
-    def begin(self, shape: tuple[int, ...], dtype: torch.dtype, microbatches: int) -> None:
+    def begin(self, shape: tuple[int, ...], dtype: torch.dtype, microbatches: int, *, ahead: bool) -> None:
         """Expect one tensor per microbatch from each neighbour; what was sent before must have left."""
         self.drain()
+        self._ahead = ahead
         self._shape, self._dtype = shape, dtype
         self._left = dict.fromkeys(self._from, microbatches)
-        if self.ahead and 1 in self._from:
+        if ahead and 1 in self._from:
             self._post(1)
 
     def receive(self, direction: int) -> Tensor:
@@ -107,7 +106,7 @@ class Transfers:
         work, flat = self._posted.pop(direction)
         if work is not None:
             work.wait()
-        if self.ahead:
+        if self._ahead:
             self._post(direction)
         self._parallel.gather_parts(flat)
         return flat[: math.prod(self._shape)].view(self._shape)
