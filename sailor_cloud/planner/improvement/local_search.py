@@ -181,7 +181,7 @@ class _Descent:
     spent: float = 0.0
     until: float = math.inf
     random: Random = field(default_factory=lambda: Random(0))
-    _seen: set[tuple[int, Neighbour]] = field(default_factory=set)
+    _seen: set[tuple[int, tuple[object, ...]]] = field(default_factory=set)
     # How many neighbours of each kind of moves are looked at in a turn; more of those that helped.
     _turns: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
 
@@ -227,9 +227,12 @@ class _Descent:
         kinds = dict(enumerate(kind() for kind in self._kinds(current)))
         while kinds and not self._over():
             for number in sorted(kinds, key=lambda number: -self._turns[number]):
-                some = [each for each in islice(kinds[number], self._turns[number]) if each not in self._seen]
-                for stage, neighbour in some:
-                    self._seen.add((stage, neighbour))
+                turn = islice(kinds[number], self._turns[number])
+                named = {(stage, neighbour.key()): neighbour for stage, neighbour in turn}
+                some = [name for name in named if name not in self._seen]
+                for stage, key in some:
+                    self._seen.add((stage, key))
+                    neighbour = named[stage, key]
                     draft = self._made(stage, neighbour, current)
                     rank = None if draft is None else self.improver.rank(draft)
                     if rank is not None and rank < reached and not _tied(rank, reached):

@@ -14,6 +14,8 @@ from itertools import count as counted
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
@@ -37,6 +39,11 @@ class Neighbour(NamedTuple):
 
     shapes: Shapes
     microbatches: int | None = None
+
+    def key(self) -> tuple[object, ...]:
+        """Return the same for neighbours that differ in the numbers of equal nodes alone."""
+        slots = tuple(slot for shape in self.shapes for slot in shape.slots)
+        return seats_of(slots), tuple((shape.cut, shape.microbatch_size) for shape in self.shapes), self.microbatches
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +185,12 @@ class _Plan:
     def order(self) -> Iterator[Neighbour]:
         """Yield pipelines with stages in another order: reversed, turned round, two swapped or one put elsewhere.
 
-        Layers go along with their stages, or are balanced.
+        Layers go along with their stages, stay where the devices are of the same kinds, or are balanced. Of equal
+        pipelines one is reordered alone as well, so that its transfers share links with fewer others.
         """
-        for units in self._units():
+        pools = self.space.pools
+        alone = [[replace(group, members=group.members[-1:])] for group in self.groups if len(group.members) > 1]
+        for units in (*self._units(), *alone):
             first = units[0]
             stages = len(first.seats)
             plain = list(range(stages))
@@ -195,11 +205,13 @@ class _Plan:
                     plain.insert(b, plain.pop(a))
                     orders.setdefault(tuple(first.seats[s] for s in plain), tuple(plain))
             orders.pop(first.seats, None)
+            kinds = [(pools[seat.pool].accelerator.name, seat.tp) for seat in first.seats]
             for order in orders.values():
+                alike = [kinds[s] for s in order] == kinds
                 yield from self._changed(
                     units,
                     lambda slots, order=order: tuple(slots[s] for s in order),  # type: ignore[misc]
-                    [first.lengths[s] for s in order],
+                    first.lengths if alike else [first.lengths[s] for s in order],
                 )
 
     def merges(self) -> Iterator[Neighbour]:
@@ -231,22 +243,33 @@ class _Plan:
             for s, length in enumerate(lengths):
                 if length == 1 and len(lengths) >= self.space.layers:
                     continue
-                half = max(1, length // 2)
-                parts = [*lengths[:s], half, length - half, *lengths[s + 1 :]] if length > 1 else None
-                yield from self._changed([group], lambda slots, s=s: _halved(slots, s), parts)  # type: ignore[misc]
+                half = self._halves(group, s, group.seats[s], group.seats[s])
+                yield from self._changed([group], lambda slots, s=s: _halved(slots, s), half)  # type: ignore[misc]
                 for pool, tp in self._targets(group.seats[s]):
                     placed = self._placed(group, pool, tp)
                     if placed is None:
                         continue
                     for at in (s, s + 1):
+                        pair = (placed[0], group.seats[s])
                         yield from self._put(
                             group,
                             [
                                 (*shape.slots[:at], slot, *shape.slots[at:])
                                 for shape, slot in zip(group.members, placed, strict=True)
                             ],
-                            parts,
+                            self._halves(group, s, *(pair if at == s else pair[::-1])),
                         )
+
+    def _halves(self, group: _Group, s: int, first: Slot | Seat, second: Slot | Seat) -> list[int] | None:
+        """Return the lengths of stages with one divided over two places so that the busier one computes least."""
+        begin, end = group.cut[s : s + 2]
+        if end - begin == 1:
+            return None
+        borders = np.arange(begin + 1, end)
+        before, after = (self.space.table(place.pool, place.tp, group.size) for place in (first, second))
+        busier_s = np.maximum(before.compute_s(begin, borders), after.compute_s(borders, end))
+        border = int(borders[busier_s.argmin()])
+        return [*group.lengths[:s], border - begin, end - border, *group.lengths[s + 1 :]]
 
     def degrees(self) -> Iterator[Neighbour]:
         """Yield stages, and whole pipelines, with half or twice the devices side by side."""
