@@ -28,6 +28,7 @@ from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.explain.alternatives import Beside
 from sailor_cloud.planner.explain.anchor import anchored
 from sailor_cloud.planner.explain.decision import Deciding, goal_pick
@@ -36,7 +37,7 @@ from sailor_cloud.planner.explain.gap import gap_parts
 from sailor_cloud.planner.explain.infeasible import by_quota, explain_infeasible, nearest
 from sailor_cloud.planner.explain.quota_change import quota_changes
 from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
-from sailor_cloud.planner.improvement import evaluated
+from sailor_cloud.planner.improvement import evaluated, improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
 from sailor_cloud.planner.probable import probable, tightened
@@ -353,6 +354,8 @@ class _Run:
             # The choices are the best of all that a report shows.
             self.deciding.meet(spread_out)
             self._decide(proven=proven)
+            if not proven:
+                self._improve()
         if asked.frontier:
             every = [*spread_out, *shared, *self.deciding.drafts]
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
@@ -438,6 +441,18 @@ class _Run:
         bound = proven_bound(self.space, self.target, iteration_s, self.answer.bound)
         self.answer = replace(self.answer, bound=bound)
         deadline.lift()
+
+    def _improve(self) -> None:
+        """Let the local search start from the chosen plan if only the search for other choices found it."""
+        chosen, choose, job = self.chosen, self.asked.choose, self.space.scenario.job
+        assert chosen is not None, "a decision comes first"
+        by_goal = choose is None or choose is goal_pick(job.goal)
+        scheduled = job.training.zero_bubble or job.training.interleaved or self.space.scenario.engine.uniform
+        known = {(draft.zero_stage, shapes_of(draft)) for draft in (*self.answer.drafts, *self.answer.others)}
+        begun = chosen.draft.zero_stage, shapes_of(chosen.draft)
+        if by_goal and not scheduled and not self.asked.restrictions and begun[0] < 2 and begun not in known:
+            self.deciding.meet(improved(self.space, self.target, [chosen.draft], self.effort.quiet(), most=1))
+            self._decide(proven=False)
 
     def _decide(self, *, proven: bool) -> None:
         assert self.chosen is not None, "choices come after the plan"
