@@ -1,4 +1,4 @@
-"""What the parts of the controller share about one run."""
+"""The state of one run that the parts of the controller share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from sailor_cloud.run.progress import Observer, ResourceNews, RunProgress
 
 @dataclass(slots=True, kw_only=True)
 class RunContext:
-    """One run while a controller has it. `job_document` is the plan that was confirmed, `document` the newest one."""
+    """The state of one run. `job_document` is the plan that the user confirmed, `document` the newest plan."""
 
     folder: RunFolder
     job_document: PlanDocument
@@ -51,7 +51,7 @@ class RunContext:
     notifier: Notifier
     started_at: datetime
     expires_at: datetime
-    # Reads new prices of some providers and regions; None where prices can't change.
+    # Reads new prices of some providers and regions; None if prices can't change.
     refresh: Callable[[tuple[Provider, ...], tuple[str, ...]], None] | None = None
     prices: UsePrices = field(default_factory=UsePrices)
     trackers: Trackers = field(default_factory=Trackers)
@@ -61,12 +61,12 @@ class RunContext:
     monitor: Monitor | None = None
     calibrated_s: float | None = None
     activity: str = "starting"
-    # Every offer that was come across, and the newest prices of all that the job allows.
+    # All offers seen so far, and the newest prices of everything that the job may buy.
     offers: dict[str, Offer] = field(default_factory=dict)
     quotes: dict[str, Offer] = field(default_factory=dict)
-    # Whether the plan is not the one that was confirmed, so that there may be something to win back.
+    # Whether the run had to leave the confirmed plan; then it tries to return to a better one.
     settled: bool = False
-    # What nodes cost that were asked for and are not in the ledger yet.
+    # The rate of nodes that were requested and are not in the ledger yet.
     pending_usd_per_hour: float = 0.0
     pending_since: datetime | None = None
     _journal: Journal | None = None
@@ -98,39 +98,39 @@ class RunContext:
 
     @property
     def steps(self) -> int | None:
-        """The last step; a command may have told nobody."""
+        """The last step; None if a command did not state one."""
         return self.job_document.job.training.steps
 
     def begin_leg(self, monitor: Monitor) -> None:
-        """Follow a new generation; those before it have ended."""
+        """Start to follow a new generation; all earlier ones have ended."""
         self.monitor = monitor
-        # The newest plan may soon be another one.
+        # Keep this plan: `document` may soon be another one.
         self._leg = Leg(generation=monitor.generation, document=self.document, monitor=monitor)
         self._ended_legs = tuple(leg for leg in legs(self.folder) if leg.generation < monitor.generation)
 
     @property
     def used_usd(self) -> float:
-        """What traffic and checkpoints of all generations have cost until now; the ledger gets it at the end."""
+        """The cost of all generations' traffic and checkpoints so far; the ledger gets it at the end."""
         found = legs(self.folder) if self._leg is None else (*self._ended_legs, self._leg)
         return total_usd(usage.charges(self.job_document, found, self.prices, until=self.clock.now()))
 
     @property
     def used_usd_per_step(self) -> float:
-        """What one iteration's traffic costs, as measured where it was."""
+        """The cost of one iteration's traffic: measured if possible, else planned."""
         if self._leg is None:
             return egress.usd_per_step(self.document)
         return egress.measured_usd_per_step(self._leg, self.prices)
 
     @property
     def pending_usd(self) -> float:
-        """What nodes that are being created may have cost already."""
+        """The possible cost so far of nodes that are being created."""
         if self.pending_since is None:
             return 0.0
         return self.pending_usd_per_hour * (self.clock.now() - self.pending_since) / timedelta(hours=1)
 
     @property
     def spent_usd(self) -> float:
-        """Return what is spent, all-in; the ledger is read at most once a second, because displays ask often."""
+        """The run's total spend; the ledger is read at most once a second, because displays ask often."""
         now = self.clock.now()
         if self._spent is None or abs((now - self._spent[0]).total_seconds()) >= 1.0:
             self._spent = (now, self.ledger.spent_usd(now))
@@ -144,10 +144,7 @@ class RunContext:
 
     @property
     def checkpoints_dir(self) -> str:
-        """Where checkpoints lie: where the job says, else the cluster's inventory, else inside the run.
-
-        Inside the run is its folder, or its bucket on a cloud.
-        """
+        """The place of checkpoints: the job's, else the inventory's, else the run's own folder or bucket."""
         chosen = self.job_document.job.checkpoint.to
         if chosen is not None:
             return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
@@ -158,7 +155,7 @@ class RunContext:
 
     @property
     def own_bucket(self) -> str | None:
-        """The URL of the bucket that the run made for itself, or None where it needs none."""
+        """The URL of the bucket that the run made for itself; None if it needs none."""
         job, home = self.job_document.job, self.job_document.home.provider
         scheme = sold_by(home).bucket_scheme
         if job.checkpoint.to is not None or scheme is None:
@@ -185,7 +182,7 @@ class RunContext:
         )
 
     def blocked(self) -> dict[Choice, float]:
-        """Return what was refused and is left alone for now, each with the seconds until that is over."""
+        """Return the refused choices that must not be tried yet, with the remaining seconds."""
         return blocked(refusals(read(self.folder.journal_file)), self.clock.now())
 
     def show(self, activity: str) -> None:
@@ -199,7 +196,7 @@ class RunContext:
         self.observer.resource(ResourceNews(key=progress.key, state=state, done=progress.step is Step.DONE))
 
     def progress(self) -> RunProgress:
-        """Return the moment that displays show."""
+        """Return the current state for displays."""
         monitor = self.monitor
         return RunProgress(
             activity=self.activity,

@@ -39,10 +39,10 @@ from sailor_runtime.spec import CommandSpec, RunSpec
 
 _ENDING_EVENTS = {Ending.FAILED: Event.TRAINING_FAILED, Ending.INTERRUPTED: Event.INTERRUPTED}
 
-# A command that fails so soon after its start will do so again.
+# A command that fails twice this soon after its start will fail again.
 SOON_S = 60.0
 
-# Somebody else took the port between the look and its use; another one will do.
+# Another process took the port after it was found free; the next attempt uses another port.
 _PORT_TAKEN = "EADDRINUSE"
 
 
@@ -58,7 +58,7 @@ class Controller:
     _checked: Plan | None = None
 
     def request_stop(self) -> None:
-        """Stop what continues and tear down."""
+        """Stop the training and tear down."""
         self.context.stop.request(Ending.INTERRUPTED)
 
     async def run(self) -> Outcome:
@@ -73,8 +73,8 @@ class Controller:
         except nodes.ShortfallError as shortfall:
             ending, message = shortfall.ending, str(shortfall)
         except SailorError as error:
-            # An interrupted Terraform reports an error of its own; the interrupt is what happened. The guard of the
-            # budget stops a run with its own error.
+            # An interrupted Terraform reports an error of its own, but the interrupt is the cause. If the budget guard
+            # crashed, its own error is reported.
             if context.stop.ending not in (None, Ending.FAILED):
                 ending = context.stop.ending
             else:
@@ -82,13 +82,13 @@ class Controller:
         except OSError as error:
             message = of_system(error)
         except Exception as error:
-            # Whatever it is, what was bought is removed before it is reported.
+            # Whatever the error is, resources are removed before it is reported.
             bug, message = error, f"{type(error).__name__}: {error}"
         if ending in (Ending.BUDGET, Ending.DEADLINE):
             message = f"{message}; {how_to_go_on(context)}" if message else how_to_go_on(context)
         elif ending is Ending.INTERRUPTED and context.saved_step > 0:
             context.observer.note(how_to_go_on(context, limited=False))
-        # From here on, nothing that can't be written may keep nodes alive.
+        # From here on a failed write must not keep nodes alive.
         Journal.of(context.folder, context.clock, or_keep=True).append(
             _ENDING_EVENTS.get(ending, Event.TRAINING_FINISHED), outcome=ending.value, message=message
         )
@@ -117,7 +117,7 @@ class Controller:
                 await spending
 
     def _unguarded(self, guard: asyncio.Future[None]) -> None:
-        """Stop once the budget's guard has died of a mistake: nobody spends without one."""
+        """Stop the run if the budget guard has crashed: no run may spend without it."""
         if not guard.cancelled():
             self.context.stop.request(Ending.FAILED)
 
@@ -128,7 +128,7 @@ class Controller:
         try:
             context.show("tearing down")
         except (SailorError, OSError) as error:
-            # It shows what is spent, and what can't be shown must not keep nodes alive.
+            # This display shows the spend; an error in it must not keep nodes alive.
             context.observer.note(f"tearing down; what is spent can't be computed: {error}")
         fetch = Fetch(
             folder=context.folder,
@@ -202,7 +202,7 @@ class Controller:
             generation = await self._started()
 
     async def _recover(self, lost: tuple[str, ...], why: str) -> None:
-        """Go on without nodes that are gone, under a new plan or on new nodes."""
+        """Continue without lost nodes, under a new plan or on new nodes."""
         context = self.context
         self._recoveries += 1
         nodes.lost(context, lost, why)
@@ -213,9 +213,9 @@ class Controller:
         await fallback.obtain(context, document)
 
     async def _retry(self, result: Result) -> None:
-        """Try again after a failure of the job itself, as long as every attempt gets further than the last.
+        """Try again after a failure of the job itself, as long as each attempt gets further than the last.
 
-        Code that fails at the same step again, or before the first, will do so until the budget is gone.
+        Code that fails at the same step again, or before the first one, would fail until the budget is spent.
         """
         context = self.context
         await self._fetch_logs()
@@ -231,11 +231,11 @@ class Controller:
         context.observer.note(f"step {result.step}: {result.why}\ntrying again from step {context.saved_step}")
 
     def _retry_command(self, result: Result) -> None:
-        """Start a command again that has failed, unless that happens as soon as it has begun or without progress."""
+        """Restart a failed command, unless it fails right after each start or without a new checkpoint."""
         context, saved = self.context, self.context.saved_step
         logs = f"all logs: {context.folder.logs_dir}"
         failure = result.failure
-        # One that hung or whose supervisor was killed has no time that it ran.
+        # `ran_s` is 0 if the command hung or its supervisor was killed.
         told = failure is not None and failure.what and 0.0 < failure.ran_s < SOON_S
         quick = told and _PORT_TAKEN not in result.why
         self._soon = self._soon + 1 if quick else 0
@@ -250,7 +250,7 @@ class Controller:
         context.observer.note(f"{result.why}\nstarting the command again")
 
     async def _started(self) -> Generation:
-        """Start a new generation; nodes that are lost before it begins are planned around."""
+        """Start a new generation; plan again if nodes are lost before it begins."""
         context = self.context
         while True:
             try:
@@ -265,7 +265,7 @@ class Controller:
                 context.observer.note(f"{error}; it answers again")
 
     async def _next_generation(self) -> Generation:
-        """Start a new world of ranks on the nodes that there are."""
+        """Start a new generation of ranks on the connected nodes."""
         context = self.context
         number = max(generations(context.folder), default=0) + 1
         document = context.document
@@ -291,7 +291,7 @@ class Controller:
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256, **kept)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
         await nodes.all_done(link.write(path, content) for link in links.values())
-        # The folder's name need not be the node's id, so the command line names which of the spec's nodes it is.
+        # The folder's name can differ from the node's id, so the command names the node.
         await nodes.all_done(
             link.command("start", generation=number, plan_hash=digest, spec=path, node=name)
             for name, link in links.items()
@@ -299,7 +299,7 @@ class Controller:
         context.show("starting the command" if context.runs_command else "starting ranks")
 
     def _spec(self, number: int, port: int, code_sha256: str | None) -> RunSpec | CommandSpec:
-        """Return what agents need to run the ranks, or the job's command."""
+        """Return the spec with which agents run the ranks or the job's command."""
         context, plan = self.context, self.context.document.plan
         nodes = {name: link.node for name, link in context.links.items()}
         told: Any = {
@@ -321,7 +321,7 @@ class Controller:
         return spec
 
     def _port_choice(self, number: int) -> int:
-        """Return where to begin to look for a port; runs that begin together on one machine look elsewhere each."""
+        """Return the first port to try; it differs between runs that start together on one machine."""
         return zlib.crc32(self.context.folder.run_id.encode()) + number
 
     def _generation(self, number: int, digest: str) -> Generation:
@@ -343,7 +343,7 @@ class Controller:
         )
 
     def _followed(self, monitor: Monitor) -> Generation:
-        """Follow a generation that continues without being started."""
+        """Return a generation that runs already, to follow it."""
         context = self.context
         context.begin_leg(monitor)
         assert context.document.plan is not None

@@ -1,4 +1,4 @@
-"""Checks what this machine has for running sailor-cloud."""
+"""Checks whether this machine can run sailor-cloud."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAST_FREE_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at; `needed_for` says what fails without it, `advice` what to do."""
+    """One check; `needed_for` names what fails without it, `advice` what to do."""
 
     name: str
     ok: bool
@@ -34,7 +34,7 @@ class Check:
 def examine(progress: Callable[[int, int], None] = lambda done, of: None) -> tuple[Check, ...]:
     """Return all checks; none of them changes anything or uses the network.
 
-    `progress` gets before each how many are done, of how many.
+    `progress` is called before each check with the number done and the total.
     """
     looks: tuple[Callable[[], Check], ...] = (
         _python,

@@ -1,4 +1,4 @@
-"""Tears down a run whose controller is gone."""
+"""Tears down a run that has no controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def take_down(
 ) -> Receipt:
     """Remove everything of a run and write its receipt. Raises RunLockedError while a controller works on it.
 
-    Needs none of the files in the run's folder, and looks into `also` besides the places that they tell of.
+    Works without any file in the run's folder. Searches the places in `also` and those that the files name.
     """
     with folder.lock():
         check_own(folder)

@@ -1,4 +1,4 @@
-"""One generation: a world of ranks under one plan, from its start to its end, whatever the end is."""
+"""One generation: ranks under one plan, from their start to their end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _CALM_REASONS = frozenset({"finished", "requested"})
 
-# How gloo, NCCL and sockets say that the other end has gone.
+# Messages of gloo, NCCL and sockets about a lost peer.
 _LOST_NEIGHBOUR = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
 
 
@@ -40,7 +40,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The end of a generation; `why` is for people. `final`: trying again can't help."""
+    """The end of a generation; `why` is for people. `final`: another attempt can't help."""
 
     end: End
     step: int
@@ -51,13 +51,13 @@ class Result:
 
     @property
     def failure(self) -> Failure | None:
-        """The failure that came first, as far as can be told: those of the job's own before lost connections."""
+        """The first failure, as far as known: failures of the job itself come before lost connections."""
         return min(self.failures, key=lambda one: (not one.final, _lost_neighbour(one), one.at), default=None)
 
 
 @dataclass(slots=True, kw_only=True)
 class Generation:
-    """Follows the agents of a generation that was started, by this process or by one before it."""
+    """Follows the agents of a started generation, whichever process started it."""
 
     number: int
     digest: str
@@ -81,13 +81,13 @@ class Generation:
     _saved_before: int = 0
 
     async def follow(self) -> Result:
-        """Read events until the generation has ended. A stop request is carried out with a last checkpoint.
+        """Read events until the generation has ended. A stop request first saves a last checkpoint.
 
-        A command that has failed or lost a node is ended on all others.
+        If a command fails or loses a node, it is ended on all other nodes.
         """
         result = await self._followed()
         if self._runs_command and result.end in (End.NODES_LOST, End.FAILED):
-            # An agent that has died took its command with it.
+            # An agent's death also ends its command.
             states = await self._health()
             await self._stop_ranks(without=[name for name, state in states.items() if state is not Health.WELL])
         return result
@@ -137,7 +137,7 @@ class Generation:
         self.on_poll()
 
     async def _events_of(self, link: Link) -> list[AgentEvent] | None:
-        """Return a node's new events, or None where it does not answer."""
+        """Return a node's new events, or None if the node does not answer."""
         try:
             return await asyncio.wait_for(link.new_events(), self.options.poll_timeout_s)
         except (UnreachableError, TimeoutError) as error:
@@ -145,7 +145,7 @@ class Generation:
             return None
 
     async def _lost_nodes(self) -> tuple[str, ...]:
-        """Return nodes that are given up: silent for too long, or silent and gone as their provider says."""
+        """Return nodes to give up: those silent for too long, and silent ones that the provider reports as gone."""
         if not self._silent_since:
             return ()
         now = self.clock.monotonic_s()
@@ -154,7 +154,7 @@ class Generation:
             try:
                 self._running = await self.fleet.running(self.document)
             except ProvisionError as error:
-                # A cloud that does not answer says nothing about its nodes.
+                # If a cloud does not answer, the state of its nodes is unknown.
                 logger.info("can't ask which nodes exist: %s", error)
                 self._running = None
         return tuple(
@@ -170,7 +170,7 @@ class Generation:
         return tuple(sorted(self.monitor.leaving & {link.node.id for link in self.links}))
 
     def _leaving_is_due(self) -> bool:
-        """Whether a node is about to be taken away and what it holds has been saved, or there is no more time."""
+        """Whether a node is about to be preempted and its state has been saved, or no time is left."""
         if not self._leaving():
             return False
         if self._runs_command:
@@ -201,7 +201,7 @@ class Generation:
 
     @property
     def _busy(self) -> set[str]:
-        """The nodes that the plan gives something to do; others end on request."""
+        """The nodes that have work in the plan; the others end on request."""
         assert self.document.plan is not None
         return {stage.node for pipeline in self.document.plan.pipelines for stage in pipeline.stages}
 
@@ -233,7 +233,7 @@ class Generation:
         return {link.node.id: state for link, state in zip(self.links, states, strict=True)}
 
     async def _diagnosed(self) -> Result:
-        """Find out whether a failure is the job's own or comes from a node that has gone.
+        """Decide whether a failure is the job's own or comes from a lost node.
 
         Ranks fail within milliseconds of a neighbour's death, long before the death itself can be seen.
         """
@@ -278,7 +278,7 @@ class Generation:
         return self._result(End.FAILED, failures=failures, why=why or "the agents fell silent", final=final)
 
     async def _stop_ranks(self, *, without: Sequence[str] = ()) -> None:
-        """Have the ranks save a checkpoint and end, as far as they can within the time for it."""
+        """Ask the ranks to save a checkpoint and end, within the time for it."""
         waiting = [link for link in self.links if link.node.id not in {*self.monitor.stopped, *without}]
         orders = (
             asyncio.wait_for(
@@ -314,7 +314,7 @@ class Generation:
 
 
 def _lost_neighbour(failure: Failure) -> bool:
-    """Whether a rank failed because another one had; agents see both within the same few milliseconds."""
+    """Whether a rank failed because another one did; agents see both within the same few milliseconds."""
     return any(sign in failure.tail for sign in _LOST_NEIGHBOUR)
 
 
@@ -323,7 +323,7 @@ def _nodes(names: Sequence[str]) -> str:
 
 
 def _hint(tail: str, job: Job) -> str:
-    """Return what helps against a failure that a user's code often has on a new machine; nothing for others."""
+    """Return advice on a failure that a user's code often has on a new machine; nothing for other failures."""
     missing = re.findall(r"ModuleNotFoundError: No module named '([^']+)'", tail)
     if missing:
         return f"\nnodes lack the package {missing[-1]}: install it in setup, such as setup: pip install {missing[-1]}"

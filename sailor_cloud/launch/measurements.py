@@ -1,4 +1,4 @@
-"""What finished runs measured, beside what is predicted of them today: rows that plans to come learn from."""
+"""Measurements of finished runs next to today's predictions of them; later plans learn from these rows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sailor_cloud.simulator.timing.uncertainty import Kind
 from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload.own_measurements import MeasuredRun, OwnMeasurements, this_version
 
-# Steps after the pace has settled, without which a time is no measurement.
+# Steps after the pace has settled; with fewer, a time is no measurement.
 FEWEST_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Every plan that trained, oldest first; of others, the run and why it tells nothing."""
+    """Every plan that trained, oldest first; for other runs, the reason why they are left out."""
 
     runs: tuple[MeasuredRun, ...]
     left_out: tuple[tuple[str, str], ...]
@@ -42,7 +42,7 @@ class _Data:
 
 
 def measured_runs(*, job: str | None = None) -> Measured:
-    """Return what the runs of this user measured, each predicted again without what was measured."""
+    """Return the measurements of this user's runs, each with a prediction that ignores measurements."""
     folder = resources.home() / "runs"
     known = dataclasses.replace(workload.profiles.load(), own=OwnMeasurements())
     data = _Data(catalog=catalog.load(), network=network.load(), profiles=known)
@@ -115,7 +115,7 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         layers_error=unsure.half(Kind.LAYERS),
         network_error=unsure.half(Kind.NETWORK),
         chance_error=unsure.half(Kind.CHANCE),
-        # A local rank counts its whole process.
+        # A local rank's figure covers its whole process.
         memory_accelerator="" if holder.stands_in else holder.name,
         memory_error=errors.memory,
         memory_chance_error=errors.memory_repeat,
@@ -123,14 +123,14 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
 
 
 def layers_per_stage(plan: Plan) -> str:
-    """Return the layers of each stage of the first pipeline; a plan in 1F1B, and no other, can be rebuilt from them."""
+    """Return the number of layers in each stage of the first pipeline; only a 1F1B plan can be rebuilt from them."""
     if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
         return ""
     return " ".join(str(len(stage.layers)) for stage in plan.pipelines[0].stages)
 
 
 def _model_name(document: PlanDocument) -> str | None:
-    """Return the artifact's name of a model that it has too."""
+    """Return the artifact's name for a model that it also has; None for others."""
     model = document.job.model
     return next((theirs for theirs, ours in MODELS.items() if model is not None and ours == model.preset), None)
 

@@ -1,4 +1,4 @@
-"""Brings the trained model out of the run's own bucket before the bucket goes: copied, checked, journaled, paid for."""
+"""Copies the trained model from the run's bucket before the bucket is deleted: checked, journaled, paid for."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.units import GB
 
-# A bucket that is out of reach holds the end of a run up for so long at most.
+# An unreachable bucket delays the end of a run by at most this time.
 _PATIENCE_S = 60.0
-# What the copy may leave free on the disk, as a share of its size.
+# The required free disk space, as a multiple of the copy's size.
 _SPARE = 1.05
-# Any place outside of the clouds: what goes there goes over the internet.
+# Any place outside the clouds: traffic to it crosses the internet.
 _HERE = "local-a"
 
 
 class KeptError(Exception):
-    """The results stay where they are; the text says why."""
+    """The results stay in the bucket; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """Fetches the results of a run that has trained to its end. Where it can't, the bucket is kept, and `say` says why.
+    """Fetches the results of a finished training. If it can't, the bucket is kept and `say` reports why.
 
-    The journal names the bucket once everything is on this disk, and only then may it be deleted: a crash before
-    leaves the bucket, a crash after leaves what the next teardown deletes.
+    The journal names the bucket only once everything is on this disk; only then may it be deleted. A crash before
+    leaves the bucket; after a crash afterwards, the next teardown deletes it.
     """
 
     folder: RunFolder
@@ -86,7 +86,7 @@ class Fetch:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A Ctrl-C that ends the run must not end what saves its results.
+            # A Ctrl-C that ends the run must not end the copy of its results.
             start_new_session=True,
         ) as process:
             assert process.stdout is not None
@@ -103,7 +103,7 @@ class Fetch:
         return str(json.loads(line)["checkpoint"])
 
     def _pay(self, size: int, home: Offer) -> None:
-        """Charge for what leaves the cloud. Raises KeptError where there is no room, DataError for prices."""
+        """Charge for traffic out of the cloud. Raises KeptError if disk or budget is too small, DataError for prices."""
         free = shutil.disk_usage(self.folder.path).free
         if size * _SPARE > free:
             raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")
@@ -130,7 +130,7 @@ class Fetch:
 
 
 def _environment(home: Offer) -> dict[str, str]:
-    """Return the caller's own environment with what its programs need to reach the bucket."""
+    """Return the caller's environment plus what programs need to reach the bucket."""
     path = os.pathsep.join([str(resources.runtime_root()), *filter(None, [os.environ.get("PYTHONPATH")])])
     found = {**os.environ, "PYTHONPATH": path, "SAILOR_STORE_PATIENCE_S": str(_PATIENCE_S)}
     return {**found, **providers.of(home.provider).store_environment(home.region)}

@@ -1,4 +1,4 @@
-"""Begins a run or takes one over: makes or opens its folder, takes its lock and hands over to the controller."""
+"""Begins a run or takes one over: makes or opens its folder, takes its lock and starts the controller."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ OnStart = Callable[[RunFolder, Callable[[], None]], None]
 
 
 def check_job(job: Job, base: Path | None) -> None:
-    """Check what a run needs of its job, whatever its plan: steps, an end, variables, code and data.
+    """Check what every run needs of its job: steps, an end, variables, code and data.
 
-    Raises RequestError for what no plan could mend.
+    Raises RequestError for faults that no plan could fix.
     """
     if job.run is None and job.training.steps is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")
@@ -74,10 +74,10 @@ def run_document(
     search: Search | None = None,
     base: Path | None = None,
 ) -> Outcome:
-    """Carry out a feasible plan and return how it ended. Raises RequestError before anything is bought.
+    """Carry out a feasible plan and return how it ended. Raises RequestError before any purchase.
 
-    Without `search` lost nodes are replaced, but the plan is never changed. `base` is the folder that relative paths
-    of the job start from; the run keeps it for a controller that takes over.
+    Without `search` lost nodes are replaced, but the plan never changes. Relative paths of the job start from `base`,
+    which the run keeps for a controller that takes over.
     """
     if document.plan is None:
         raise RequestError("the plan is infeasible; there is nothing to run")
@@ -128,13 +128,13 @@ def run_document(
 
 
 def _budget(document: PlanDocument, month: str) -> dict[str, Any]:
-    """Return where a run's reservation is, so that it can be released without the plan."""
+    """Return the place of a run's reservation, so that it can be released without the plan."""
     state = document.job.cloud.state
     return {"budget_month": month, "budget_state": None if state is None else state.model_dump(mode="json")}
 
 
 def _release(document: PlanDocument, run_id: str, month: str, observer: Observer) -> None:
-    """Release what was reserved for a run that never began; what kept it from beginning is reported anyway."""
+    """Release the reservation of a run that never began. An error here must not hide the original one."""
     try:
         budgets.release(document.job.cloud.state, resources.home(), run_id, month, None)
     except (OSError, SailorError) as error:
@@ -142,7 +142,7 @@ def _release(document: PlanDocument, run_id: str, month: str, observer: Observer
 
 
 def base_of(folder: RunFolder) -> Path | None:
-    """Return the folder that relative paths of a run's job start from, where the run was begun by this version."""
+    """Return the base folder of a run's relative paths; None for runs of older versions."""
     bases = [entry.data["base"] for entry in read(folder.journal_file) if "base" in entry.data]
     return Path(bases[0]) if bases else None
 
@@ -153,7 +153,7 @@ def _folders_in_use() -> dict[str, Any]:
 
 
 def allows_doubtful(folder: RunFolder) -> bool:
-    """Tell whether the user let a run buy at doubtful prices."""
+    """Whether the user allowed a run to buy at doubtful prices."""
     return _agreed(folder, "allow_doubtful")
 
 
@@ -171,7 +171,7 @@ def resume_run(
     on_start: OnStart | None = None,
     search: Search | None = None,
 ) -> Outcome:
-    """Take over a run whose controller died. Raises RequestError where its training is over already."""
+    """Take over a run whose controller died. Raises RequestError if its training has ended already."""
     with folder.lock():
         check_own(folder)
         state = fold(read(folder.journal_file))
@@ -206,7 +206,7 @@ def resume_run(
 
 
 def _tell_time(folder: RunFolder, clock: Clock, observer: Observer, compared: list[tuple[str, float]]) -> None:
-    """Tell, and write down, how far this machine's clock is off, now and whenever that is found later."""
+    """Report and journal how far this machine's clock is off, now and whenever that is measured later."""
 
     def tell(text: str, ahead_s: float) -> None:
         observer.note(text)
@@ -219,7 +219,7 @@ def _tell_time(folder: RunFolder, clock: Clock, observer: Observer, compared: li
 
 
 def _unknown_past(folder: RunFolder, clock: Clock) -> str:
-    """Say what a run's journal lacks; nothing where it is whole, but for a last line that a crash cut off."""
+    """Return what a run's journal lacks; empty if it is complete, except for a last line cut off by a crash."""
     if harm := damage(folder.journal_file, cut=False):
         return harm
     entries = read(folder.journal_file)
@@ -233,7 +233,7 @@ def _unknown_past(folder: RunFolder, clock: Clock) -> str:
 
 
 def _other_plan(folder: RunFolder) -> str:
-    """Say which plan of a run is not the one that its journal names: all that is bought and spent hangs on it."""
+    """Return an error text if a plan is not the journaled one: all purchases and spend depend on it."""
     for entry in read(folder.journal_file):
         number = entry.data.get("generation") if entry.event is Event.GENERATION_STARTED else None
         path = folder.plan_file if number is None else plan_file(folder, int(number))
@@ -243,11 +243,11 @@ def _other_plan(folder: RunFolder) -> str:
 
 
 def _lost_key(folder: RunFolder) -> str:
-    """Say that nobody can log in to the nodes of a run, where its key is missing or damaged."""
+    """Return an error text if a run's SSH key is missing or damaged, so that its nodes are unreachable."""
     import asyncssh
 
     if folder.read_document().job.cloud.inventory is not None:
-        # Agents of a scheduler's job are talked to in other ways.
+        # Agents of a scheduler's job use other channels.
         return ""
     if all(row.created_at is None for row in fold(read(folder.journal_file)).live):
         return ""
@@ -272,7 +272,7 @@ async def _run(
     entries = read(folder.journal_file)
     state = fold(entries)
     started_at = state.created_at or clock.now()
-    # A controller that takes over keeps to what the user asked for at the start.
+    # A controller that takes over keeps the user's original choices.
     options = replace(
         options or LaunchOptions(),
         fallback=all(entry.data.get("fallback", True) for entry in entries),
@@ -297,7 +297,7 @@ async def _run(
         expires_at=state.expires_at or started_at + timedelta(seconds=life_s(document)),
     )
     if isinstance(context.fleet, JobFleet):
-        # A node of a cluster reads Python and torch over a file system that all share.
+        # A cluster's node reads Python and torch over a shared file system.
         context.options = replace(options, agent_timeout_s=max(options.agent_timeout_s, 300.0))
     context.prices.read()
     controller = Controller(context)

@@ -1,4 +1,4 @@
-"""The wish to stop a run: why, and what it reaches."""
+"""The request to stop a run: its reason, and the work that it interrupts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Stopped(Exception):  # noqa: N818 - named after what happened, like KeyboardInterrupt
-    """The run is to end now; `ending` says why."""
+    """The run must end now; `ending` says why."""
 
     def __init__(self, ending: Ending) -> None:
         self.ending = ending
@@ -24,26 +24,26 @@ class Stopped(Exception):  # noqa: N818 - named after what happened, like Keyboa
 
 @dataclass(slots=True)
 class StopSignal:
-    """Set once, by the user, the budget or the deadline; the first reason stays."""
+    """Set once, by the user, the budget or the deadline; the first reason is kept."""
 
     interrupt: Interrupt = field(default_factory=Interrupt)
     ending: Ending | None = None
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def request(self, ending: Ending) -> None:
-        """Give up provisioning that continues and whatever waits under `unless_stopped`."""
+        """Interrupt provisioning and whatever waits under `unless_stopped`."""
         if self.ending is None:
             self.ending = ending
             self._event.set()
             self.interrupt.request()
 
     def check(self) -> None:
-        """Raise Stopped once the run is to end."""
+        """Raise Stopped if the run must end."""
         if self.ending is not None:
             raise Stopped(self.ending)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Await some work; give it up and raise Stopped when the run is to end."""
+        """Await some work; cancel it and raise Stopped if the run must end."""
         task = asyncio.ensure_future(work)
         stop = asyncio.ensure_future(self._event.wait())
         try:

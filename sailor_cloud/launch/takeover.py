@@ -1,4 +1,4 @@
-"""What a controller does first where another one was before it: find out what continues and what has gone."""
+"""The first steps of a controller that takes over: find out what still runs and what is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.run.journal import Event, read
 
 
 async def going_on(context: RunContext) -> Monitor | None:
-    """Return what is known of the generation that continues without a controller, or None where none does.
+    """Return the state of the generation that runs without a controller, or None if none does.
 
     Sets the context's document and links.
     """
@@ -32,7 +32,7 @@ async def going_on(context: RunContext) -> Monitor | None:
 
 
 async def plan_to_begin_with(context: RunContext) -> PlanDocument:
-    """Return the newest plan, or another one where an earlier controller's nodes have gone meanwhile."""
+    """Return the newest plan, or another one if an earlier controller's nodes are lost."""
     document = context.document
     if not generations(context.folder):
         return document
@@ -46,7 +46,7 @@ async def plan_to_begin_with(context: RunContext) -> PlanDocument:
 
 
 async def _reconnected(context: RunContext, document: PlanDocument) -> bool:
-    """Connect to the agents of a plan; False where one has died or does not answer."""
+    """Connect to the agents of a plan; False if one has died or does not answer."""
     applied = await nodes.told(context, partial(context.fleet.found, document))
     try:
         links = await context.stop.unless_stopped(context.fleet.connect(applied))

@@ -1,4 +1,4 @@
-"""Ends a run: what was bought is removed by the caller, the ledger is closed, and the receipt says how it went."""
+"""Ends a run: the caller removes its resources, the ledger is closed, and the receipt records the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tear_down(
 ) -> Receipt:
     """Remove all resources of a run, close its ledger, and write and return its receipt. Safe to repeat.
 
-    The results of a run that had trained to its end are fetched from its own bucket before; without a plan, they stay.
+    Results of a completed training are first fetched from the run's bucket; without a plan, they stay there.
     """
     prices = prices_of(folder)
     fetch = Fetch(folder=folder, document=document, clock=clock, prices=prices, say=say) if document else None
@@ -67,7 +67,7 @@ def close_books(
 ) -> Receipt:
     """Charge what the run has used, and write and return the receipt of a run whose resources were removed.
 
-    What can't be read or written is a problem of the receipt.
+    Errors of reading and writing become problems of the receipt.
     """
     problems = [*destroyed.problems]
     ledger, entries, now = Ledger.of(folder, clock, or_keep=True), read(folder.journal_file), clock.now()
@@ -117,7 +117,7 @@ def close_books(
 
 @contextlib.contextmanager
 def _told(problems: list[str], what: str) -> Iterator[None]:
-    """Have damaged files and a disk that can't be written to become a problem of the receipt."""
+    """Turn damaged files and failed writes into problems of the receipt."""
     try:
         yield
     except (OSError, sqlite3.Error, SailorError, ValueError, KeyError, TypeError) as error:
@@ -127,7 +127,7 @@ def _told(problems: list[str], what: str) -> Iterator[None]:
 
 
 def _job_named(folder: RunFolder, entries: Sequence[Entry]) -> str:
-    """Return the job of a run without its plan: by its journal, else by the run's own name."""
+    """Return the job's name without the plan: from the journal, else from the run's own name."""
     named = (str(entry.data["job"]) for entry in entries if "job" in entry.data)
     return next(named, "-".join(folder.run_id.split("-")[:-3]))
 
@@ -166,11 +166,11 @@ def _comparisons(
     lines: tuple[LedgerLine, ...],
     spent_usd: float,
 ) -> tuple[Comparison, ...]:
-    """Return every estimate beside what came of it; iteration times are those of the newest generation.
+    """Return every estimate next to its actual value; iteration times are those of the newest generation.
 
-    Of a run that did not come to its end, the estimates are those for the steps that it did.
+    For an unfinished run, the estimates cover only the steps done.
     """
-    # Without a number of steps or a rate the plan's bill is of one hour, which is no estimate of a run.
+    # Without a number of steps or a rate, the plan's bill covers one hour, which is no estimate of a run.
     cost = document.cost if document.cost is not None and document.cost.total_usd is not None else None
     prediction = recorded[-1].document.prediction if recorded else document.prediction
     measured = last_monitor(recorded, document).measured_iteration_s

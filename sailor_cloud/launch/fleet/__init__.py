@@ -1,1 +1,1 @@
-"""The nodes of a run: made, reached by SSH, given the runtime and its packages, and spoken to through their agents."""
+"""The nodes of a run: creates them, connects by SSH, installs the runtime and its packages, and talks to agents."""

@@ -25,12 +25,12 @@ from sailor_runtime.spec import WORD_FILE, WORD_S
 
 EVENTS_FILE = "agent.jsonl"
 RANK_MODULE = "sailor_runtime.training"
-# Where ranks look for modules besides the shipped runtime.
+# The path from which ranks import modules besides the shipped runtime.
 EXTRA_PATHS: tuple[str, ...] = ()
 FIRST_PORT, LAST_PORT = 29500, 29599
 _PART_BYTES = 4 * 2**20
 
-# Prints the first free port of those named. All addresses are tried, because the rendezvous store listens on all; a
+# Prints the first free port of its arguments. Binds to all addresses, because the rendezvous store listens on all. A
 # port in TIME_WAIT counts as free, as it does for the store.
 _FREE_PORT = """
 import socket, sys
@@ -46,7 +46,7 @@ for port in map(int, sys.argv[1:]):
     break
 """
 
-# An agent holds its lock as long as it lives, so the lock can't name a process that only has the same id.
+# An agent holds its lock while it lives. A process id could belong to another process by now.
 _AGENT_RUNS = """
 import fcntl
 try:
@@ -79,7 +79,7 @@ class AgentLink:
 
     @property
     def python(self) -> str:
-        """An interpreter of the node for small things: on this machine the one that runs the controller."""
+        """The node's interpreter for small scripts; on this machine the controller's own."""
         return sys.executable if on_this_machine(self.node.provider) else "python3"
 
     async def ensure_agent(self) -> None:
@@ -88,20 +88,20 @@ class AgentLink:
             await self._start(await self._python_for_ranks())
 
     async def _python_for_ranks(self) -> str:
-        """Return the interpreter that has torch; on a cloud it may have to be made first."""
+        """Return the interpreter that has torch; on a cloud, install it first if necessary."""
         if on_this_machine(self.node.provider):
             return self.python
         return await prepared_python(self.connection, self.software, node=self.node.id)
 
     async def _ship(self) -> None:
-        """Copy the runtime to the node, unless the same content is there already."""
+        """Copy the runtime to the node, unless the node has the same content already."""
         await self._unpacked(f"runtime/{self.bundle.sha256}", self.bundle.content)
 
     async def ship(self, code: Code) -> None:
         await self._unpacked(f"code/{code.sha256}", code.content)
 
     async def _unpacked(self, folder: str, content: bytes) -> None:
-        """Make a folder of a gzipped tar, which travels in parts: none takes long, over a slow line either."""
+        """Unpack a gzipped tar into a folder. It is sent in parts, so that no call takes long on a slow line."""
         if (await self.connection.run(["sh", "-c", f"test -d {folder} && echo there || true"])).strip():
             return
         archive = f"{folder}.tar.gz"
@@ -121,13 +121,13 @@ class AgentLink:
         await self.connection.run([*agent, *self._cloud_options(), "--detach"], environment=environment)
 
     def _cloud_options(self) -> list[str]:
-        """Whose notices of preemption the agent watches for, and that an orphaned node ends; a local one is free."""
+        """Return options for a cloud's node: whose preemption notices to watch, and power-off once it is orphaned."""
         provider = self.node.provider
         notices = ["--provider", provider] if providers.of(provider).preemption_notices else []
         return notices if on_this_machine(provider) else [*notices, "--power-off"]
 
     def keep_heard(self) -> None:
-        """Say a word to the agent now and then until the link is closed, so that its node is not taken for orphaned."""
+        """Ping the agent regularly until the link is closed, so that it does not treat its node as orphaned."""
         self._words = asyncio.create_task(self._say_words())
 
     async def _say_words(self) -> None:
@@ -147,7 +147,7 @@ class AgentLink:
             return Health.UNREACHABLE
 
     async def free_port(self, first_choice: int) -> int:
-        """Return a port of the training range that is free on the node, from `first_choice` on."""
+        """Return a free port of the node in the training range; the search starts at `first_choice`."""
         span = LAST_PORT - FIRST_PORT + 1
         choices = [str(FIRST_PORT + (first_choice + i) % span) for i in range(span)]
         said = await self.connection.run([self.python, "-c", _FREE_PORT, *choices])
@@ -162,7 +162,7 @@ class AgentLink:
         """Put a command in the agent's inbox."""
         self._sent += 1
         body = {"command": name, "generation": generation, "plan_hash": plan_hash, **details}
-        # The generation leads the name, so that a controller that took over does not reuse one.
+        # The generation comes first, so that a controller that takes over does not reuse a name.
         path = f"inbox/{generation:04d}-{self._sent:06d}-{name}.json"
         await self.connection.write(path, json.dumps(body).encode())
 
@@ -180,7 +180,7 @@ class AgentLink:
         self.closed = True
         words, self._words = self._words, None
         if words is not None:
-            # Python 3.11 loses a cancellation that comes as a word has just been said; then the task ends by itself.
+            # Python 3.11 can lose a cancellation that arrives just after a ping; then the task ends by itself.
             words.cancel()
             await asyncio.gather(words, return_exceptions=True)
         await self.connection.close()

@@ -1,4 +1,4 @@
-"""Packs the runtime that is shipped to nodes, named by its content."""
+"""Packs the runtime for nodes, named by its content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.resources import runtime_root
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A gzipped tar of the `sailor_runtime` package and the SHA-256 of what is in it."""
+    """A gzipped tar of the `sailor_runtime` package and the SHA-256 of its content."""
 
     sha256: str
     content: bytes

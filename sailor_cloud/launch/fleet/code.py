@@ -1,4 +1,4 @@
-"""The user's code: packed once when a run begins, kept in its folder, and unpacked on every node under its hash."""
+"""The user's code: packed when a run begins, kept in its folder, and unpacked on every node under its hash."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """A gzipped tar of a working folder and the SHA-256 of what is in it."""
+    """A gzipped tar of a working folder and the SHA-256 of its content."""
 
     sha256: str
     content: bytes
 
 
 def pack(job: Job, base: Path) -> Code | None:
-    """Return a job's code; the same files give the same bytes. None where it names no folder.
+    """Return a job's code, or None if the job names no folder; the same files give the same bytes.
 
-    Files that `.sailorignore`, or without one `.gitignore`, names stay here. Raises RequestError for a folder that is
-    not there or too large.
+    Leaves out files that `.sailorignore` names, or `.gitignore` if there is none. Raises RequestError for a folder that
+    is missing or too large.
     """
     found = _shipped(job, base)
     if found is None:
@@ -58,7 +58,7 @@ def pack(job: Job, base: Path) -> Code | None:
 
 
 def described(job: Job, base: Path) -> str | None:
-    """Say what nodes get of a job's folder and what its ignore files leave out. Raises as `pack` does."""
+    """Describe which files of the job's folder nodes get and which are ignored. Raises as `pack` does."""
     found = _shipped(job, base)
     if found is None:
         return None
@@ -72,7 +72,7 @@ def described(job: Job, base: Path) -> str | None:
 
 
 def _shipped(job: Job, base: Path) -> tuple[Path, list[Path], list[Path]] | None:
-    """Return a job's folder, the files of it that are shipped, and what its ignore files leave out."""
+    """Return a job's folder, its files to ship, and its ignored files."""
     if job.shipped_folder is None:
         return None
     root = base.absolute() / Path(job.shipped_folder).expanduser()
@@ -102,7 +102,7 @@ def kept(folder: RunFolder) -> Code | None:
 
 
 def _files(root: Path, left_out: list[Path]) -> Iterator[Path]:
-    """Yield files and links of a folder that are to be shipped; a folder's ignore file counts below it."""
+    """Yield the files and links of a folder to ship; an ignore file applies to its folder and those below."""
 
     def below(folder: Path, rules: tuple[tuple[Path, GitIgnoreSpec], ...]) -> Iterator[Path]:
         found = _rules(folder)
@@ -129,7 +129,7 @@ def _rules(folder: Path) -> GitIgnoreSpec | None:
 
 
 def _ignored(path: Path, is_folder: bool, rules: tuple[tuple[Path, GitIgnoreSpec], ...]) -> bool:
-    """Whether the innermost rule that says something of a path ignores it."""
+    """Whether the innermost rule that matches a path ignores it."""
     ignored = False
     for folder, spec in rules:
         name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")

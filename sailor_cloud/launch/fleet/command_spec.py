@@ -1,4 +1,4 @@
-"""Translates a PlanDocument whose job runs a command, and the nodes bought for it, into what the agents read."""
+"""Translates the plan of a job that runs a command, and its nodes, into the spec that agents read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_runtime import spec as rt
 
-# From SIGTERM to SIGKILL. Google cuts a machine off 30 s after its notice, which is seen within five seconds and must
-# reach the other nodes; what the command has saved by then must still be copied.
+# From SIGTERM to SIGKILL. Google ends a machine 30 s after its notice. An agent sees the notice within five seconds and
+# must pass it to the other nodes; afterwards it must still copy the command's checkpoint.
 GRACE_S = 20.0
 
 
@@ -41,9 +41,9 @@ def build_command_spec(
     code_sha256: str | None,
     secrets: bool = True,
 ) -> rt.CommandSpec:
-    """Return the spec of one generation. Ranks count node by node, those of the plan's first pipeline first.
+    """Return the spec of one generation. Ranks are numbered node by node, those of the first pipeline first.
 
-    Without `secrets` variables that the job takes from its caller stay names, whose values a node must know.
+    Without `secrets`, variables that the job takes from its caller stay names; nodes must know their values.
     """
     plan, job = document.plan, document.job
     assert plan is not None
@@ -88,7 +88,7 @@ def build_command_spec(
         plan_ranks=plan.world_size,
         master_address=found[0].address,
         master_port=master_port,
-        # Whoever says how many processes there are, such as one of JAX for each node, may have a place of its own.
+        # A job that sets its processes per node, such as one for JAX, may use its own rendezvous.
         meets_at_port=job.processes_per_node is None,
         budget_usd=document.constraints.budget_usd,
         grace_s=GRACE_S,
@@ -104,7 +104,7 @@ def _processes(plan: Plan, node: str) -> int:
 def _told(
     document: PlanDocument, plan: Plan, node: ReachableNode, *, processes: int, first_rank: int
 ) -> dict[str, Any]:
-    """Return what a node's command reads as SAILOR_PLAN."""
+    """Return the node's part of the plan, which its command reads as SAILOR_PLAN."""
     job = document.job
     here = [
         (index, pipeline, stage)

@@ -1,6 +1,6 @@
-"""What the controller asks of the world: create nodes, talk to their agents, remove everything.
+"""The controller's interface to the world: create nodes, talk to their agents, remove everything.
 
-`ssh_fleet` answers on real nodes, `simulated` in simulated time; the controller can't tell them apart.
+`ssh_fleet` implements it on real nodes, `simulation` in simulated time; the controller sees no difference.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class UnreachableError(LaunchError):
-    """A node does not answer; it may be gone, or only its connection."""
+    """A node does not answer: either the node is lost or only its connection."""
 
 
 class Health(StrEnum):
@@ -40,10 +40,10 @@ class Link(Protocol):
     def node(self) -> ReachableNode: ...
 
     async def ensure_agent(self) -> None:
-        """Put the runtime in place and start the agent unless it runs."""
+        """Put the runtime in place and start the agent unless it runs already."""
 
     async def ship(self, code: Code) -> None:
-        """Put the user's code in place under `code/` and its hash, unless it is there."""
+        """Unpack the user's code under `code/` and its hash, unless it is there."""
 
     async def free_port(self, first_choice: int) -> int: ...
 
@@ -52,7 +52,7 @@ class Link(Protocol):
     async def command(self, name: str, *, generation: int, plan_hash: str, **details: Any) -> None: ...
 
     async def new_events(self) -> list[AgentEvent]:
-        """Return the whole events that the agent has appended since the last call."""
+        """Return the complete events that the agent has written since the last call."""
 
     async def health(self) -> Health: ...
 
@@ -67,29 +67,29 @@ class Fleet(Protocol):
     async def secure(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> None:
-        """Buy the capacity of a plan that is bought apart, and wait until it has begun; see provisioner.secure."""
+        """Buy the plan's capacity that is bought separately, and wait until it begins; see provisioner.secure."""
 
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> Applied:
-        """Make the nodes of a plan exist, and those of earlier plans that it lacks not; see provisioner.apply."""
+        """Create the missing nodes of a plan and remove those that it doesn't need; see provisioner.apply."""
 
     async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]: ...
 
     async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
-        """Return the plan's nodes that exist and can be connected to."""
+        """Return the plan's nodes that exist and accept connections."""
 
     async def running(self, document: PlanDocument) -> frozenset[str]:
-        """Return the plan's nodes that exist, as their provider says."""
+        """Return the plan's nodes that exist according to their provider."""
 
     async def all_running(self) -> frozenset[str]:
-        """Return all nodes of the run that exist, of whichever plan."""
+        """Return all existing nodes of the run, of any plan."""
 
     async def retire(self, nodes: Sequence[str]) -> None:
-        """Close the books of nodes that no plan needs any more, once they are confirmed gone."""
+        """Stop charging for nodes that no plan needs, once their end is confirmed."""
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> Destroyed:
-        """Remove everything. `before_data` is called when nodes are gone and what outlives them is still there."""
+        """Remove everything. `before_data` is called after the nodes are deleted and before storage is."""
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
-        """Do work that takes long without keeping events waiting."""
+        """Run slow work without blocking the event loop."""

@@ -1,4 +1,4 @@
-"""A plan as what the nodes of one job need: node groups, and a run spec that lacks only the nodes' addresses."""
+"""A plan as an artefact for the nodes of one job: node groups, and a run spec without the nodes' addresses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WITHOUT_FOLDER = "put it on the nodes and name it in 'run', or start the job wi
 
 
 def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: str, token: str = "") -> str:
-    """Return the artefact's JSON; `master` is the node of rank 0, and `token` what its agents know each other by."""
+    """Return the artefact's JSON. `master` is the node of rank 0; agents authenticate each other with `token`."""
     told = {
         "token": token,
         "artefact_version": ARTEFACT_VERSION,
@@ -48,7 +48,7 @@ def master_of(document: PlanDocument) -> str:
 
 
 def without_address(document: PlanDocument, *, workdir: str = "", now: datetime) -> dict[str, ReachableNode]:
-    """Return a plan's nodes by id; where they are, a scheduler decides."""
+    """Return a plan's nodes by id, without addresses; the scheduler chooses their machines."""
     return {
         placed.node.id: ReachableNode.of(
             placed,
@@ -66,9 +66,9 @@ def without_address(document: PlanDocument, *, workdir: str = "", now: datetime)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A plan for a job that nobody follows: it trains once, from the newest checkpoint on, for `seconds` at most.
+    """A plan for a job without a controller: it trains once from the newest checkpoint, for at most `seconds`.
 
-    `variables` are those that its nodes' environment must have; their values are nowhere in it.
+    `variables` must be set in the environment of its nodes; their values are not part of it.
     """
 
     run_id: str
@@ -81,11 +81,11 @@ class Exported:
 def exported(
     document: PlanDocument, place: str | None, *, token: str, base: Path | None, ships: bool = False
 ) -> Exported:
-    """Return what agents need of a plan; `place` is where checkpoints lie if the job does not say.
+    """Return a plan in the form that agents read; `place` holds checkpoints if the job names no place.
 
-    Agents know each other by `token`; without one, by a variable of the job. Relative paths start from `base`. With
-    `ships` nodes get the job's own code apart, as those of `up` do. Raises RequestError for a plan that can't run
-    without a controller.
+    Agents authenticate each other with `token`; without one, with a variable of the job. Relative paths start from
+    `base`. With `ships`, the job's own code reaches nodes separately, as with `up`. Raises RequestError for a plan that
+    can't run without a controller.
     """
     if document.plan is None:
         raise RequestError(f"the document is {document.status} and holds no plan; there is nothing to export")
@@ -102,7 +102,7 @@ def exported(
     if to is None:
         raise RequestError("the job names no place for checkpoints; give checkpoint.to")
     nodes = without_address(document, now=datetime.now(UTC))
-    # A script may be submitted days after it was written, so its nodes' time is the scheduler's to limit.
+    # A script may be submitted days later, so the scheduler limits its nodes' time.
     told |= {"run_id": job.name, "generation": 1, "master_port": 0, "checkpoint_directory": to}
     told["expires_at"] = datetime(9999, 1, 1, tzinfo=UTC)
     spec: RunSpec | CommandSpec
@@ -117,7 +117,7 @@ def exported(
 
 
 def exported_job(document: PlanDocument, *, base: Path | None = None, ships: bool = False) -> ClusterJob:
-    """Return a plan as a job of its inventory's scheduler; arguments and errors as of `exported`."""
+    """Return a plan as a job of its inventory's scheduler; arguments and errors as in `exported`."""
     inventory = document.job.cloud.inventory
     if inventory is None or inventory.scheduler != document.home.provider:
         raise RequestError(
@@ -125,7 +125,7 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
         )
     check_job(document)
     scheduler = providers.of(inventory.scheduler).scheduler
-    # Slurm's script draws one when it runs; a Secret must hold it.
+    # Slurm's script generates one when it runs; Kubernetes needs one in a Secret.
     token = "" if scheduler is not None and scheduler.shares_folders else secrets.token_hex(16)
     told = exported(document, inventory.checkpoints, token=token, base=base, ships=ships)
     folder = inventory.checkpoints if inventory.checkpoints.startswith("/") else "/tmp/sailor-cloud"
@@ -144,6 +144,6 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
 
 
 def job_text(document: PlanDocument, *, base: Path | None = None) -> str | None:
-    """Return what `up` gives a scheduler for a plan; None where its nodes are bought or of this machine."""
+    """Return the job that `up` would submit for a plan; None if its nodes are bought or local."""
     scheduler = providers.of(document.home.provider).scheduler
     return None if scheduler is None else scheduler.text(exported_job(document, base=base, ships=True))

@@ -1,7 +1,7 @@
-"""The nodes of a run as parts of a scheduler's jobs: each generation is one job, whose agents find each other.
+"""Nodes of a run as parts of a scheduler's jobs: each generation is one job, whose agents find each other.
 
-A node exists here once its group could start it, and until its machine is lost. What a job's machines are is the
-scheduler's choice, and a new one for each generation.
+A node exists here from the moment its group could start it until its machine is lost. The scheduler chooses new
+machines for each generation.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from sailor_runtime.spec import MOST_LOG_BYTES, read_spec
 
 _T = TypeVar("_T")
 EVENTS_FILE = "agent.jsonl"
-# Schedulers are asked no more often than this; agents' events are looked for at every poll.
+# The shortest interval between questions to a scheduler; agents' events are read at every poll.
 _ASK_S = 1.0
 _ENDS_WITHIN_S = 90.0
 _SETTLES_S = 10.0
-# What an agent sends of its ranks' logs, and what those are called.
+# Names of the logs that an agent forwards from its ranks.
 _LOG, _RANK_LOG = "log", re.compile(r"g\d{1,9}-rank\d{1,9}\.log")
 
 
 @dataclass(slots=True)
 class _Current:
-    """The newest job, and what the scheduler last said of it."""
+    """The newest job, and the scheduler's last answer about it."""
 
     id: str
     job: ClusterJob
@@ -64,7 +64,7 @@ class _Current:
     state: JobState
     asked_s: float
     cancelled: bool = False
-    # Whether this controller saw it queued or running.
+    # Whether this controller saw the job queued or running.
     seen: bool = False
 
 
@@ -79,7 +79,7 @@ class JobFleet:
     say: Callable[[str], None] = lambda text: None
     ask_s: float = _ASK_S
     _current: _Current | None = None
-    # Hosts that a job of this run has lost, and nodes of the plan that stood on them.
+    # Hosts that a job of this run has lost, and the plan's nodes on them.
     _avoid: set[str] = field(default_factory=set)
     _lost: set[str] = field(default_factory=set)
     _known: set[str] = field(default_factory=set)
@@ -91,7 +91,7 @@ class JobFleet:
 
     @property
     def home(self) -> Path:
-        """Where the agents' folders are, and the scripts and plans of jobs."""
+        """The folder with the agents' folders, scripts and plans of jobs."""
         return private_dir(self.folder.path / "cluster")
 
     def node_home(self, node: str) -> Path:
@@ -100,15 +100,15 @@ class JobFleet:
     async def secure(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> None:
-        """Machines of a cluster are there; nothing is bought apart."""
+        """Do nothing: a cluster's machines exist already."""
 
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> Applied:
-        """Take note of the plan's nodes; raises StockoutError where a later plan has more than could start now.
+        """Record the plan's nodes. Raises StockoutError if a later plan needs more than could start now.
 
-        The first job of a run waits in the queue as long as it must. One that takes another's place does not: what is
-        there now can continue.
+        The first job of a run may wait in the queue. A job that replaces another may not: the present nodes can
+        continue.
         """
         begun, journal = time.monotonic(), Journal.of(self.folder, self.clock)
         started = any(entry.event is Event.GENERATION_STARTED for entry in journal.entries())
@@ -126,7 +126,7 @@ class JobFleet:
         return Applied(nodes=await self.found(document), expires_at=expires_at, seconds=time.monotonic() - begun)
 
     def _cluster(self) -> Scope:
-        """Return which cluster answers. Raises ProvisionError where it is not the one that has the run's jobs."""
+        """Return the cluster that answers. Raises ProvisionError if it is not the one that has the run's jobs."""
         check_identity(self.scheduler, self.folder)
         name = f"{self.inventory.name}/{self.scheduler.identity()}"
         return Scope(provider=self.inventory.scheduler, kind=CLUSTER_ID, name=name)
@@ -179,12 +179,12 @@ class JobFleet:
             self._known.discard(node)
             ledger.close_item(ledger_key(node), at=self.clock.now())
             if node not in self._lost:
-                # Of a machine that was lost only a look can say more, once it answers again.
+                # Only a later query can confirm the end of a node on a lost machine, once that answers again.
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
         with suppress(ProvisionError):
-            # Teardown cancels again, and says what goes wrong.
+            # Teardown cancels again and reports errors.
             await self._end_job()
         return await asyncio.to_thread(
             teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress, before_data=before_data
@@ -193,12 +193,12 @@ class JobFleet:
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         return await asyncio.to_thread(work, *arguments, **options)
 
-    # The job of a generation.
+    # Submit the job of a generation.
 
     async def start(self, node: str, spec: str, generation: int, members: Sequence[str]) -> None:
-        """Submit the generation's job once all its nodes are asked to start, and wait until it runs.
+        """Submit the generation's job after all its nodes got this call, and wait until it runs.
 
-        Raises UnreachableError where it ended before, LaunchError where it never will run.
+        Raises UnreachableError if it ends before it runs, LaunchError if it never will run.
         """
         self._wanted[node] = spec
         if not set(members) <= self._wanted.keys():
@@ -264,9 +264,9 @@ class JobFleet:
                 self._price(ledger, node, rows[node].data["usd_per_hour"])
 
     async def _learn_its_end(self) -> None:
-        """Wait a moment until it is known how the last job ended: one that somebody cancelled has no successor.
+        """Wait briefly until the last job's end is known: a job that somebody cancelled has no successor.
 
-        A job that has lost a machine is not waited for, since its scheduler may wait for that.
+        Do not wait for a job that has lost a machine, since its scheduler may wait for that machine.
         """
         current, until = self._current, time.monotonic() + _SETTLES_S
         while current is not None and time.monotonic() < until:
@@ -280,7 +280,7 @@ class JobFleet:
             await asyncio.sleep(0.2)
 
     async def state(self) -> JobState | None:
-        """Return what the scheduler says of the newest job, asked at most once in a while."""
+        """Return the scheduler's state of the newest job; queries are rate-limited."""
         await self._resumed()
         current = self._current
         if current is None:
@@ -294,13 +294,13 @@ class JobFleet:
                 # Another cluster does not know the job, which may still be running.
                 await asyncio.to_thread(check_identity, self.scheduler, self.folder)
             current.asked_s = time.monotonic()
-            # A job that has ended may no longer say where it ran.
+            # The scheduler may no longer report the hosts of a job that has ended.
             current.state = replace(found, hosts=found.hosts or current.state.hosts)
             self._note(current)
         return current.state
 
     def _note(self, current: _Current) -> None:
-        """Take note of hosts that are down and, where the job was taken away or never said why it ended, of all."""
+        """Record nodes on hosts that are down; all nodes if the job was preempted or ended without a reason."""
         state = current.state
         for node in state.down:
             self.lose(node)
@@ -322,7 +322,7 @@ class JobFleet:
         )
 
     def check_cancelled(self) -> None:
-        """Raise LaunchError where somebody else has ended the job: they did not want another one."""
+        """Raise LaunchError if somebody else ended the job: they did not want another one."""
         current = self._current
         if current is None or current.cancelled:
             return
@@ -330,7 +330,7 @@ class JobFleet:
             raise LaunchError(f"job {current.id} was cancelled outside of this run: {current.state.why}")
 
     def lose(self, node: str) -> None:
-        """Count a node as lost, and its machine as one to avoid."""
+        """Count a node as lost, and avoid its machine."""
         current = self._current
         if node in self._lost or current is None:
             return
@@ -342,7 +342,7 @@ class JobFleet:
         return node in self._lost
 
     async def stop(self) -> None:
-        """Have the scheduler end the job, whose agents then save and end."""
+        """Ask the scheduler to end the job; its agents then save and end."""
         if self._current is not None and not self._current.cancelled:
             self._current.cancelled = True
             await self._cancel(self._current.id)
@@ -353,7 +353,7 @@ class JobFleet:
         ended = current is not None and _over(current.state)
         if current is None or (ended and current.cancelled):
             return
-        # One that has ended may still be kept by its scheduler.
+        # A scheduler may still list a job that has ended.
         current.cancelled = True
         await self._cancel(current.id)
         if ended:
@@ -378,7 +378,7 @@ class JobFleet:
         return str(folder)
 
     async def events(self, node: str, offset: int) -> tuple[bytes, int]:
-        """Return what an agent has said since an offset, and the next offset."""
+        """Return what an agent has written since an offset, and the next offset."""
         if self.scheduler.shares_folders:
             said = await asyncio.to_thread(_read_from, self.node_home(node) / EVENTS_FILE, offset)
             return said, offset + len(said)
@@ -396,7 +396,7 @@ class JobFleet:
         return self._current.id if self._current is not None else ""
 
     async def _resumed(self) -> None:
-        """Take over the job of a controller that died, as the journal names it."""
+        """Take over the job that a dead controller's journal names."""
         if self._current is not None or self._known:
             return
         entries = read(self.folder.journal_file)
@@ -428,7 +428,7 @@ class JobFleet:
         if job_id is None:
             await asyncio.to_thread(check_identity, self.scheduler, self.folder)
             job_id = await asyncio.to_thread(self.scheduler.find, job) or max(ids, key=_number, default=None)
-        # What was queued when its controller died has no node yet that the journal says it created.
+        # If the job was still queued when its controller died, the journal lists no created nodes.
         self._queued = job_id is not None and job_id not in ids
         self._lost = {
             name for entry in entries if entry.event is Event.NODES_LOST for name in entry.data.get("nodes", ())
@@ -461,14 +461,14 @@ class JobLink:
     _stopped: set[int] = field(default_factory=set)
 
     async def ensure_agent(self) -> None:
-        """Agents start with their job."""
+        """Do nothing: agents start with their job."""
         if self.fleet.is_lost(self.node.id):
             raise UnreachableError(f"the machine of node {self.node.id} is lost")
         if self.fleet.scheduler.shares_folders:
             home, logs = private_dir(self.fleet.node_home(self.node.id)), self.fleet.folder.logs_dir / self.node.id
             private_dir(home / "logs")
             if not logs.exists():
-                # 'logs' reads them there, while the job runs and afterwards.
+                # `logs` reads them there, during the job and afterwards.
                 logs.symlink_to(home / "logs", target_is_directory=True)
 
     async def ship(self, code: Code) -> None:
@@ -478,7 +478,7 @@ class JobLink:
             await asyncio.to_thread(_unpack, code.content, folder)
 
     async def free_port(self, first_choice: int) -> int:
-        """The agents choose when they meet."""
+        """Return 0: the agents choose a port when they meet."""
         return 0
 
     async def write(self, path: str, content: bytes) -> None:
@@ -509,7 +509,7 @@ class JobLink:
         state = await self.fleet.state()
         self.fleet.check_cancelled()
         if self._job != self.fleet.job_id and not self.fleet.scheduler.shares_folders:
-            # Pods of another job begin again.
+            # The pods of another job start from offset 0.
             self.offset, self._torn = 0, b""
         self._job = self.fleet.job_id
         before = self.offset
@@ -536,7 +536,7 @@ class JobLink:
         return [(line, event) for line, event in parsed if event is not None]
 
     def _keep(self, told: Sequence[tuple[bytes, AgentEvent]], *, logs_alone: bool = False) -> None:
-        """Keep what an agent has said, and the logs that it sends: there is no other place to read them later."""
+        """Store an agent's output and the logs that it sends; they exist nowhere else."""
         folder = private_dir(self.fleet.folder.logs_dir / self.node.id)
         said = [line + b"\n" for line, event in told if event["event"] != _LOG]
         if said and not logs_alone:
@@ -550,7 +550,7 @@ class JobLink:
                 _write_at(folder / log, offset, text.encode(errors="replace"))
 
     def _cut_off(self, state: JobState | None) -> bool:
-        """Whether the job has ended and the agent has not said so."""
+        """Whether the job ended without the agent's `stopped` event."""
         over = state is not None and state.phase is JobPhase.ENDED
         return over and self.fleet.generation not in self._stopped
 
@@ -563,7 +563,7 @@ class JobLink:
         return Health.WELL
 
     async def fetch_logs(self, target: Path) -> None:
-        """They are there already; what pods have sent since is read once more, and stays for `new_events` as well."""
+        """Store the logs that pods have sent since the last read; `new_events` still gets them."""
         if self.fleet.scheduler.shares_folders or self._job != self.fleet.job_id:
             return
         try:
@@ -601,7 +601,7 @@ def _read_from(path: Path, offset: int) -> bytes:
 
 
 def _write_at(path: Path, offset: int, text: bytes) -> None:
-    """Write text to its place in a log; what is missing before it was lost on its way."""
+    """Write text at its offset in a log; a gap before it is text lost in transit."""
     with path.open("r+b" if path.exists() else "w+b") as file:
         missing = offset - file.seek(0, 2)
         if missing > 0:
@@ -611,7 +611,7 @@ def _write_at(path: Path, offset: int, text: bytes) -> None:
 
 
 def _unpack(content: bytes, folder: Path) -> None:
-    """Unpack a gzipped tar that appears whole or not at all."""
+    """Unpack a gzipped tar atomically."""
     partial_folder = folder.with_name(f"{folder.name}.partial")
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         archive.extractall(partial_folder, filter="data")

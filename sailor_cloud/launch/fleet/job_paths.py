@@ -15,8 +15,8 @@ _BY_NAME = ("synthetic", "python-stdlib")
 def settled(job: Job, base: Path) -> Job:
     """Return the job with absolute paths of data, tokenizer, checkpoints and TensorBoard.
 
-    Relative ones start from `base`. Raises RequestError where data is not there for nodes on this machine, or has no
-    absolute path for those on a cloud.
+    Relative paths start from `base`. Raises RequestError if data is missing for local nodes, or has no absolute path
+    for nodes on a cloud.
     """
     here = all(on_this_machine(resource.provider) for resource in job.resources)
     named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}

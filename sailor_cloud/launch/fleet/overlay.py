@@ -1,9 +1,9 @@
-"""WireGuard between nodes of one run on several clouds, for traffic from one cloud to another alone.
+"""WireGuard between the nodes of a run on several clouds, only for traffic between clouds.
 
-Regions of a run never share private addresses, so each node sends what is for a private address of another cloud into
-the tunnel, and ranks need not know. A node's private key is made there and never leaves it; the controller carries
-public keys over SSH, whose host keys are pinned. The firewalls let the known peers alone reach the port, and rules of
-the node let what comes through the tunnel reach the ports of training alone.
+Regions of a run never share private addresses. Each node therefore routes the private addresses of other clouds into
+the tunnel, and ranks need no configuration. Each node makes its own private key, which never leaves it. The controller
+exchanges public keys over SSH with pinned host keys. The firewalls open the port only for known peers. Rules on each
+node restrict traffic from the tunnel to the ports of training.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PORT = 51820
 _COLLECTIVES = "32768-60999"
 _INSTALL_S, _HANDSHAKE_S = 1200.0, 90.0
 
-# A fresh machine's own updates hold dpkg's lock for minutes, and that of the package lists. Apt waits for the first
-# alone.
+# A fresh machine's own updates hold dpkg's lock and that of the package lists for minutes. Apt waits only for the first
+# lock.
 _KEY = """
 set -eu
 umask 077
@@ -41,10 +41,10 @@ test -s overlay/key || wg genkey > overlay/key
 wg pubkey < overlay/key
 """
 
-# Takes the node's own private address, then public key, public address and private address of each peer. A kernel
-# without the module may have wireguard-go. Packets are small enough for any way between clouds. The tunnel keeps no
-# route to nodes that are gone, because a later network may have their addresses. A cloud's firewall sees no port inside
-# the tunnel, so the node has the rules that the firewall has for its own cloud's nodes.
+# Arguments: the node's own private address, then public key, public address and private address of each peer. A kernel
+# without the module can use wireguard-go. The MTU fits every path between clouds. Routes to deleted nodes are removed,
+# because a later network may reuse their addresses. A cloud's firewall can't see ports inside the tunnel, so the node
+# applies the rules that the firewall has for its own cloud.
 _PEERS = f"""
 set -eu
 own=$1; shift
@@ -103,17 +103,17 @@ echo "$missing"
 
 @dataclass(slots=True)
 class Overlay:
-    """The nodes of a run that were connected, and the public keys of those that have one."""
+    """The connected nodes of a run, and the public keys of those that have one."""
 
     _links: dict[str, AgentLink] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
 
     async def join(self, links: Sequence[AgentLink]) -> None:
-        """Let nodes reach those on other clouds at their private addresses; with nodes on one cloud, do nothing.
+        """Connect nodes to those on other clouds at their private addresses; with nodes on one cloud, do nothing.
 
-        Raises LaunchError where nodes can't be joined, UnreachableError where a new one does not answer.
+        Raises LaunchError if nodes can't be joined, UnreachableError if a new one does not answer.
         """
-        # The address of a node that the run has given up may be a stranger's by now.
+        # The address of a dropped node may belong to a stranger by now.
         self._links = {name: link for name, link in self._links.items() if not link.closed}
         self._links.update((link.node.id, link) for link in links)
         new = {link.node.id for link in links}
@@ -138,9 +138,9 @@ class Overlay:
     async def _each(
         self, links: Iterable[AgentLink], do: Callable[[AgentLink], Awaitable[None]], new: Collection[str]
     ) -> None:
-        """Do something on all nodes at once; those of before that don't answer any more are forgotten.
+        """Run something on all nodes in parallel; forget earlier nodes that no longer answer.
 
-        Raises UnreachableError of a new node before what other nodes complain of, which may be that node's end.
+        An UnreachableError of a new node is raised before errors of other nodes, which its end may have caused.
         """
         links = list(links)
         done = await asyncio.gather(*(do(link) for link in links), return_exceptions=True)

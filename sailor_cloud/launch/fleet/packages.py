@@ -1,4 +1,4 @@
-"""Sees to it that a node has the packages that ranks need, and says which interpreter has them."""
+"""Ensures that a node has the packages that ranks need, and returns the interpreter that has them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TAIL_LINES = 20
 
 
 class Shell(Protocol):
-    """What preparing needs of a connection; see `ssh.NodeConnection`."""
+    """The part of a connection that preparing needs; see `ssh.NodeConnection`."""
 
     async def run(self, argv: list[str]) -> str: ...
 
@@ -24,17 +24,17 @@ class Shell(Protocol):
 async def prepared_python(
     shell: Shell, software: Software, *, node: str, patience_s: float = PATIENCE_S, poll_s: float = POLL_S
 ) -> str:
-    """Return an interpreter of the node that has everything; what is lacking is installed with pip.
+    """Return an interpreter of the node that has all packages; missing ones are installed with pip.
 
-    The installation continues by itself should the connection break, and is found by a later call. Raises LaunchError
-    with the end of its log where it fails or takes too long.
+    The installation continues if the connection breaks; a later call finds it. Raises LaunchError with the end of its
+    log if it fails or takes too long.
     """
     script, log = f"software/{software.sha256}.sh", f"software/{software.sha256}.log"
     await shell.write(script, software.script.encode())
     found = await _check(shell, script)
     if found not in ("", "failed"):
         return found
-    # A second start beside one that continues ends at once.
+    # If an installation runs already, a second one ends immediately.
     install = f"nohup flock -n {script}.lock sh {script} install >> {log} 2>&1 < /dev/null &"
     await shell.run(["sh", "-c", f"rm -f {script.removesuffix('.sh')}.failed; {install}"])
     waited = 0.0

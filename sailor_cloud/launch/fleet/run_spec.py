@@ -1,4 +1,4 @@
-"""Translates a PlanDocument and the nodes bought for it into the spec that the runtime reads."""
+"""Translates a PlanDocument and its nodes into the spec that the runtime reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sailor_runtime import spec as rt
 
 
 class Compared(StrEnum):
-    """What a plan trains for the comparison with one process."""
+    """The model that a plan trains for the comparison with one process."""
 
     MODEL = "the model"
     NARROW_COPY = "a narrow copy of the model"
@@ -57,11 +57,11 @@ def build_spec(
     check: bool = True,
     code_sha256: str | None = None,
 ) -> rt.RunSpec:
-    """Return the spec of one generation. Raises RequestError where the runtime can't do what the job asks.
+    """Return the spec of one generation. Raises RequestError if the runtime can't do what the job asks.
 
-    `steps` is the last step of the whole run where the document is the plan for what was left of it, `saved_step` the
-    newest that is known to be saved. `check`: compare with one process, as `compared_of` says, and calibrate before
-    training. `code_sha256` is the user's code, which has the model's own module.
+    `steps` is the last step of the whole run, also if the document plans only the rest. `saved_step` is the newest
+    saved step. `check`: compare with one process, as `compared_of` says, and calibrate before training. `code_sha256`
+    is the hash of the user's code, which has the model's own module.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
     if plan is None or prediction is None or job.model is None:

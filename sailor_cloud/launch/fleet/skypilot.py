@@ -20,14 +20,15 @@ from sailor_cloud.provision.jobs import RENDEZVOUS_PORT, JobGroup, agent_command
 from sailor_cloud.provision.rendering.root import placed_nodes
 
 _WHEEL = re.compile(r"(https:/)?/[\w.~%/:+@-]+\.whl(#sha256=[0-9a-f]{64})?")
-# What SkyPilot calls accelerators that it has in two sizes; others have their name without the memory.
+# SkyPilot's names of accelerators with two memory sizes; other names lack the memory.
 _NAMES = {"A100-80": "A100-80GB", "V100-32": "V100-32GB"}
 
 
 def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = None) -> str:
-    """Return the YAML of `sky jobs launch`, whose nodes install the wheel that they find at an address.
+    """Return the YAML of `sky jobs launch`; nodes install the wheel from an address.
 
-    Raises RequestError for a plan that SkyPilot can't start together."""
+    Raises RequestError for a plan that SkyPilot can't start together.
+    """
     setup = _install(wheel)
     told = exported(document, None, token=secrets.token_hex(16), base=base)
     placed = placed_nodes(document)
@@ -48,7 +49,7 @@ def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = 
 
 
 def _install(wheel: str | None) -> str:
-    """Return the command that installs the runtime; a name alone would take whatever a registry has under it."""
+    """Return the command that installs the runtime; a bare name could be any package of a registry."""
     if wheel is None or not _WHEEL.fullmatch(wheel):
         got = "is missing" if wheel is None else f"is {wheel!r}"
         raise RequestError(
@@ -61,7 +62,7 @@ def _install(wheel: str | None) -> str:
 
 
 def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup, setup: str) -> Mapping[str, Any]:
-    """Return a task; SkyPilot names the nodes of a group TASK-INDEX.GROUP, and tells a node its index."""
+    """Return a task; SkyPilot names the nodes of a group TASK-INDEX.GROUP and gives each node its index."""
     meeting = f"{first.name}-0.${{SKYPILOT_JOBGROUP_NAME}}:{RENDEZVOUS_PORT}"
     index = "${SKYPILOT_NODE_RANK}"
     agent = agent_command(
@@ -84,7 +85,7 @@ def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup, setup: 
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as such."""
+    """Writes strings of several lines as literal blocks."""
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,4 +1,4 @@
-"""What nodes on a cloud need besides the runtime: which packages, and how a node comes by them."""
+"""The packages that cloud nodes need besides the runtime, and how a node gets them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# The versions with which the runtime was tested; a test holds them against pyproject.toml and constraints.txt.
+# The versions with which the runtime was tested; a test compares them with pyproject.toml and constraints.txt.
 TORCH = "2.13.0"
 PACKAGES = (
     "deepspeed==0.19.8",
@@ -30,7 +30,7 @@ OLD_CUDA_INDEX = f"https://download.pytorch.org/whl/{OLD_CUDA}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """Packages for every node of a run. `build` is the CUDA build that torch must be; None: whichever it is."""
+    """Packages for every node of a run. `build` is the required CUDA build of torch; None allows any."""
 
     torch: str = TORCH
     build: str | None = None
@@ -48,7 +48,7 @@ class Software:
 
     @property
     def script(self) -> str:
-        """A shell script: `check` prints an interpreter that has everything, `install` makes one."""
+        """A shell script: `check` prints an interpreter that has all packages, `install` makes one."""
         wanted = f"torch=={self.torch}" + (f"+{self.build}" if self.build else "")
         index = f"--extra-index-url {self.index}" if self.index else ""
         return _SCRIPT.format(
@@ -62,16 +62,17 @@ class Software:
 
 
 def software_for(capabilities: Iterable[float | None]) -> Software:
-    """Return the packages for nodes with accelerators of these compute capabilities: one build for all of them."""
+    """Return the packages for nodes with accelerators of these compute capabilities; all nodes get one build."""
     known = [capability for capability in capabilities if capability is not None]
     if known and min(known) < OLDEST_COMMON_CAPABILITY:
         return Software(build=OLD_CUDA, index=OLD_CUDA_INDEX)
     return Software()
 
 
-# A prepared image passes the check with its own python3; else a virtual environment is made beside the script. Ubuntu
-# 22.04 has Python 3.10 as python3 and 3.11 in its package index, 24.04 has 3.12 as python3; the runtime needs 3.11. A
-# fresh machine's own updates hold dpkg's lock for minutes, and that of the package lists, for which apt does not wait.
+# A prepared image passes the check with its own python3; otherwise a virtual environment is made next to the script.
+# The runtime needs Python 3.11. Ubuntu 22.04 has Python 3.10 as python3 and 3.11 in its package index; 24.04 has 3.12
+# as python3. A fresh machine's own updates hold dpkg's lock and that of the package lists for minutes; apt does not
+# wait for the second.
 _SCRIPT = """#!/bin/sh
 set -e
 place="$(dirname "$0")/$(basename "$0" .sh)"

@@ -1,4 +1,4 @@
-"""Reaches one node by SSH: the run's own key, the host key pinned, nothing taken from the user's configuration."""
+"""Connects to one node by SSH with the run's own key and a pinned host key, ignoring the user's configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRY_INTERVAL_S = 0.5
 COMMAND_TIMEOUT_S = 60.0
 TRANSFER_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 5.0
-# A tunnel is a program that starts and asks its cloud first, which takes seconds.
+# A tunnel's program starts and first asks its cloud, which takes seconds.
 TUNNEL_TIMEOUT_S = 30.0
 TUNNEL_RETRY_INTERVAL_S = 5.0
 FETCH_TIMEOUT_S = 120.0
@@ -33,14 +33,14 @@ _T = TypeVar("_T")
 
 
 class HostKeyChangedError(LaunchError):
-    """A node shows another host key than the one recorded when it was created."""
+    """A node's host key differs from the one recorded when it was created."""
 
 
 @dataclass(slots=True)
 class NodeConnection:
-    """A way to a node that is opened again when it breaks; paths are relative to the node's working folder.
+    """A connection to a node that is reopened when it breaks; paths are relative to the node's working folder.
 
-    Every call raises UnreachableError when the node does not answer, after one attempt to connect again.
+    Every call raises UnreachableError if the node does not answer after one attempt to reconnect.
     """
 
     node: ReachableNode
@@ -51,7 +51,7 @@ class NodeConnection:
     _mutex: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def open(self, timeout_s: float) -> None:
-        """Connect, trying again while the node boots. Raises UnreachableError, or HostKeyChangedError at once."""
+        """Connect, with retries while the node boots. Raises UnreachableError, or immediately HostKeyChangedError."""
         self._connection, self._tunnel = await _connected(self.node, self.key_file, timeout_s)
         self._sftp = await self._connection.start_sftp_client()
 
@@ -60,7 +60,7 @@ class NodeConnection:
         tunnel, self._tunnel = self._tunnel, None
         if connection is not None:
             connection.close()
-            # A peer that is gone never confirms.
+            # A lost peer never confirms.
             try:
                 await asyncio.wait_for(connection.wait_closed(), RECONNECT_TIMEOUT_S)
             except (TimeoutError, OSError, asyncssh.Error):
@@ -71,7 +71,7 @@ class NodeConnection:
     async def run(
         self, argv: list[str], *, environment: dict[str, str] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
     ) -> str:
-        """Run a command in the working folder and return what it prints. Raises LaunchError where it fails."""
+        """Run a command in the working folder and return its output. Raises LaunchError if it fails."""
         prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted((environment or {}).items()))
         command = f"cd {shlex.quote(self.node.workdir)} && {prefix}{shlex.join(argv)}"
 
@@ -91,7 +91,7 @@ class NodeConnection:
         return str(result.stdout or "")
 
     async def write(self, path: str, content: bytes) -> None:
-        """Put a file in place at once: written beside its name, then renamed. Only the user can read it."""
+        """Write a file atomically: to a temporary name, then renamed. Only the user can read it."""
         partial, private = f"{path}.partial", asyncssh.SFTPAttrs(permissions=0o600)
 
         async def work(_: asyncssh.SSHClientConnection, sftp: asyncssh.SFTPClient) -> None:
@@ -103,7 +103,7 @@ class NodeConnection:
         await self._attempt(work, f"writing {path}", TRANSFER_TIMEOUT_S)
 
     async def read_from(self, path: str, offset: int) -> bytes:
-        """Return what a file holds from a byte offset on; nothing where it does not exist yet."""
+        """Return a file's content from a byte offset on; nothing if the file does not exist yet."""
 
         async def work(_: asyncssh.SSHClientConnection, sftp: asyncssh.SFTPClient) -> bytes:
             try:
@@ -127,7 +127,7 @@ class NodeConnection:
         return await self._attempt(work, f"listing {pattern}", TRANSFER_TIMEOUT_S)
 
     async def fetch(self, pattern: str, destination: Path) -> None:
-        """Copy the node's files that match a pattern, where there are any, into a local folder."""
+        """Copy the node's files that match a pattern, if any, into a local folder."""
 
         async def work(_: asyncssh.SSHClientConnection, sftp: asyncssh.SFTPClient) -> None:
             try:
@@ -195,7 +195,7 @@ async def _connected(
 
 
 async def _attempted(node: ReachableNode, key_file: Path) -> tuple[asyncssh.SSHClientConnection, OpenTunnel | None]:
-    """Connect once, through the node's tunnel where it has one, which is closed again should that fail."""
+    """Connect once, through the node's tunnel if it has one; the tunnel is closed if that fails."""
     tunnel = node.tunnel.open() if node.tunnel is not None else None
     try:
         connection = await asyncssh.connect(
@@ -208,7 +208,7 @@ async def _attempted(node: ReachableNode, key_file: Path) -> tuple[asyncssh.SSHC
             config=None,
             agent_path=None,
             keepalive_interval=15,
-            # Processors have instructions for it, and one call does a whole packet.
+            # Processors have instructions for this cipher, and one call handles a whole packet.
             encryption_algs="^aes128-gcm@openssh.com",
         )
     except BaseException:

@@ -1,4 +1,4 @@
-"""The nodes of a run as they really are: made by Terraform, reached by SSH, looked for by tag."""
+"""Real nodes of a run: made by Terraform, connected by SSH, found by tag."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.options import LaunchOptions
 
-# Connecting costs this machine a key exchange, and far more time on the way; a file descriptor for each, too.
+# Each connection costs this machine a key exchange and a file descriptor, and much more time in transit.
 _AT_ONCE = 128
 
 _T = TypeVar("_T")
@@ -53,7 +53,7 @@ class SshFleet:
 
     @property
     def software(self) -> Software:
-        """The packages for all nodes of the run, whichever the job may come to buy, so that no re-plan mixes builds."""
+        """The packages for all nodes that the job may buy, so that no re-plan mixes builds."""
         if self._software is None:
             prices, job = catalog.load(), self.folder.read_document().job
             names = {name for entry in job.resources for name in entry.accelerators}

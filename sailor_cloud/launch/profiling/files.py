@@ -34,7 +34,7 @@ _LOCAL_ACCELERATORS = ("CPU-fast", "CPU-slow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Floating-point operations of one forward pass of a layer on one device: counted, and by the planner's formula."""
+    """Floating-point operations of one layer's forward pass on one device: counted, and by the planner's formula."""
 
     layer_kind: LayerKind
     microbatch_size: int
@@ -46,7 +46,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What was measured of one accelerator; `peaks` are bytes of a device by microbatch size."""
+    """Measurements of one accelerator; `peaks` are bytes of a device by microbatch size."""
 
     layers: tuple[MeasuredLayer, ...]
     fitted: Fitted
@@ -56,7 +56,7 @@ class Profile:
 
 
 def profile_of(rows: Sequence[dict[str, Any]], task: ProfileTask, decoder: Decoder, part: Accelerator) -> Profile:
-    """Return the profile in a profiler's rows. Raises ValueError where no layer was measured."""
+    """Return the profile in a profiler's rows. Raises ValueError if no layer was measured."""
     wanted = [row for row in rows if row["kind"] == "layers" and row["tp"] in task.tps]
     layers = tuple(_layers(wanted, task, decoder))
     precision = Precision(task.precision)
@@ -87,7 +87,7 @@ def _work(rows: Sequence[dict[str, Any]], task: ProfileTask, decoder: Decoder) -
         for row in rows
         if row["microbatch_size"] in task.microbatch_sizes
         for kind in (LayerKind.BLOCK, LayerKind.HEAD)
-        # Measurements kept from before operations were counted have none.
+        # Older measurements have no counted operations.
         if "forward_flops" in row["kinds"][kind.value]
     ]
 
@@ -145,7 +145,7 @@ def write(
 ) -> tuple[Path, ...]:
     """Write the files of a profile and return their paths.
 
-    zones: those of the link's ends where it was timed between nodes.
+    zones: the zones of the link's ends if it was timed between nodes.
     """
     busy = f", {task.together} devices busy" if task.together > 1 else ""
     source = f"timed in training steps by 'sailor-cloud profile'{busy}"
@@ -194,7 +194,7 @@ def _write_compute(folder: Path, origin: ProfileOrigin, fitted: Fitted, rows: Se
 
 
 def _places(task: ProfileTask, zones: tuple[str, str] | None) -> list[tuple[CurveScope, str, str, str, str]]:
-    """Return for which links a measured curve stands."""
+    """Return the links that a measured curve applies to."""
     name = task.accelerator
     if is_local(name):
         pairs = list(itertools.product(_LOCAL_ACCELERATORS, repeat=2))

@@ -28,7 +28,7 @@ _SLOW = {"CPU-slow": "CPU-fast"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a user asks to be measured; None leaves the choice to the job."""
+    """The measurements that a user asks for; None leaves the choice to the job."""
 
     accelerator: str | None = None
     microbatch_sizes: tuple[int, ...] | None = None
@@ -38,7 +38,7 @@ class Wanted:
 
 
 def task_of(job: Job, decoder: Decoder, wanted: Wanted) -> ProfileTask:
-    """Return what is to be measured for a job. Raises RequestError where the job can't be trained like that."""
+    """Return the measurements for a job. Raises RequestError if the job can't be trained like that."""
     batch = job.training.global_batch_size
     sizes = wanted.microbatch_sizes or tuple(2**power for power in range(4) if 2**power <= batch)
     for size in sizes:
@@ -62,7 +62,7 @@ def task_of(job: Job, decoder: Decoder, wanted: Wanted) -> ProfileTask:
 
 
 def _accelerator(job: Job, chosen: str | None) -> str:
-    """Return the accelerator to measure; CPU-slow is twice CPU-fast by definition and not measured itself."""
+    """Return the accelerator to measure; CPU-slow is defined as twice CPU-fast and never measured."""
     known = {name for resource in job.resources for name in resource.accelerators}
     if chosen is not None and chosen not in known:
         raise RequestError(f"the job does not use {chosen}; it uses {', '.join(sorted(known))}")
@@ -79,10 +79,10 @@ def is_local(accelerator: str) -> bool:
 
 
 def run_profile(task: ProfileTask, folder: Path, progress: Callable[[int, int, str], None]) -> list[dict[str, Any]]:
-    """Measure what `folder` does not hold yet and return all rows of the task.
+    """Measure what `folder` lacks and return all rows of the task.
 
-    progress: called with how many measurements are done, of how many, and what is measured. Interrupted, what was
-    measured stays. Raises LaunchError with what the profiler said.
+    progress: called with the number of measurements done, their total, and the current one. Finished measurements
+    survive an interrupt. Raises LaunchError with the profiler's error.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sailor-profile-") as name:
@@ -102,7 +102,7 @@ def run_profile(task: ProfileTask, folder: Path, progress: Callable[[int, int, s
                     progress(said["done"], said["of"], said["what"])
                 reason = process.stderr.read().strip()
             except BaseException:
-                # On this the profiler ends its ranks.
+                # This signal makes the profiler end its ranks.
                 process.terminate()
                 raise
     if process.returncode != 0:

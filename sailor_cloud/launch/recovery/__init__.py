@@ -1,1 +1,1 @@
-"""Carries out what was decided: gets nodes, falls back to other plans, grows again, leaves slow links."""
+"""Carries out decisions: gets nodes, falls back to other plans, grows again, avoids slow links."""

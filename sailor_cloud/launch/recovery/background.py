@@ -1,4 +1,4 @@
-"""Work that continues beside a block of code and ends with it."""
+"""Background work that ends with a block of code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 async def beside(
     work: Coroutine[Any, Any, None], *, ends_itself: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[None]:
-    """Do some work beside a block and give it up at the block's end; wait for it where `ends_itself` says so then."""
+    """Run work alongside a block and cancel it at the block's end; wait for it instead if `ends_itself` is True."""
     task = asyncio.ensure_future(work)
     try:
         yield

@@ -1,7 +1,7 @@
-"""The one loop that gets a run the nodes it needs: it plans around what is refused or lost, and shows every step.
+"""The loop that gets a run its nodes: it plans around refused or lost nodes and shows every step.
 
-It serves stockouts, types that a zone doesn't sell, quotas and preemptions alike. It is bounded by the number of
-attempts and by what is left of money and time.
+It handles stockouts, types that a zone doesn't sell, quotas and preemptions. The number of attempts and the remaining
+money and time bound it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from sailor_cloud.run.options import Ending, LaunchOptions
 from sailor_cloud.run.state import fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# How often a wait looks whether lost nodes have ended by now.
+# The interval between checks for the end of lost nodes during a wait.
 _LOOK_S = 60.0
 
 
 @dataclass(slots=True)
 class _Attempts:
-    """How often getting nodes has failed, and when that is too often."""
+    """Counts failed attempts to get nodes, and limits them."""
 
     options: LaunchOptions
     recoveries: int = 0
     faults: int = 0
 
     def recovered(self, why: Exception | str) -> None:
-        """Count a plan that had to be given up. Raises ProvisionError once there were too many."""
+        """Count an abandoned plan. Raises ProvisionError after too many."""
         self.recoveries += 1
         if self.recoveries > self.options.most_recoveries:
             most = self.options.most_recoveries
             raise ProvisionError(f"gave up after {most} plans whose nodes were unavailable; the last reason: {why}")
 
     def pause_s(self, error: ProvisionError) -> float:
-        """Return how long to wait after an error of Terraform or a cloud. Raises it once it has come too often."""
+        """Return the pause after an error of Terraform or a cloud. Raises the error after too many repeats."""
         self.faults += 1
         pause_s = self.options.fault_pause(self.faults)
         if pause_s is None:
@@ -61,9 +61,9 @@ class _Attempts:
 
 
 async def obtain(context: RunContext, document: PlanDocument) -> None:
-    """Make the nodes of a plan run and their agents answer; the plan may change if nodes are unavailable.
+    """Get all nodes of a plan running and their agents started; the plan may change if nodes are unavailable.
 
-    Sets the context's document and links. Raises ShortfallError, stopping.Stopped, or whatever keeps nodes away.
+    Sets the context's document and links. Raises ShortfallError, stopping.Stopped, or the error that prevents it.
     """
     attempts = _Attempts(context.options)
     while True:
@@ -81,7 +81,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
         except UnreachableError as error:
             gone = await nodes.gone(context, document)
             if not gone and context.links.keys() != {node.id for node in plan_nodes(document)}:
-                # A node that runs and could never be connected to: another one would not answer either.
+                # The node runs but never accepted a connection; another one would not either.
                 raise
             context.observer.note(str(error))
             attempts.recovered(error)
@@ -94,7 +94,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
             raise
         except ProvisionError as error:
             if not await nodes.lost_before(context, document):
-                # Clouds have moments in which they answer with an error of their own; repeated, apply continues.
+                # Clouds sometimes fail with an error of their own; a repeated apply continues.
                 if not isinstance(error, TerraformError):
                     raise
                 pause_s = attempts.pause_s(error)
@@ -108,7 +108,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
 
 
 async def next_plan(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> PlanDocument:
-    """Decide how to continue without the missing nodes; waits where that is best, or where nothing is available."""
+    """Return a plan without the missing nodes; waits if that is best, or if nothing is available."""
     while True:
         survivors = await nodes.alive(context, document, without=without)
         option = await _decision(context, document, survivors)
@@ -134,9 +134,9 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
 
 
 async def _wait(context: RunContext, option: Option | None, survivors: tuple[Node, ...]) -> None:
-    """Wait until what was refused may be asked for again; with no option, as long as a refusal lasts at first.
+    """Wait until refused capacity may be requested again; without an option, for the first pause after a stockout.
 
-    Lost nodes are charged until their provider confirms their end, and not until the next nodes are bought.
+    Lost nodes are charged until their provider confirms their end, not until the next nodes are bought.
     """
     pause_s = context.options.stockout_pause_s if option is None else option.wait_s
     why = "nothing that fits is available now"
@@ -152,7 +152,7 @@ async def _wait(context: RunContext, option: Option | None, survivors: tuple[Nod
 
 
 def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:
-    """Leave what was refused alone: for a while where capacity is lacking, else for the whole run."""
+    """Block refused choices: for a while if capacity is lacking, else for the whole run."""
     offers, now = nodes.offers_of(context, document), context.clock.now()
     asked = [offers[name] for name in error.offers] or [offers[node.offer] for node in _refused(context, document)]
     if isinstance(error, StockoutError) and not isinstance(error, NotSoldError):
@@ -168,7 +168,7 @@ def leave_alone(context: RunContext, document: PlanDocument, error: StockoutErro
 
 
 def _refuse_fallback(context: RunContext, error: ProvisionError) -> None:
-    """Raise the error where the user wants this plan or none."""
+    """Raise the error if the user allows no other plan."""
     if not context.options.fallback:
         raise ProvisionError(f"{error}; --no-fallback keeps the run from taking another plan") from error
 
@@ -193,7 +193,7 @@ def _reserve_usd(context: RunContext, document: PlanDocument) -> float:
 
 
 def _refused(context: RunContext, document: PlanDocument) -> tuple[Node, ...]:
-    """Return the nodes that were refused in the newest attempt; where nobody is named, all that did not come."""
+    """Return the nodes refused in the newest attempt; if none is named, all that were not created."""
     entries = read(context.folder.journal_file)
     begun = max((entry.seq for entry in entries if entry.event is Event.PROVISION_STARTED), default=0)
     failed = {entry.key for entry in entries if entry.seq > begun and entry.event is Event.CREATE_FAILED and entry.key}
@@ -211,7 +211,7 @@ def _shopping_list(bought: Iterable[Node], offers: dict[str, Offer]) -> str:
 
 
 class _NoSearch:
-    """For a policy under which nobody searches."""
+    """A search for policies that never search."""
 
     def __call__(self, job: Job, choose: Pick | None = None) -> PlanDocument:
         raise AssertionError("a controller without a search never re-plans")

@@ -1,4 +1,4 @@
-"""Lets a plan that was cut down grow again: buys while training continues, and switches once the nodes are there."""
+"""Lets a reduced plan grow again: buys nodes while training continues, then switches to them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from sailor_cloud.run.journal import Event
 
 logger = logging.getLogger(__name__)
 
-# A switch ends a generation and starts another: measured at 7.5 s from death to training for small models
-# (2 cores, 2026-11), minutes for large ones with their checkpoint.
+# A switch ends a generation and starts another. Measured: 7.5 s from death to training for small models (2 cores,
+# 2026-11); minutes for large ones with their checkpoint.
 LEAST_GAIN_S = 120.0
 
 
 @dataclass(slots=True)
 class Growth:
-    """Looks now and then whether more nodes would pay; `document` is the plan to switch to once there is one."""
+    """Checks regularly whether more nodes would pay; `document` is the plan to switch to, once found."""
 
     context: RunContext
     generation: Generation
     document: PlanDocument | None = None
     _interrupt: Interrupt = field(default_factory=Interrupt)
     _buying: bool = False
-    # Nodes may run that no plan has.
+    # Whether nodes may run that are in no plan.
     _idle: bool = False
 
     @contextlib.asynccontextmanager
     async def beside(self) -> AsyncIterator[None]:
-        """Look beside a generation; what is being bought when it ends is given up."""
+        """Look for growth during a generation; unfinished purchases are dropped when it ends."""
         if not self._wanted:
             yield
             return
@@ -51,13 +51,13 @@ class Growth:
             yield
 
     def _let_go(self) -> bool:
-        """Give up what is being bought. Terraform must be waited for: two at once would fight over the state."""
+        """Stop buying; return whether Terraform must be waited for: two runs at once would conflict over the state."""
         self._interrupt.request()
         return self._buying
 
     @property
     def _wanted(self) -> bool:
-        """A run that had to settle for less has something to win back; one on spot has its deadline to watch."""
+        """Whether to look: a reduced run can improve, and a run on spot has a deadline to watch."""
         context = self.context
         return (
             context.options.growth_interval_s is not None
@@ -87,7 +87,7 @@ class Growth:
                 logger.warning("growing the run failed: %s", error)
 
     async def _attempt(self) -> None:
-        """Buy a better plan's nodes and switch to it; what was bought without success is given back."""
+        """Buy a better plan's nodes and switch to it; nodes bought without success are released."""
         context = self.context
         try:
             option = await self._obtained()
@@ -99,12 +99,12 @@ class Growth:
         if option is None:
             await self._give_back()
             return
-        # What is left for now may be gone back to, such as spot capacity.
+        # The run may return to what it leaves now, such as spot capacity.
         context.settled = True
         self.document = hand_over(context, self.generation, option)
 
     async def _obtained(self) -> Option | None:
-        """Buy a better plan's nodes; where not all come, see whether those that came are of use."""
+        """Buy a better plan's nodes; if some are refused, check whether the others are of use."""
         option = await self._better()
         if option is None:
             return None
@@ -118,13 +118,13 @@ class Growth:
         return option
 
     async def _better(self) -> Option | None:
-        """Return a plan that pays for the switch, over all nodes that run now."""
+        """Return a plan over all running nodes that is worth the switch; None without one."""
         context = self.context
         assert context.search is not None
         await nodes.learn_prices(context)
         running = await nodes.running_nodes(context)
         situation = nodes.situation_of(context, context.document, running)
-        # Steps since the newest checkpoint are kept, because a switch saves one.
+        # A switch saves a checkpoint, so steps since the newest one are kept.
         left = situation.left
         if context.steps is not None:
             left = replace(left, steps=max(1, context.steps - self.generation.monitor.step))
@@ -138,7 +138,7 @@ class Growth:
         )
 
     async def _buy(self, wanted: PlanDocument) -> None:
-        """Have the nodes of the plan wanted beside those that train now."""
+        """Create the nodes of the wanted plan in addition to those that train now."""
         assert wanted.plan is not None
         current = self.context.document.plan
         assert current is not None
@@ -148,9 +148,9 @@ class Growth:
         await self._create(_with_offers(both, self.context.document))
 
     async def _give_back(self) -> None:
-        """Let go of nodes that were bought beside those of the plan; repeated at the next look where that fails.
+        """Release nodes that were bought in addition to the plan's; after a failure, the next look repeats it.
 
-        Where the plan has lost a node, this would make it again; recovery lets go of the others.
+        If the plan has lost a node, this would create it again; then recovery releases the others.
         """
         if not self._idle or await nodes.lost_before(self.context, self.context.document):
             return
@@ -175,7 +175,7 @@ class Growth:
 
 
 def hand_over(context: RunContext, generation: Generation, option: Option) -> PlanDocument:
-    """End a generation for a better plan, and return that."""
+    """End a generation for a better plan, and return that plan."""
     assert option.document.plan is not None
     context.journal.append(Event.REPLANNED, choice=option.label, seconds=option.seconds)
     context.observer.note(
@@ -189,6 +189,6 @@ def hand_over(context: RunContext, generation: Generation, option: Option) -> Pl
 
 
 def _with_offers(document: PlanDocument, other: PlanDocument) -> PlanDocument:
-    """Return a document that also knows the offers of another one."""
+    """Return a document that also contains the offers of another one."""
     offers = {offer.id: offer for offer in (*other.inputs.offers, *document.inputs.offers)}
     return replace(document, inputs=replace(document.inputs, offers=Rows(offers.values())))

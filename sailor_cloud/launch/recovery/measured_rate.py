@@ -1,4 +1,4 @@
-"""Plans a command again with the pace of its first steps, where the job asks for that: `throughput: measured`."""
+"""Plans a command again with the pace of its first steps if the job asks for it: `throughput: measured`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 logger = logging.getLogger(__name__)
 
 MEASURED_STEPS = 20
-# Seconds per step that are put into the journal under this name.
+# The journal's name for seconds per step.
 MEASURED = "measured"
 
 
 @dataclass(slots=True)
 class MeasuredRate:
-    """Looks at a generation until it has told enough steps; `document` is the plan to switch to if one is better."""
+    """Watches a generation until it has reported enough steps; `document` is a better plan, if any."""
 
     context: RunContext
     generation: Generation
@@ -80,7 +80,7 @@ class MeasuredRate:
 
 
 def told(rest: PlanDocument, monitor: Monitor, iteration_s: float) -> str:
-    """Return what the first steps say of the price of a step, of tokens and of the rest."""
+    """Return a note on the cost of a step, of tokens and of the remaining steps, by the first steps' pace."""
     assert rest.cost is not None
     usd = rest.cost.usd_per_hour * iteration_s / SECONDS_PER_HOUR
     parts = [f"measured over {monitor.steps_done} steps: {iteration_s:.3g} s and {usd:.3g} USD each"]

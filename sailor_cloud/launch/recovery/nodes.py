@@ -1,4 +1,4 @@
-"""The nodes of a run: asks for them, connects to them, and lets go of those that no plan needs any more."""
+"""The nodes of a run: requests them, connects to them, and releases those that no plan needs any more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class ShortfallError(ProvisionError):
-    """What is left of budget or time can't finish the run; `ending` says which."""
+    """The remaining budget or time can't finish the run; `ending` says which of them."""
 
     def __init__(self, message: str, ending: Ending) -> None:
         self.ending = ending
@@ -38,7 +38,7 @@ class ShortfallError(ProvisionError):
 
 
 async def told(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
-    """Return what the fleet says of its nodes; where a provider does not answer it is asked again, for minutes."""
+    """Return the fleet's answer about its nodes; retries for minutes if a provider does not answer."""
     failed = 0
     while True:
         try:
@@ -55,22 +55,22 @@ async def told(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
 
 
 async def lost_before(context: RunContext, document: PlanDocument) -> bool:
-    """Whether nodes of the plan existed and don't any more: a name is never used for a second node."""
+    """Whether nodes of the plan existed and no longer do; a name is never reused."""
     created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
     running = await told(context, partial(context.fleet.running, document))
     return any(node.id in created and node.id not in running for node in plan_nodes(document))
 
 
 async def alive(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> tuple[Node, ...]:
-    """Return the plan's nodes that run, except those that are about to go."""
+    """Return the plan's running nodes, except those about to end."""
     running = await told(context, partial(context.fleet.running, document))
     return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
 
 
 async def gone(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
-    """Return which nodes of a plan are gone after one did not answer; none, once all that were connected answer again.
+    """Return the lost nodes of a plan after one did not answer; empty once all connected nodes answer again.
 
-    A connection ends before the provider says that the node does. A node that stays silent for `lost_after_s` is gone.
+    A connection ends before the provider reports the node's end. A node silent for `lost_after_s` counts as lost.
     """
     until = context.clock.monotonic_s() + context.options.lost_after_s
     while True:
@@ -84,7 +84,7 @@ async def gone(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
 
 
 async def running_nodes(context: RunContext) -> tuple[Node, ...]:
-    """Return all nodes of the run that run now, of whichever plan, with those of the newest plan first."""
+    """Return all running nodes of the run, of any plan, those of the newest plan first."""
     rows = {row.key: row for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE}
     offers = {(o.zone, o.instance_type, o.market.value): o for o in offers_of(context, context.document).values()}
     found = list(await alive(context, context.document))
@@ -99,7 +99,7 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
 
 
 def stated_plan(context: RunContext) -> Plan | None:
-    """Return the plan that was confirmed, where a user gave its layout."""
+    """Return the confirmed plan if a user gave its layout, else None."""
     return context.job_document.plan if context.job_document.status is Status.GIVEN else None
 
 
@@ -113,7 +113,7 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
         document=document,
         survivors=survivors,
         blocked=context.blocked(),
-        # A name that was refused never stood for a node, so it is free again.
+        # A refused name never belonged to a node, so it is free again.
         taken=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
         left=context.left(),
         offers=offers_of(context, document),
@@ -124,9 +124,9 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
 
 
 def job_now(context: RunContext) -> Job:
-    """Return the run's job with the capacity that a new plan may use: that of the account, and what the run has bought.
+    """Return the run's job with the capacity that a new plan may use: the account's, and what the run has bought.
 
-    Nobody was asked about more. A block that was bought costs nothing more.
+    The user confirmed no further purchase. A block that was bought costs nothing more.
     """
     job = context.job_document.job
     if not job.cloud.reserved:
@@ -145,21 +145,21 @@ def job_now(context: RunContext) -> Job:
 
 
 def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:
-    """Return every offer that the run has come across; the newest price of each counts."""
+    """Return every offer that the run has seen, each at its newest price."""
     for known in (context.job_document, context.document, document):
         context.offers.update((offer.id, offer) for offer in known.inputs.offers)
     return {**context.offers, **context.quotes}
 
 
 async def learn_prices(context: RunContext) -> None:
-    """Take in today's prices of everything that the job allows to buy."""
+    """Fetch today's prices of everything that the job may buy."""
     if context.search is not None:
         quoted = await context.fleet.in_background(context.search.offers, job_now(context))
         context.quotes = {offer.id: offer for offer in quoted}
 
 
 async def create(context: RunContext, document: PlanDocument) -> None:
-    """Have the nodes made that are missing and those removed that the plan lacks."""
+    """Create missing nodes and remove those that the plan does not have."""
     try:
         if starts_s := _capacity_starts_s(context, document):
             context.show(f"waiting {duration_text(max(starts_s))} for capacity" if max(starts_s) > 0 else "capacity")
@@ -191,7 +191,7 @@ async def create(context: RunContext, document: PlanDocument) -> None:
 
 
 def _capacity_starts_s(context: RunContext, document: PlanDocument) -> list[float]:
-    """Return how long each capacity of a plan takes to begin, of what is bought apart or has a start."""
+    """Return the waiting times of a plan's capacities that are bought separately or start later."""
     offers, now = offers_of(context, document), context.clock.now()
     used = [offers[node.offer] for node in plan_nodes(document)]
     return [
@@ -203,7 +203,7 @@ def _capacity_starts_s(context: RunContext, document: PlanDocument) -> list[floa
 
 @contextlib.contextmanager
 def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
-    """Count the nodes that are asked for as costing until the ledger has them. Raises ShortfallError beforehand."""
+    """Count the cost of requested nodes until the ledger has them. Raises ShortfallError beforehand."""
     offers = offers_of(context, document)
     new = [node for node in plan_nodes(document) if node.id not in context.links]
     rate = sum(offers[node.offer].usd_per_hour for node in new if not offers[node.offer].bought_apart)
@@ -216,7 +216,7 @@ def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
 
 
 async def release(context: RunContext, document: PlanDocument) -> None:
-    """Let go of nodes that the plan does not have: close their connections and their books."""
+    """Release nodes that are not in the plan: close their connections and stop charging."""
     kept = {node.id for node in plan_nodes(document)}
     for name in [name for name in context.links if name not in kept]:
         await context.links.pop(name).close()
@@ -224,7 +224,7 @@ async def release(context: RunContext, document: PlanDocument) -> None:
 
 
 async def settle(context: RunContext, survivors: tuple[Node, ...]) -> bool:
-    """Close the books of nodes that are gone; return whether no other than the survivors is charged any more."""
+    """Stop charging deleted nodes; return whether only the survivors are charged now."""
     kept = {node.id for node in survivors}
 
     def charged() -> list[str]:
@@ -252,9 +252,9 @@ async def connect(context: RunContext) -> None:
 
 
 def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:
-    """Raise ShortfallError rather than buy nodes that the budget guard would have removed at once.
+    """Raise ShortfallError rather than buy nodes that the budget guard would remove immediately.
 
-    A VM is billed for a minute at least, and stopping and removing everything takes the guard's reserve.
+    A VM is billed for at least a minute, and teardown takes the guard's reserve.
     """
     budget = context.job_document.constraints.budget_usd
     if budget is None or not context.ledger.lines():
@@ -277,14 +277,14 @@ async def all_done(work: Iterable[Awaitable[None]]) -> None:
 
 
 async def disconnect(context: RunContext, names: tuple[str, ...]) -> None:
-    """Close the connections to nodes that are gone."""
+    """Close the connections to lost nodes."""
     for name in names:
         if name in context.links:
             await context.links.pop(name).close()
 
 
 def lost(context: RunContext, names: tuple[str, ...], why: str) -> None:
-    """Write down that nodes are gone or about to go, and tell."""
+    """Journal and report that nodes are lost or about to be."""
     context.journal.append(Event.NODES_LOST, nodes=list(names), why=why)
     context.observer.note(why)
     context.notifier.tell(Notice.PREEMPTED, run=context.folder.run_id, text=why, nodes=list(names))

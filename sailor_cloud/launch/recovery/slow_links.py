@@ -1,4 +1,4 @@
-"""Plans again when the preflight finds links far below what the plan counts with, before hours are paid for."""
+"""Plans again if the preflight finds links far below the plan's bandwidth, before hours are paid for."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from sailor_cloud.run.journal import Event, read
 
 @dataclass(slots=True)
 class SlowLinks:
-    """Looks at a generation's preflight beside it; `document` is the plan to switch to once there is a better one.
+    """Watches a generation's preflight; `document` is a better plan to switch to, once found.
 
-    Training continues meanwhile: switching saves a checkpoint first. A link known to be slow is no reason again,
-    so a run plans again no more often than there are links.
+    Training continues meanwhile: switching saves a checkpoint first. Each slow link triggers one re-plan at most.
     """
 
     context: RunContext
@@ -60,7 +59,7 @@ class SlowLinks:
         self.document = hand_over(context, self.generation, option)
 
     async def _better(self, rates: dict[tuple[str, str], float]) -> Option | None:
-        """Return a plan that pays for the switch, with the present plan judged by the same links."""
+        """Return a plan worth the switch, with the present plan judged by the same links; None without one."""
         context = self.context
         assert context.search is not None
         context.search.learn_links(rates)
@@ -78,7 +77,7 @@ class SlowLinks:
 
 
 def known_slow_links(context: RunContext) -> dict[tuple[str, str], float]:
-    """Return what earlier preflights of the run have found, under whichever controller."""
+    """Return the slow links that earlier preflights of the run found, under any controller."""
     return {
         (src, dst): rate
         for entry in read(context.folder.journal_file)

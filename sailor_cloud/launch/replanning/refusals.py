@@ -1,4 +1,4 @@
-"""What a run has learned of the market: what was refused and for how long it is left alone."""
+"""Refused purchases of a run, and for how long each is not tried again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sailor_cloud.run.journal import Entry, Event
 
 @dataclass(frozen=True, slots=True, order=True)
 class Choice:
-    """What capacity is counted by: an instance type in a zone, on one market.
+    """The unit of capacity: an instance type in a zone, on one market.
 
-    The accelerator counts too, because some machines of Google Cloud take one of several.
+    It includes the accelerator, because some machines of Google Cloud take one of several.
     """
 
     instance_type: str
@@ -39,24 +39,24 @@ class Refusal:
     until: datetime
 
     def to_data(self) -> dict[str, Any]:
-        """Return the refusal as a journal holds it."""
+        """Return the refusal in the journal's form."""
         rows = [[one.instance_type, one.accelerator, one.zone, one.market.value] for one in sorted(self.choices)]
         return {"refused": rows, "until": self.until.isoformat()}
 
 
-# A choice that is refused again is left alone twice as long, up to this many times as long.
+# Each repeated refusal doubles the pause, up to this factor.
 _MOST_PATIENCE = 4
 
 
 def refusal(offers: Iterable[Offer], known: Iterable[Refusal], *, now: datetime, pause_s: float) -> Refusal:
-    """Return what is to be left alone after a refusal of some offers; `known` are the refusals before it."""
+    """Return the refusal of some offers; `known` are earlier ones, which lengthen the pause."""
     choices = frozenset(Choice.of(offer) for offer in offers)
     before = sum(1 for one in known if one.choices & choices)
     return Refusal(choices, now + timedelta(seconds=pause_s * min(2**before, _MOST_PATIENCE)))
 
 
 def refusals(entries: Iterable[Entry]) -> tuple[Refusal, ...]:
-    """Return the refusals that a journal holds, so that a controller that takes over does not ask for them again."""
+    """Return the refusals in a journal, so that a controller that takes over respects them."""
     return tuple(
         Refusal(
             frozenset(Choice(kind, name, zone, Market(market)) for kind, name, zone, market in entry.data["refused"]),
@@ -68,7 +68,7 @@ def refusals(entries: Iterable[Entry]) -> tuple[Refusal, ...]:
 
 
 def blocked(known: Iterable[Refusal], now: datetime) -> dict[Choice, float]:
-    """Return for each choice that is left alone at a moment the seconds until it may be asked for again."""
+    """Return the blocked choices at a moment, each with the seconds until it may be requested again."""
     found: dict[Choice, float] = {}
     for one in known:
         for choice in one.choices if one.until > now else ():

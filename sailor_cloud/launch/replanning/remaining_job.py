@@ -1,4 +1,4 @@
-"""The job that is left of a run: its steps and limits, and the devices that can still be had."""
+"""The remaining job of a run: its steps and limits, and the devices that are still available."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """What runs (`survivors`), what can't be bought for now (`blocked`), and all offers that are known."""
+    """Running nodes (`survivors`), choices that can't be bought now (`blocked`), and all known offers."""
 
     survivors: tuple[Node, ...]
     blocked: frozenset[Choice]
     offers: Mapping[str, Offer]
 
     def held(self, zone: str, accelerator: str) -> Counter[tuple[Market, str]]:
-        """Return the devices that run in a zone, by market and instance type."""
+        """Return the running devices in a zone, by market and instance type."""
         found: Counter[tuple[Market, str]] = Counter()
         for node in self.survivors:
             offer = self.offers[node.offer]
@@ -45,8 +45,8 @@ class Devices:
 def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: bool, limits: bool = True) -> Job | None:
     """Return the remaining job, or None if no devices are available for it.
 
-    Devices of a blocked type count as far as they run already. Without `limits` the cheapest plan is asked for,
-    whatever it costs. A plan for what is left keeps its limits as expected, with no probability asked for.
+    Of a blocked type only the running devices count. Without `limits` the job asks for the cheapest plan, whatever its
+    cost. A plan for the remaining job meets its limits in expectation, without a probability.
     """
     entries = [
         part
@@ -70,7 +70,7 @@ def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: boo
 
 
 def _highest_rate(job: Job, left: Left) -> float | None:
-    """Return the USD per hour that may be paid: what is left must last until the nodes shut themselves down."""
+    """Return the highest USD per hour: the remaining money must last until the nodes shut themselves down."""
     rates = [job.constraints.max_usd_per_hour]
     if left.usd_alone is not None and left.life_s > 0:
         rates.append(left.usd_alone / (left.life_s / SECONDS_PER_HOUR))
@@ -80,7 +80,7 @@ def _highest_rate(job: Job, left: Left) -> float | None:
 def _entries(
     entry: Resource, zone: str, accelerator: str, most: int, devices: Devices, *, only_survivors: bool
 ) -> Iterator[Resource]:
-    """Yield one entry for what can be bought and one for each type that can't but runs; together at most `most`."""
+    """Yield one entry for what can be bought, and one for each blocked type that runs; together at most `most`."""
     markets, allowed = ((), None) if only_survivors else _open(entry, zone, accelerator, devices)
     kept = {
         (market, kind): number
@@ -101,10 +101,10 @@ def _entries(
 def _open(
     entry: Resource, zone: str, accelerator: str, devices: Devices
 ) -> tuple[tuple[Market, ...], tuple[str, ...] | None]:
-    """Return the markets on which something can be bought now and, where only some types can, those.
+    """Return the markets on which something can be bought now and, if only some types can be bought, those types.
 
-    One entry has the same types on all its markets, so with different ones the types common to all are taken, or the
-    first market alone: a little less than there is, and never more devices than the job allows.
+    An entry has the same types on all its markets. If these differ, the common types are used, or only the first
+    market: slightly less than available, and never more devices than the job allows.
     """
     found: dict[Market, set[str]] = {}
     whole = True

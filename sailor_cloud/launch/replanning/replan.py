@@ -61,7 +61,7 @@ def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
 
 
 def same_shape(a: Plan, b: Plan) -> bool:
-    """Whether two plans compute the same way, whatever their nodes are called."""
+    """Whether two plans compute the same way, regardless of node names."""
 
     def shape(plan: Plan) -> object:
         offers = {node.id: node.offer for node in plan.nodes}
@@ -83,29 +83,29 @@ Rates = Mapping[tuple[str, str], float]
 
 
 class Search(Protocol):
-    """The planner as a run sees it."""
+    """The planner's interface for a run."""
 
     def __call__(self, job: Job, choose: Pick | None = None) -> PlanDocument:
-        """Return the plan of a job that `choose` takes, else its goal, or a document without one."""
+        """Return the best plan of a job, by `choose` or else by its goal; without one, a document without a plan."""
 
     def offers(self, job: Job) -> tuple[Offer, ...]:
-        """Return everything that a job allows to buy, at the newest prices that are known."""
+        """Return everything that a job may buy, at the newest known prices."""
 
     def learn_links(self, rates: Rates) -> None:
-        """Plan from now on with these links as slow as they were found."""
+        """Use these measured link speeds in all later plans."""
 
     def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
-        """Return the cheapest purchase of a job without a model that leaves some offers out, or a document without."""
+        """Return the cheapest purchase for a job without a model, without refused offers; else one without a plan."""
 
     def judged(self, document: PlanDocument) -> PlanDocument:
-        """Return the document with the prediction and the cost that its plan has by what is known now."""
+        """Return the document with its plan's prediction and cost by current knowledge."""
 
     def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
-        """Return the seconds and the USD of bringing the state of a running plan to the nodes of another one."""
+        """Return the seconds and USD to move the state of a running plan to the nodes of another one."""
 
 
 class Policy(StrEnum):
-    """`best` weighs money and time to finish; the others are there to compare with."""
+    """`best` weighs money and time to finish; the others are for comparison."""
 
     BEST = "best"
     NEVER = "never-replan"
@@ -114,11 +114,11 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A way to continue. `seconds` and `usd` are until the last step, start-up and moving the state included.
+    """A way to continue. `seconds` and `usd` last until the final step, with start-up and moving of the state.
 
-    `wait_s` of the seconds pass before anything is bought; the nodes that run are paid for meanwhile, and until
-    capacity begins. `way` is the option as the spot policy sees it, and an option is `against` it where that continues
-    otherwise now. It is `safe` where on-demand could still finish in time if it brought nothing.
+    `wait_s` of the seconds pass before any purchase; running nodes are paid meanwhile, and until capacity begins. `way`
+    is the spot policy's view of the option. `against`: the policy prefers another kind of way now. `safe`: on-demand
+    could still finish in time if this option brought nothing.
     """
 
     label: str
@@ -131,7 +131,7 @@ class Option:
     safe: bool = True
 
     def fits(self, left: Left) -> bool:
-        """Whether the run can be finished this way, and would not cost more than is left without a controller."""
+        """Whether the run can finish within the limits this way, and could afford its cost without a controller."""
         if left.seconds is not None and self.seconds > left.seconds:
             return False
         if left.usd is not None and self.usd > left.usd:
@@ -142,12 +142,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What there is to decide about. `survivors` run now; what is `blocked` can't be bought for so many seconds.
+    """The input of a decision. `survivors` run now; `blocked` maps choices to seconds until they can be bought.
 
-    `taken` are names that earlier nodes of the run had; a new node never gets one of them. `offers` are those that
-    are known, by id. `choose` is what the run's plan was chosen for, where that was not left to the goal. `seen` is
-    what the run knows of spot capacity, and `margin_s` the time that may be lost until it looks again. Capacity that
-    begins later is waited for from `now` on. `stated` is the run's first plan where a user gave its layout.
+    `taken` are names of the run's earlier nodes, which new nodes never get. `offers` are the known offers by id.
+    `choose` is the user's choice between plans, if not left to the goal. `seen` is what the run knows of spot capacity.
+    `margin_s` is the time that may be lost until the next look. Waits for later capacity count from `now`. `stated` is
+    the run's first plan if a user gave its layout.
     """
 
     job: Job
@@ -165,7 +165,7 @@ class Situation:
 
     @property
     def pick(self) -> Pick:
-        """What ways to continue are chosen for."""
+        """The criterion for options."""
         return self.choose or goal_pick(self.job.goal)
 
     @property
@@ -174,7 +174,7 @@ class Situation:
 
     @property
     def weighs_spot(self) -> bool:
-        """Whether the run follows the policy for a deadline: the least money, on spot as well as on demand."""
+        """Whether the run follows the policy for a deadline: least money, on spot and on demand."""
         markets = {market for entry in self.job.resources for market in entry.markets}
         return (
             self.pick is Pick.CHEAPEST
@@ -186,7 +186,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The option chosen; without one `shortfall` says what is lacking, of money or (`of_time`) of time."""
+    """The chosen option; without one, `shortfall` says what is lacking: money or (`of_time`) time."""
 
     option: Option | None
     shortfall: str = ""
@@ -194,7 +194,7 @@ class Decision:
 
 
 def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST) -> Decision:
-    """Return how to continue, by time to finish or by money as the job's goal has it, within what is left of both."""
+    """Return how to continue, by time or money as the job's goal says, within the limits of both."""
     options = _options(situation, search, policy)
     if policy is Policy.BEST and situation.weighs_spot:
         options = _weighed(options, situation, search)
@@ -212,9 +212,9 @@ def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST
 def growth(
     situation: Situation, search: Search, *, least_gain_s: float, label: str = "grow", settled: bool = True
 ) -> Option | None:
-    """Return a plan to switch to, or None where none is worth it: a better one or, under a deadline, a safer one.
+    """Return a plan worth switching to, or None: a better one or, under a deadline, a safer one.
 
-    A plan that nobody had to settle for is only left for on-demand nodes.
+    If the run is not `settled`, the only alternative is on-demand.
     """
     document = _searched(situation, search, only_survivors=False) if settled else None
     options = [] if document is None else [_option(label, document, situation, search)]
@@ -224,7 +224,7 @@ def growth(
     fitting = [
         option
         for option in options
-        # What begins later can't be bought beside training; it is planned with again once it has begun.
+        # Capacity that begins later can't be bought during training; it is considered again once it has begun.
         if option.safe and option.fits(situation.left) and not _begins_later(option.document, situation.now)
     ]
     if not fitting:
@@ -233,7 +233,7 @@ def growth(
     if situation.pick is Pick.FASTEST:
         return best if best.seconds + least_gain_s < current.seconds else None
     if current.safe and not current.fits(situation.left):
-        # Too few nodes to end in time hold the place of spot nodes: those come back first, on-demand once it has to.
+        # Too few nodes to end in time keep the place of spot nodes. Spot returns first, on-demand only when it must.
         waited = [option for option in fitting if option.way.pools] if situation.weighs_spot else fitting
         return min(waited, key=lambda option: _rank(option, situation.pick), default=None)
     better = _rank(best, situation.pick)[:2] < _rank(current, situation.pick)[:2]
@@ -249,9 +249,9 @@ def _begins_later(document: PlanDocument, now: datetime | None) -> bool:
 
 
 def _weighed(options: Sequence[Option], situation: Situation, search: Search) -> list[Option]:
-    """Return the options with what the spot policy says of them, and on-demand as one more.
+    """Return the options as the spot policy judges them, and on-demand as one more.
 
-    They stay as they are where no plan is on spot, or on-demand alone is no way to finish.
+    They stay unchanged if no plan is on spot, or if on-demand alone can't finish.
     """
     now = _way(situation.document, situation)
     on_spot = now.pools or any(option.way.pools for option in options)
@@ -303,9 +303,10 @@ def _way(document: PlanDocument, situation: Situation, *, wait_s: float = 0.0) -
 
 
 def _options(situation: Situation, search: Search, policy: Policy) -> list[Option]:
-    """Return the ways to continue, those that change least first.
+    """Return the ways to continue, those with the least change first.
 
-    To wait is one only where what is left can't train: else that continues, and grows back once capacity returns.
+    Waiting is an option only if the remaining nodes can't train. Otherwise they continue, and the plan grows once
+    capacity returns.
     """
     options = []
     smaller: PlanDocument | None = None
@@ -327,9 +328,9 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
 
 
 def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, search: Search) -> Option:
-    """Return the option to continue with the remaining nodes until capacity may be back, and to grow then.
+    """Return the option to continue with the remaining nodes, and to grow once capacity may be back.
 
-    What is trained meanwhile need not be trained afterwards; both changes of the plan take a start.
+    Steps trained meanwhile need not be repeated; both changes of the plan cost a start.
     """
     steps, full = situation.left.steps or 0, situation.document
     begun = _option("", smaller, situation, search)
@@ -349,7 +350,7 @@ def _lost(situation: Situation) -> list[Node]:
 
 
 def _wait_s(situation: Situation) -> float:
-    """Return the seconds until all lost nodes may be asked for again; 0 where none is blocked."""
+    """Return the seconds until all lost nodes may be requested again; 0 if none is blocked."""
     choices = {Choice.of(situation.offers[node.offer]) for node in _lost(situation)}
     return max((situation.blocked[choice] for choice in choices & situation.blocked.keys()), default=0.0)
 
@@ -373,7 +374,7 @@ def _replaced(situation: Situation) -> PlanDocument:
 
 
 def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
-    """Return a document whose job and traffic are those of the iterations that are left."""
+    """Return a document whose job and traffic cover only the remaining iterations."""
     steps = document.job.training.steps
     training = document.job.training.model_copy(update={"steps": situation.left.steps})
     job = document.job.model_copy(update={"training": training})
@@ -410,7 +411,7 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
 
 
 def _to_buy(job: Job, situation: Situation, search: Search, choose: Pick | None) -> PlanDocument | None:
-    """Return the plan of a job, or its best plan on one cloud where that on several can't be bought; None without."""
+    """Return a job's plan, or its best plan on one cloud if one on several can't be bought; None without a plan."""
     document = search(job, choose)
     if document.plan is None or two_clouds_problem(document) is None:
         return _with_names(document, situation)
@@ -425,7 +426,7 @@ def _to_buy(job: Job, situation: Situation, search: Search, choose: Pick | None)
 
 
 def _with_names(document: PlanDocument, situation: Situation) -> PlanDocument | None:
-    """Return a document with the survivors' names on its plan's nodes as far as they stay; None without a plan."""
+    """Return a document with the survivors' names on its plan's nodes; None without a plan."""
     if document.plan is None:
         return None
     offers = {**situation.offers, **document.inputs.offers_by_id()}
@@ -433,9 +434,9 @@ def _with_names(document: PlanDocument, situation: Situation) -> PlanDocument | 
 
 
 def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
-    """Return a purchase without what is refused now, with the nodes that run as far as they are part of it.
+    """Return a purchase without blocked offers; running nodes keep their names as far as they are part of it.
 
-    Budget and deadline are held against all options alike, so the search need not.
+    Budget and deadline apply to all options alike, so the search ignores them.
     """
     limits = {"budget_usd": None, "deadline": None}
     training = situation.job.training.model_copy(update={"steps": situation.left.steps})
@@ -453,7 +454,7 @@ def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
 def _option(
     label: str, document: PlanDocument, situation: Situation, search: Search | None, *, wait_s: float = 0.0
 ) -> Option:
-    """Return a way to continue; `search` tells what moving the state takes, None where nothing has to be moved."""
+    """Return a way to continue; `search` computes the cost of moving the state, None if nothing moves."""
     assert document.plan is not None
     assert document.cost is not None
     offers = document.inputs.offers_by_id()
@@ -483,16 +484,17 @@ def _option(
 
 
 def _nodes_usd_per_hour(document: PlanDocument) -> float:
-    """Return what the nodes of a plan cost whether they train or not: its rate without traffic."""
+    """Return the hourly cost of a plan's nodes: its rate without traffic."""
     per_step = egress.usd_per_step(document)
     traffic = per_step * SECONDS_PER_HOUR / document.iteration_s if document.iteration_s else 0.0
     return max(0.0, usd_per_hour(document) - traffic)
 
 
 def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
-    """Return what to sort by; of equals the first stays, and that is what changes least.
+    """Return a sort key; of equal options the first wins, which changes least.
 
-    Balanced is the product of time and money: a share more of one weighs as much as that share less of the other.
+    Balanced is the product of time and money: a relative increase of one outweighs the same relative decrease of the
+    other.
     """
     match pick:
         case Pick.CHEAPEST:

@@ -1,4 +1,4 @@
-"""The planner over the newest prices, for a run that re-plans."""
+"""The planner at the newest prices, for a run that re-plans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sailor_cloud.workload import ComputeProfiles
 
 @dataclass(slots=True)
 class CatalogSearch:
-    """See `replan.Search`. Data are read at the first use; prices again after each refresh.
+    """See `replan.Search`. Data are read at first use; prices again after each refresh.
 
     `machine`: the one whose cores local nodes share. `engine` names the training program of the run.
     """
@@ -102,7 +102,7 @@ class CatalogSearch:
         ).document
 
     def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
-        """Return what `planner.moving` says, the checkpoints being where those of the running plan count as being."""
+        """Return the result of `planner.moving`, with checkpoints at the running plan's place."""
         assert document.plan is not None
         assert self.decoder is not None, "a command moves its own state"
         links, profiles = self._data()

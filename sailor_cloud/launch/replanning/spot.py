@@ -1,4 +1,4 @@
-"""Spot under a deadline: what a run has seen of spot capacity, and which way to continue the policy takes by that."""
+"""Spot under a deadline: what a run knows of spot capacity, and how the policy continues."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Pool:
         return cls(offer.zone, offer.instance_type)
 
 
-# How many seconds ago each pool was found to have capacity, or to have none; the newest last.
+# Observations of each pool: seconds ago, and whether it had capacity; the newest last.
 Seen = Mapping[Pool, Sequence[tuple[float, bool]]]
 
 
 def seen(entries: Iterable[Entry], now: datetime) -> Seen:
-    """Return what a run's journal says of spot capacity: nodes that came, nodes that were lost, and refusals."""
+    """Return a journal's observations of spot capacity: created nodes, lost nodes, and refusals."""
     pools: dict[str, Pool] = {}
     found: dict[Pool, list[tuple[float, bool]]] = {}
 
@@ -56,7 +56,7 @@ def seen(entries: Iterable[Entry], now: datetime) -> Seen:
 
 
 class Kind(StrEnum):
-    """What a way to continue does, in the order in which the policy prefers them while it allows them."""
+    """The kinds of ways to continue, in the policy's order of preference."""
 
     SPOT = "spot"
     WAIT = "wait"
@@ -65,9 +65,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to continue as the policy sees it: training for `work_s` on nodes of a price, `pools` those on spot.
+    """A way to continue as the policy sees it: `work_s` of training at a price; `pools` are its spot pools.
 
-    `starts`: whether nodes have to be started first. `wait_s`: how long nothing is bought, until capacity may be back.
+    `starts`: whether nodes must start first. `wait_s`: seconds without purchases, until capacity may be back.
     """
 
     work_s: float
@@ -85,8 +85,8 @@ class Way:
 class Outlook:
     """What a run with a deadline knows of spot capacity.
 
-    `on_demand` is the way that is left where spot brings nothing; it takes `on_demand_s` from now. `change_over_s`
-    passes between an order and training. `trains_on_demand`: whether the plan that trains now has no spot node.
+    `on_demand` is the fallback if spot brings nothing; it takes `on_demand_s` from now. `change_over_s` passes between
+    an order and training. `trains_on_demand`: whether the plan that trains now has no spot node.
     """
 
     seen: Seen
@@ -98,11 +98,11 @@ class Outlook:
     trains_on_demand: bool
 
     def safe(self, way: Way) -> bool:
-        """Tell whether on-demand can still finish in time if a way brings nothing until the next look."""
+        """Whether on-demand can still finish in time if a way brings nothing until the next look."""
         return way.kind is Kind.ON_DEMAND or self.on_demand_s + way.wait_s + self.margin_s <= self.left_s
 
     def chosen(self, ways: Collection[Way]) -> Kind:
-        """Return what the policy does, of the kinds of ways that there are."""
+        """Return the kind that the policy chooses among the kinds of these ways."""
         allowed = {way.kind for way in ways if self._allowed(way)}
         return next((kind for kind in Kind if kind in allowed), Kind.ON_DEMAND)
 
@@ -116,15 +116,15 @@ class Outlook:
             return settled < math.inf and waited_s + way.wait_s <= longest_wait(slack_s, self.change_over_s)
         if not self.trains_on_demand:
             return settled < math.inf
-        # How long capacity has lasted is unknown before it is bought; it was absent when it was last refused or lost.
+        # The age of capacity is unknown before it is bought. It was absent when it was last refused or lost.
         since_s = min(self._found_absent_s(pool) for pool in way.pools)
         return since_s >= settled * self.change_over_s
 
     def _absent_s(self, pool: Pool) -> float:
-        """Return for how long a pool has been without capacity."""
+        """Return the seconds that a pool has been without capacity."""
         absent = [*takewhile(lambda one: not one[1], reversed(self.seen.get(pool, ())))]
         return absent[-1][0] if absent else 0.0
 
     def _found_absent_s(self, pool: Pool) -> float:
-        """Return how long ago a pool was last found without capacity."""
+        """Return the seconds since a pool was last found without capacity."""
         return next((ago_s for ago_s, there in reversed(self.seen.get(pool, ())) if not there), math.inf)

@@ -1,4 +1,4 @@
-"""A schedule and a ZeRO stage that a layout stated stay those of the run, as far as later plans can have them."""
+"""Keeps the schedule and ZeRO stage of a user's layout in later plans, as far as these allow."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sailor_cloud.model.plan import PipelineSchedule, Plan
 
 
 class Judge(Protocol):
-    """What predicts a document's plan."""
+    """A function that predicts a document's plan."""
 
     def judged(self, document: PlanDocument) -> PlanDocument: ...
 
 
 def allowing(job: Job, stated: Plan | None) -> Job:
-    """Return the job with all that a stated plan has, although the job itself does not ask for it."""
+    """Return the job with everything that a stated plan uses, even if the job does not ask for it."""
     if stated is None:
         return job
     training = job.training
@@ -36,9 +36,9 @@ def allowing(job: Job, stated: Plan | None) -> Job:
 def as_stated(
     document: PlanDocument, stated: Plan | None, judge: Judge, in_limits: Callable[[PlanDocument], bool]
 ) -> PlanDocument:
-    """Return the document with the stated schedule and ZeRO stage, or with one of both, else as it is.
+    """Return the document with the stated schedule and ZeRO stage, or one of them, or unchanged.
 
-    What its pipelines can't have, what would not fit in memory and what is not `in_limits` it does not get.
+    A setting is left out if the pipelines can't have it, if memory is too small, or if it is not `in_limits`.
     """
     plan = document.plan
     if stated is None or plan is None:
@@ -63,7 +63,7 @@ def as_stated(
 
 
 def given_up(document: PlanDocument, stated: Plan | None) -> str | None:
-    """Say what of a stated plan's schedule and ZeRO stage a document's plan lacks; None where it has both."""
+    """Return a note on the stated schedule or ZeRO stage that a plan lacks; None if it has both."""
     plan = document.plan
     if stated is None or plan is None or _settings(plan) == _settings(stated):
         return None

@@ -1,1 +1,1 @@
-"""The controller in simulated time: nodes, agents and a market that exist as figures only."""
+"""The controller in simulated time, with simulated nodes, agents and market."""

@@ -92,7 +92,7 @@ class SimulatedLink:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedFleet:
-    """Buys from the world's market. `trouble` may raise before a call does anything, as clouds do."""
+    """Buys from the world's market. `trouble` may raise before any call acts, as clouds do."""
 
     world: World
     folder: RunFolder
@@ -101,7 +101,7 @@ class SimulatedFleet:
     async def secure(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
     ) -> None:
-        """Traces have no capacity that is bought apart."""
+        """Do nothing: traces have no capacity that is bought separately."""
 
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener

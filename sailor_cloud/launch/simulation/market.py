@@ -1,4 +1,4 @@
-"""What can be bought when, and what is taken away again."""
+"""A market in time: what can be bought, and what is preempted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """How many devices there are at each place from each moment on; `times_s` ascend from 0.
+    """The number of devices at each place over time; `times_s` ascend from 0.
 
-    A place that the trace does not name has none. `spot_only`: on-demand nodes can always be had beside them.
+    A place that is not in the trace has no devices. `spot_only`: on-demand nodes are always available.
     """
 
     times_s: tuple[float, ...]
@@ -27,7 +27,7 @@ class Trace:
     spot_only: bool = False
 
     def available(self, place: Place, at_s: float) -> int:
-        """Return the devices that exist for the run at a moment, those it holds included."""
+        """Return the devices that exist at a moment, including those that the run holds."""
         counts = self.devices.get(place)
         if counts is None:
             return 0
@@ -38,5 +38,5 @@ class Trace:
         return tuple(sorted(self.devices))
 
     def scaled_time(self, factor: float) -> Trace:
-        """Return the trace with its moments further apart."""
+        """Return the trace with all times multiplied."""
         return replace(self, times_s=tuple(moment * factor for moment in self.times_s))

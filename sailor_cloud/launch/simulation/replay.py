@@ -29,8 +29,8 @@ from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.options import LaunchOptions
 from sailor_cloud.run.progress import Replayed, ResourceNews, RunProgress
 
-# Looks of the controller are this far apart in simulated time, so a day takes seconds. What it sees it sees later than
-# in reality, by half of this on average.
+# The controller looks at this interval in simulated time, so that a day takes seconds. On average it sees events later
+# than in reality, by half of the interval.
 LOOK_S = 20.0
 
 OPTIONS = LaunchOptions(
@@ -68,9 +68,9 @@ class SilentObserver:
 
 
 def at_start(job: Job, trace: Trace) -> Job | None:
-    """Return the job with the devices that a trace has at its start; None where it has none of them then.
+    """Return the job with the devices that a trace has at its start; None if it has none then.
 
-    Raises RequestError where the trace never has any that the job allows.
+    Raises RequestError if the trace never has any that the job allows.
     """
     allowed = {Place(zone, name) for entry in job.resources for zone in entry.zones for name in entry.accelerators}
     if not allowed & set(trace.places):
@@ -96,7 +96,7 @@ def _listed(places: Iterable[Place]) -> str:
 
 @dataclass(slots=True)
 class Remembered:
-    """A search with a memory: policies ask for much the same."""
+    """A search with a cache, because policies ask similar questions."""
 
     search: Search
     _known: dict[str, PlanDocument] = field(default_factory=dict)
@@ -134,7 +134,7 @@ def replay(
     say: Callable[[float, str], None] = lambda at_s, text: None,
     options: LaunchOptions = OPTIONS,
 ) -> Replayed:
-    """Carry out a plan while capacity comes and goes as the trace says, and return what came of it."""
+    """Carry out a plan while the trace's capacity changes, and return the result."""
     clock = SimulatedClock(document.as_of)
     with tempfile.TemporaryDirectory(prefix="sailor-replay-") as root:
         folder = RunFolder.create("replay", root=Path(root) / "runs")
@@ -153,7 +153,7 @@ def replay(
             observer=observer,
             options=options,
         )
-        # The plan may be smaller than the job allows, because the trace began with little.
+        # The plan may be smaller than the job allows, because the trace began with little capacity.
         context.settled = True
         outcome = run_simulated(Controller(context).run(), clock)
         seconds = math.fsum(second for leg in legs(folder) for second in leg.monitor.iteration_seconds)

@@ -1,4 +1,4 @@
-"""One job on a spot market with a deadline: what a policy costs, and what the best in hindsight would have cost."""
+"""One job on a spot market with a deadline: the cost of a policy, and the optimum in hindsight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SpotPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotResult:
-    """What came of a policy. Lost hours are paid for and do not train: starts, and starts that a preemption ended."""
+    """The result of a policy. Lost hours are paid but train nothing: starts, also those that a preemption ended."""
 
     usd: float
     finished: bool
@@ -37,7 +37,7 @@ class SpotResult:
 
 
 def play(policy: SpotPolicy, task: SpotTask, up: NDArray[np.bool_]) -> SpotResult:
-    """Carry out a task under a policy. `up`: shape [ticks, zones]; Raises ValueError where it is too short."""
+    """Carry out a task under a policy. `up`: shape [ticks, zones]. Raises ValueError if it is too short."""
     if len(up) < task.ticks:
         raise ValueError(f"the trace has {len(up)} ticks, the deadline needs {task.ticks}")
     held, starting, work, usd, lost, preemptions = IDLE, 0, task.work_ticks, 0.0, 0, 0
@@ -65,11 +65,11 @@ def play(policy: SpotPolicy, task: SpotTask, up: NDArray[np.bool_]) -> SpotResul
 
 
 def least_usd(task: SpotTask, up: NDArray[np.bool_]) -> float:
-    """Return the least cost of the task for one who knows the whole trace and pays the same change-overs."""
+    """Return the least cost of the task with the whole trace known and the same change-overs."""
     zones, work = up.shape[1], task.work_ticks
     hour = task.tick_s / 3600
     price = np.array([task.spot_usd_per_hour * hour] * zones + [task.on_demand_usd_per_hour * hour])
-    # held[market, starting ticks left, work left]; idle[work left]. Work that is left at the deadline can't be done.
+    # held[market, starting ticks left, work left]; idle[work left]. Work left at the deadline is infeasible.
     held = np.full((zones + 1, TICKS_PER_CHANGE_OVER, work + 1), np.inf)
     held[:, :, 0] = 0.0
     idle = held[0, 0].copy()
@@ -89,7 +89,7 @@ def least_usd(task: SpotTask, up: NDArray[np.bool_]) -> float:
 
 
 class Greedy:
-    """Take spot while there is any; wait without; on-demand until the end once waiting would miss the deadline."""
+    """Use spot while available; otherwise wait, and use on-demand to the end once waiting would miss the deadline."""
 
     def choose(self, moment: Moment) -> int:
         if moment.held >= 0 and moment.may_stay:
@@ -103,8 +103,8 @@ class Greedy:
 class UniformProgress:
     """Keep to the pace work / deadline: Wu et al., Can't Be Late, NSDI'24, section 4.
 
-    Behind the pace and without spot it takes on-demand, and keeps it until it is two change-overs ahead. Spot is taken
-    whenever there is any, and kept. With less than two change-overs of slack it stays on demand.
+    Behind the pace and without spot, it uses on-demand until it is two change-overs ahead. It uses spot whenever
+    available, and keeps it. With less than two change-overs of slack it stays on demand.
     """
 
     task: SpotTask

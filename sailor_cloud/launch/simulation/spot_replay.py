@@ -25,9 +25,9 @@ def replay_spot(
     every_s: float,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[SpotReplayed, ...]:
-    """Run each policy under each deadline from a start every `every_s` of the traces, whole windows only.
+    """Run each policy under each deadline from a start every `every_s` of the traces; only complete windows count.
 
-    Raises RequestError where a deadline leaves no time for the work on demand, or the traces are shorter than it.
+    Raises RequestError if a deadline is too short for the work on demand, or the traces are shorter than it.
     """
     up = availability(tuple(traces), nodes=nodes, tick_s=task.tick_s)
     found: list[SpotReplayed] = []

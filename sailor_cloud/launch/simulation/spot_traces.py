@@ -17,7 +17,7 @@ _MOST_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneTrace:
-    """How many instances one zone had at each sample, `gap_s` apart."""
+    """The number of instances in one zone at each sample, `gap_s` apart."""
 
     zone: str
     gap_s: float
@@ -33,7 +33,7 @@ class ZoneTrace:
 
 
 def read_spot_traces(path: Path) -> tuple[ZoneTrace, ...]:
-    """Return the zones of a folder, sorted by name, or the one zone of a file. Raises RequestError with every fault."""
+    """Return the zones of a folder, sorted by name, or the one zone of a file. Raises RequestError with all faults."""
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
         raise RequestError(f"folder {path} holds no availability traces: one JSON file per zone is needed")
@@ -77,9 +77,9 @@ def _is_number(value: object) -> bool:
 
 
 def availability(traces: tuple[ZoneTrace, ...], *, nodes: int, tick_s: float) -> NDArray[np.bool_]:
-    """Return where capacity for so many nodes is at each tick: shape [ticks, zones], as long as the shortest trace.
+    """Return where capacity for `nodes` nodes exists at each tick: shape [ticks, zones], length of the shortest trace.
 
-    A trace that never counted so many nodes stands for all of them while it is at its highest count.
+    A trace that never counted that many nodes counts as enough while at its maximum.
     """
     ticks = int(min(trace.seconds for trace in traces) / tick_s)
     columns = []

@@ -1,4 +1,4 @@
-"""An event loop whose time passes as fast as nothing is left to do."""
+"""An event loop in simulated time: it jumps to the next timer when nothing else is left to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class SimulatedClock:
-    """Tells the time that the loop has come to."""
+    """Returns the loop's current time."""
 
     started_at: datetime
     elapsed_s: float = 0.0
@@ -30,7 +30,7 @@ class SimulatedClock:
 
 
 class _Jump(selectors.DefaultSelector):
-    """Lets the clock jump to the next timer instead of waiting for it."""
+    """Jumps to the next timer instead of waiting for it."""
 
     def __init__(self, clock: SimulatedClock) -> None:
         super().__init__()
@@ -53,6 +53,6 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run_simulated(work: Coroutine[Any, Any, _T], clock: SimulatedClock) -> _T:
-    """Run a coroutine to its end in simulated time. It must neither use threads nor wait for files or sockets."""
+    """Run a coroutine to its end in simulated time. It must not use threads, nor wait for files or sockets."""
     with asyncio.Runner(loop_factory=lambda: _Loop(clock)) as runner:
         return runner.run(work)

@@ -18,7 +18,7 @@ _COLUMN = re.compile(r"(?P<accelerator>[A-Za-z0-9.-]+?)[_@](?P<zone>[a-z0-9-]+)"
 def read_trace(path: Path) -> Trace:
     """Return the trace of a CSV file; times are seconds, Unix times or ISO 8601, and begin at 0 in the result.
 
-    Unnamed columns are row numbers and left out. Raises RequestError with every fault and its line.
+    Unnamed columns are row numbers and ignored. Raises RequestError with every fault and its line.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Nodes, agents and ranks as figures: what they would do is computed from the time that has passed."""
+"""Simulated nodes, agents and ranks: their actions are computed from the elapsed time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.simulator import startup_s, teardown_s
 
-# Of the start-up that the planner counts with, this share is over once a node answers; the rest is installing,
-# joining and checking. The parts are listed beside the figure in simulator.money.
+# The share of the planner's start-up time that is over once a node answers; the rest is installing, joining and
+# checking. The parts are listed next to the figure in simulator.money.
 BOOT_SHARE = 0.25
 
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedNode:
-    """A node that exists from `created_s` on until `gone_s`."""
+    """A node that exists from `created_s` until `gone_s`."""
 
     id: str
     offer: Offer
@@ -38,7 +38,7 @@ class SimulatedNode:
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """One generation: it steps at a steady pace from `first_step_s` on, until its end or the loss of a node."""
+    """One generation: it steps at a steady pace from `first_step_s` until its end or the loss of a node."""
 
     generation: int
     nodes: tuple[str, ...]
@@ -59,7 +59,7 @@ class Training:
 
 @dataclass(slots=True, kw_only=True)
 class World:
-    """Everything outside of the controller; it outlives controllers."""
+    """Everything outside the controller; it outlives controllers."""
 
     clock: SimulatedClock
     trace: Trace
@@ -70,9 +70,9 @@ class World:
     training: Training | None = None
     events: dict[str, list[AgentEvent]] = field(default_factory=dict)
     slowness_of: Callable[[str], float] = lambda node: 1.0
-    # What preflights find, in bytes/s from one zone to another; pairs that are not named are not measured.
+    # Preflight results in bytes/s from one zone to another; other pairs are not measured.
     links: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    # Steps that were done and lost again, per event that ended a generation.
+    # Steps that were done and lost, per event that ended a generation.
     lost_steps: list[tuple[int, float]] = field(default_factory=list)
     preemptions: int = 0
     _checked_s: float = 0.0
@@ -111,7 +111,7 @@ class World:
         return max((teardown_s(node.offer.provider) for node in self.running().values()), default=0.0)
 
     def begin(self, generation: int, nodes: tuple[str, ...], *, steps: int, iteration_s: float, every_s: float) -> None:
-        """Start a generation; the one before it ends."""
+        """Start a generation; this ends the previous one."""
         self.advance()
         self.training = Training(
             generation=generation,
@@ -130,7 +130,7 @@ class World:
         self._say(nodes[0], "preflight", generation=generation, devices=[], links=self._measured(nodes))
 
     def stop(self) -> None:
-        """Save what there is and end the generation."""
+        """Save a checkpoint and end the generation."""
         self.advance()
         training = self.training
         if training is None or training.ended:
@@ -140,7 +140,7 @@ class World:
         self._end("finished" if training.reported_step >= training.last_step else "requested", training.nodes)
 
     def advance(self) -> None:
-        """Let everything happen that has happened until now, in its order."""
+        """Process all events until now, in order."""
         moments = [moment for moment in self.trace.times_s if self._checked_s < moment <= self.now_s]
         if self.expires_s is not None and self._checked_s < self.expires_s <= self.now_s:
             moments.append(self.expires_s)
@@ -163,7 +163,7 @@ class World:
         return startup_s(self.nodes[name].offer.provider) * (1.0 - BOOT_SHARE)
 
     def _take_away(self, at_s: float) -> None:
-        """Take nodes for which there is no more capacity, the newest spot nodes first; all of them at their expiry."""
+        """End nodes that exceed the capacity, the newest spot nodes first; at expiry, end all nodes."""
         expired = self.expires_s is not None and at_s >= self.expires_s
         alive = [node for node in self.nodes.values() if node.alive(at_s) and node.created_s <= at_s]
         alive = [node for node in alive if expired or self._limited(node)]
@@ -202,7 +202,7 @@ class World:
             self._end("failed", survivors)
 
     def _report(self, until_s: float) -> None:
-        """Tell the steps up to a moment, with the checkpoints that fell due among them."""
+        """Report the steps up to a moment, and the checkpoints among them."""
         training = self.training
         assert training is not None
         while (due_s := training.saved_at_s + training.every_s) <= until_s:

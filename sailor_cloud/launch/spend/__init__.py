@@ -1,1 +1,1 @@
-"""What a run pays for beside its nodes, what it has cost, and how long it may live."""
+"""The cost of a run besides its nodes, its total cost, and the lifetime of its nodes."""

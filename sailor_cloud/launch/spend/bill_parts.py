@@ -1,4 +1,4 @@
-"""The bill line by line: what each was to cost, and what it did."""
+"""The bill line by line: planned and actual cost."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from sailor_cloud.model.parts import part_of
 from sailor_cloud.run.ledger import LedgerLine
 from sailor_cloud.run.receipt import Comparison
 
-# What is paid for however many steps are done.
+# Costs that don't depend on the number of steps.
 _ONCE = (CostKind.STARTUP, CostKind.TEARDOWN)
 
 
 def bill_parts(cost: Cost | None, lines: tuple[LedgerLine, ...], share: float) -> tuple[Comparison, ...]:
-    """Return what each line of the bill was to cost for the share of the steps that was done, and what it did.
+    """Return planned and actual cost of each line of the bill, for the share of the steps that was done.
 
-    In the plan's order; what the plan does not foresee comes last. Start-up and teardown are whole whatever was done.
-    Where the plan is older than the names of parts nobody can tell what belongs together: the other side is None then.
+    The order is the plan's; unplanned lines come last. Start-up and teardown always count in full. If the plan is too
+    old to name its parts, lines can't be matched: the other side is None.
     """
     estimates: dict[str, float] = {}
     for planned in cost.lines if cost else ():

@@ -1,4 +1,4 @@
-"""What a run pays for by quantity: a line of its own each, open until it is charged to the ledger, once, at the end."""
+"""Charges by quantity: each has a line of its own, which goes to the ledger once, at the end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.simulator.bill import cost_line
 from sailor_cloud.units import GB
 
-# How a line says where its quantity comes from.
+# Notes on the source of a line's quantity.
 METERED = "metered"
 AS_PLANNED = "by the plan's figures"
 
 
 def planned(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> LedgerLine:
-    """Return the line for a quantity of what a line of the plan foresees, at its price."""
+    """Return the ledger line for a quantity that a line of the plan foresees, at its price."""
     return LedgerLine(
         kind=line.kind,
         key=f"{prefix}{line.what}",
@@ -36,7 +36,7 @@ def planned(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> 
 
 
 def carried(kind: CostKind, part: str, price: EgressPrice, *, nbytes: float, prefix: str = "") -> LedgerLine:
-    """Return the line for bytes that were measured on their way from one zone to another."""
+    """Return the ledger line for measured bytes from one zone to another."""
     quantity = nbytes / GB
     line = cost_line(kind, part, price, expected=quantity, worst=quantity)
     return planned(line, quantity=quantity, note=METERED, prefix=prefix)
@@ -47,7 +47,7 @@ def total_usd(charges: Iterable[LedgerLine]) -> float:
 
 
 def charge_all(ledger: Ledger, charges: Iterable[LedgerLine], *, at: datetime) -> None:
-    """Put charges into the ledger; those that it has already stay as they are."""
+    """Add charges to the ledger; existing ones stay as they are."""
     for one in charges:
         ledger.charge(
             one.key,

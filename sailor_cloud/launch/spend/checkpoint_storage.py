@@ -1,7 +1,7 @@
-"""What a run's checkpoints cost in a bucket: what was written, from where, and for how long each was kept.
+"""The cost of a run's checkpoints in a bucket: writes by origin, and how long each was kept.
 
-Sizes and files are those that the ranks have written. Where a save did not say them, the plan's figures count for the
-steps that were done, and the lines say so. Left out, as in the plan: reading back.
+Sizes and files come from the ranks. If a save did not report them, the plan's figures apply to the steps done, and the
+lines say so. As in the plan, reading back is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Save:
-    """A checkpoint in a bucket; files and bytes by the zone that they came from, None where nobody said them."""
+    """A checkpoint in a bucket; files and bytes by source zone, None if unknown."""
 
     at: datetime
     files: int
@@ -38,9 +38,9 @@ class _Save:
 def charges(
     document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
 ) -> tuple[LedgerLine, ...]:
-    """Return what checkpoints cost until some time, at the prices of the run's own plan.
+    """Return the cost of checkpoints until some time, at the prices of the run's own plan.
 
-    Nothing where the plan reckons with none: then they lie in a folder.
+    Nothing if the plan has no such cost: then checkpoints are in a folder.
     """
     lines = [line for line in _lines(document) if line.unit != "hour"]
     if not lines:
@@ -79,7 +79,7 @@ def _measured(
     provider, region, near = bucket
     yield from _through_nat(document, sent, offers, (provider, region), prices)
     for zone, nbytes in sorted(sent.items()):
-        # Traffic to a bucket of the same region is free, and no cloud bills what local nodes send.
+        # Traffic to a bucket of the same region is free, and no cloud bills uploads from local nodes.
         if offers[zone].region == region or on_this_machine(offers[zone].provider):
             continue
         for price in prices.between(zone, near):
@@ -98,7 +98,7 @@ def _through_nat(
 
 
 def _kept_gib_months(saves: Sequence[_Save], keep: int, until: datetime) -> float:
-    """Return the size of all checkpoints times how long each was there: until as many newer ones were as are kept."""
+    """Return the GiB-months of all checkpoints; each lasts until `keep` newer ones exist."""
     ends = [*(save.at for save in saves[keep:]), *itertools.repeat(until, min(keep, len(saves)))]
     return (
         math.fsum(

@@ -1,6 +1,6 @@
-"""What the traffic between zones costs: the bytes that the ranks' connections have sent, at the price of each pair.
+"""The cost of traffic between zones: measured bytes of the ranks' connections, at the price of each pair.
 
-Where no measure came, as for the steps since the newest one, the plan's figures count, and the line says so.
+Where no measurement exists, as for the steps since the newest one, the plan's figures apply, and the line says so.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Pair = tuple[str, str]
 
 
 def usd_per_step(document: PlanDocument) -> float:
-    """Return the price of one iteration's traffic, as planned."""
+    """Return the planned cost of one iteration's traffic."""
     steps = document.job.training.steps
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
 
 
 def measured_usd_per_step(leg: Leg, prices: UsePrices) -> float:
-    """Return the price of one iteration's traffic in a generation, at least what is planned.
+    """Return the cost of one iteration's traffic in a generation, at least the planned one.
 
-    Without what was sent before the first step, for checks and measurements that don't come again.
+    Leaves out bytes sent before the first step, for checks and measurements that don't recur.
     """
     planned_usd, monitor = usd_per_step(leg.document), leg.monitor
     if not monitor.steps_done:
@@ -42,12 +42,12 @@ def measured_usd_per_step(leg: Leg, prices: UsePrices) -> float:
 
 
 def charges(legs: Iterable[Leg], prices: UsePrices) -> tuple[LedgerLine, ...]:
-    """Return the traffic of all generations, of iterations that were done twice as well."""
+    """Return the charges for traffic of all generations, including repeated iterations."""
     return tuple(charge for leg in legs for charge in _of(leg, prices))
 
 
 def sent_bytes(leg: Leg) -> dict[Pair, float]:
-    """Return the bytes that were measured between zones; nothing until every rank has told its own."""
+    """Return the measured bytes between zones; nothing until every rank has reported."""
     plan = leg.document.plan
     if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
         return {}
@@ -72,7 +72,7 @@ def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
     metered = _metered(leg)
     for line in lines:
         told = metered.get(part_of(line), [0])
-        # What a rank hasn't reported yet is as planned, each sending its share.
+        # What a rank has not reported yet counts as planned, an equal share for each rank.
         rest = (done - sum(told) / len(told)) / steps
         quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
         if quantity:
@@ -84,9 +84,9 @@ def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
 
 
 def _metered(leg: Leg) -> dict[str, list[int]]:
-    """Return of how many iterations each sender has told, by the names of what is paid for what they send.
+    """Return the number of iterations that each sender has reported, by the bill's names of its traffic.
 
-    Nothing until every rank has told its own.
+    Nothing until every rank has reported.
     """
     plan = leg.document.plan
     if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
@@ -110,10 +110,10 @@ def _note(metered: int, done: int) -> str:
 def _unplanned(
     pair: Pair, nbytes: float, lines: list[CostLine], prices: UsePrices, prefix: str
 ) -> Iterator[LedgerLine]:
-    """Charge for traffic that the plan does not reckon with, such as what ranks say to each other besides training.
+    """Charge for unplanned traffic, such as messages between ranks besides training.
 
-    A run continues where its price is missing: the most expensive of the plan's is used. Raises MissingPriceError where
-    there is none either.
+    If its price is missing, the plan's highest price is used and the run continues. Raises MissingPriceError if the
+    plan has none either.
     """
     src, dst = pair
     try:
@@ -138,7 +138,7 @@ def _lines(document: PlanDocument) -> list[CostLine]:
 
 
 def _parts(pair: Pair) -> tuple[str, str]:
-    """Return the names that a plan's bill may have for the traffic of a pair, whichever side pays."""
+    """Return the possible bill names for a pair's traffic, whichever side pays."""
     src, dst = pair
     return traffic_part(src, dst, src), traffic_part(src, dst, dst)
 

@@ -1,6 +1,6 @@
 """The hourly cost of gateways of private networks, which a run pays in addition to its nodes.
 
-Their times come from the journal, so that every rewrite of the books gives the same amounts.
+Their times come from the journal, so every rewrite of the books gives the same amounts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sailor_cloud.simulator import service_kind, service_part
 
 
 def keep_books(ledger: Ledger, entries: Iterable[Entry], prices: UsePrices) -> None:
-    """Charge for every gateway since it was made, or asked for where nobody wrote down more, until it was gone."""
+    """Charge every gateway from its creation, or its request if no creation was recorded, until its end."""
     for row in fold(entries).resources:
         since = row.created_at or (row.intended_at if row.live else None)
         for service in _services(row) if since is not None else ():
@@ -42,6 +42,6 @@ def keep_books(ledger: Ledger, entries: Iterable[Entry], prices: UsePrices) -> N
 
 
 def _services(row: ResourceState) -> tuple[Service, ...]:
-    """Return what a resource is billed as; addresses of nodes are charged with their nodes."""
+    """Return the services that a resource is billed as; addresses of nodes are charged with their nodes."""
     provider = row.data.get("provider")
     return providers.of(provider).billed_as(row.resource, row.key) if provider in names() else ()

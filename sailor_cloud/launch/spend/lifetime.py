@@ -1,4 +1,4 @@
-"""How long the nodes of a run may live, and what they cost meanwhile."""
+"""The lifetime of a run's nodes, and their cost meanwhile."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ NO_END = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What remains of a run: iterations after the newest checkpoint, money and time; None means without limit.
+    """The remaining iterations after the newest checkpoint, money and time; None means unlimited.
 
-    Of a command nobody may know how many `steps` it takes.
+    For a command, the number of `steps` may be unknown.
     """
 
     steps: int | None
     usd: float | None
     seconds: float | None
-    # Until the nodes shut themselves down; this much money must last until then should the controller die.
+    # Until the nodes shut themselves down; `usd_alone` must last that long if the controller dies.
     life_s: float = 0.0
     usd_alone: float | None = None
 
@@ -33,9 +33,8 @@ class Left:
 def life_s(document: PlanDocument) -> float:
     """Return the seconds from the start of a run until its nodes shut themselves down.
 
-    The plan's TTL, or less where a plan that was written elsewhere would outlive its budget. Raises RequestError for a
-    job without budget and deadline, since nothing would end its nodes, and for nodes that would end before the
-    run does.
+    This is the plan's TTL, or less if a plan written elsewhere would exceed its budget. Raises RequestError for a job
+    without budget and deadline, since nothing would end its nodes, and for nodes that would end before the run.
     """
     assert document.cost is not None, "a feasible plan has a cost"
     duration = document.prediction.duration_s if document.prediction is not None else None
@@ -60,10 +59,9 @@ def life_s(document: PlanDocument) -> float:
 
 
 def within(document: PlanDocument, left: Left) -> PlanDocument:
-    """Return a plan whose worst rate what is left of the budget can pay until the nodes shut themselves down.
+    """Return a plan whose worst rate the remaining budget can pay until the nodes shut themselves down.
 
-    Nodes whose price may rise are bought with that as the limit, where their provider takes one; never below what the
-    plan costs at list prices.
+    Nodes whose price may rise get that limit if their provider takes one; never below the plan's list prices.
     """
     if document.cost is None or left.usd_alone is None or left.life_s <= 0.0:
         return document
@@ -73,5 +71,5 @@ def within(document: PlanDocument, left: Left) -> PlanDocument:
 
 
 def usd_per_hour(document: PlanDocument) -> float:
-    """Return what a plan costs while it trains, traffic included."""
+    """Return a plan's hourly cost during training, with traffic."""
     return document.cost.usd_per_hour if document.cost is not None else 0.0

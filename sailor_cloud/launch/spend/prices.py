@@ -1,4 +1,4 @@
-"""The prices of what a run pays for beside its nodes: traffic, gateways, addresses and buckets."""
+"""The prices of a run besides its nodes: traffic, gateways, addresses and buckets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sailor_cloud.run.state import folders_of
 
 @dataclass(frozen=True, kw_only=True)
 class UsePrices:
-    """Prices of one command or controller: read at the first use, or before, and kept: they change once in years."""
+    """Prices of one command or controller, read once at first use or before: they rarely change."""
 
     load_network: Callable[[], Network] = network.load
     load_services: Callable[[], Services] = catalog.load_services
 
     def read(self) -> None:
-        """Read all prices now, so that files which change later can't end what is under way. Raises DataError."""
+        """Read all prices now, so that later changes of files can't end a run. Raises DataError."""
         _ = self.services, self._network
 
     def between(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
@@ -30,7 +30,7 @@ class UsePrices:
         return self._network.egress(src_zone, dst_zone)
 
     def first_zone(self, provider: Provider) -> tuple[str, str]:
-        """Return region and name of the first zone of a cloud; see `bucket_place`."""
+        """Return region and name of a cloud's first zone; see `bucket_place`."""
         return self._network.first_zone(provider)
 
     @cached_property
@@ -43,7 +43,7 @@ class UsePrices:
 
 
 def prices_of(folder: RunFolder, shared: UsePrices | None = None) -> UsePrices:
-    """Return the prices that a run counts: of its own folders where it was given some, else `shared` or new ones."""
+    """Return a run's prices: from its own folders if it has some, else `shared` or new ones."""
     own = {name: path for name, path in folders_of(folder).items() if path.is_dir()}
     if not own:
         return shared or UsePrices()

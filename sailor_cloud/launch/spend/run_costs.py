@@ -1,4 +1,4 @@
-"""Puts together what a run has cost, from its folder alone."""
+"""Computes the cost of a run from its folder alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run_costs(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = Non
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
     recorded = legs(folder)
     gone = fold(read(folder.journal_file)).phase is Phase.GONE
-    # The teardown has charged them.
+    # The teardown has charged them already.
     used = () if gone else usage.charges(document, recorded, prices, until=now)
     spent, rate = ledger.spent_usd(now) + total_usd(used), ledger.usd_per_hour()
     monitor = last_monitor(recorded, document)

@@ -1,4 +1,4 @@
-"""What a run has used beside the hours in its ledger: traffic, checkpoints, and packages for its nodes."""
+"""What a run has used besides the hours in its ledger: traffic, checkpoints, and packages for its nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sailor_cloud.simulator.bill import setup_lines
 def charges(
     document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
 ) -> tuple[LedgerLine, ...]:
-    """Return everything until some time. `document` is the plan that was confirmed; it has the prices of storage."""
+    """Return all charges until some time. `document` is the confirmed plan; it has the prices of storage."""
     return (
         *egress.charges(legs, prices),
         *checkpoint_storage.charges(document, legs, prices, until=until),
@@ -32,7 +32,7 @@ def charges(
 
 
 def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) -> Iterator[LedgerLine]:
-    """Yield what all nodes that ever trained have fetched through NAT to be set up; nobody measures that."""
+    """Yield the planned NAT traffic for the packages of all nodes that ever trained; nothing measures it."""
     network = document.job.cloud.network
     if network is not NetworkAccess.PRIVATE:
         return
@@ -45,6 +45,6 @@ def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) ->
 
 
 def bucket_end(entries: Iterable[Entry], now: datetime) -> datetime:
-    """Return when the run's own bucket ended, now where it has not or there was none."""
+    """Return when the run's own bucket ended; `now` if it exists still or never existed."""
     ends = [row.gone_at for row in fold(entries).resources if is_bucket(row.resource) and row.gone_at is not None]
     return min([*ends, now])

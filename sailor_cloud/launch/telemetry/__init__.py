@@ -1,1 +1,1 @@
-"""What agents tell of the training, kept in the run folder, and the webhook that is notified of a run."""
+"""Agents' reports of the training, kept in the run folder, and notices to a webhook."""

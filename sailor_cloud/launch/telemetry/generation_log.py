@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 AgentEvent = dict[str, Any]
 
-# Fields without which an event of a kind says nothing; those of other kinds are read with a default.
+# Fields that an event of a kind must have; other fields have defaults.
 _NEEDED = {
     "step": ("step", "loss", "iteration_s"),
     "verified": ("steps", "max_abs_difference", "tolerance"),
@@ -37,9 +37,9 @@ _NEEDED = {
 
 
 def parse_line(line: bytes, *, node: str) -> AgentEvent | None:
-    """Return the event of one line, or None where the line is none.
+    """Return the event of a line, or None if the line is no event.
 
-    Disks fill up and nodes lose power while they write; a line lost that way must not end a run.
+    A line may be lost when a disk is full or a node loses power; that must not end a run.
     """
     try:
         event = json.loads(line)
@@ -58,7 +58,7 @@ def parse_line(line: bytes, *, node: str) -> AgentEvent | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """One generation: its plan, whose `job.training.steps` are the steps that were left, and its events."""
+    """One generation: its plan and its events. `job.training.steps` are the steps that were left."""
 
     generation: int
     document: PlanDocument
@@ -70,7 +70,7 @@ def events_file(folder: RunFolder) -> Path:
 
 
 class EventRecord:
-    """Appends agent events to the run's own file; an event that is there already is left out."""
+    """Appends agent events to the run's own file; duplicates are left out."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._path = events_file(folder)
@@ -99,7 +99,7 @@ def read_events(folder: RunFolder) -> list[AgentEvent]:
     path = events_file(folder)
     if not path.is_file():
         return []
-    # The last line may have been cut off when the controller died.
+    # The controller's death may have cut off the last line.
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     events = (parse_line(line, node="run") for line in whole.splitlines() if line)
     return [event for event in events if event is not None and isinstance(event.get("node"), str)]
@@ -110,24 +110,24 @@ def plan_file(folder: RunFolder, generation: int) -> Path:
 
 
 def write_plan(folder: RunFolder, generation: int, document: PlanDocument) -> str:
-    """Keep the plan of one generation, and return what tells it from every other one."""
+    """Keep the plan of one generation, and return its SHA-256."""
     private_dir(plan_file(folder, generation).parent)
     return sha256_of(folder.write_text(f"generations/{generation}.json", document.to_json()))
 
 
 def sha256_of(path: Path) -> str:
-    """Return what tells the content of a file from every other one; nothing where there is no file."""
+    """Return the SHA-256 of a file's content; empty if there is no file."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def read_plan(folder: RunFolder, generation: int) -> PlanDocument:
-    """Return the plan of one generation; the first one's is the run's own. Raises RequestError."""
+    """Return the plan of a generation; the first one's is the run's own. Raises RequestError."""
     path = plan_file(folder, generation)
     return PlanDocument.from_json(path.read_bytes(), origin=str(path)) if path.is_file() else folder.read_document()
 
 
 def generations(folder: RunFolder) -> tuple[int, ...]:
-    """Return the numbers of the generations that the journal says were started."""
+    """Return the numbers of the generations that were started according to the journal."""
     started = {
         int(entry.data["generation"])
         for entry in read(folder.journal_file)
@@ -145,7 +145,7 @@ def new_monitor(document: PlanDocument, generation: int) -> Monitor:
 
 
 def legs(folder: RunFolder) -> tuple[Leg, ...]:
-    """Return all generations in order, as far as they were recorded."""
+    """Return all recorded generations, in order."""
     events = read_events(folder)
     found = []
     for generation in generations(folder):
@@ -161,7 +161,7 @@ def legs(folder: RunFolder) -> tuple[Leg, ...]:
 
 
 def last_monitor(found: tuple[Leg, ...], document: PlanDocument) -> Monitor:
-    """Return what is known of the newest generation that has trained, else of the newest."""
+    """Return the state of the newest generation that has trained, else of the newest."""
     trained = [leg.monitor for leg in found if leg.monitor.steps_done]
     if trained:
         return trained[-1]
@@ -169,6 +169,6 @@ def last_monitor(found: tuple[Leg, ...], document: PlanDocument) -> Monitor:
 
 
 def journaled_calibration_s(folder: RunFolder) -> float | None:
-    """Return the calibrated prediction that the run's journal holds."""
+    """Return the calibrated prediction in the run's journal."""
     found = [entry.data["iteration_s"] for entry in read(folder.journal_file) if entry.event is Event.CALIBRATED]
     return float(found[-1]) if found else None

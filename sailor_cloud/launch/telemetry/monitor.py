@@ -1,4 +1,4 @@
-"""Folds the events of all agents into what is known of the training."""
+"""Combines the events of all agents into the state of the training."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from sailor_cloud.run.progress import Verification
 
-# What a rank exits with when it refuses its spec; see sailor_runtime.training.__main__.
+# A rank's exit code when it refuses its spec; see sailor_runtime.training.__main__.
 REFUSED_EXIT_CODE = 2
 
-# The first steps of a generation fill caches and allocators; they say little about the pace of the rest.
+# The first steps of a generation fill caches and allocators; the later pace differs.
 UNSETTLED_STEPS = 2
-# How often torchrun passes on what its processes have written.
+# The interval at which torchrun forwards output of its processes.
 BURST_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A rank that ended before its time; `final` where the runtime itself refused to continue."""
+    """A rank that ended too early; `final` if the runtime itself refused to continue."""
 
     node: str
     rank: int
@@ -28,7 +28,7 @@ class Failure:
     tail: str
     at: float = 0.0
     final: bool = False
-    # What of a user's failed, `command` or `setup`, and how long it had run; nothing for our own ranks.
+    # The user's failed part, `command` or `setup`, and its running time; empty for our own ranks.
     what: str = ""
     ran_s: float = 0.0
 
@@ -45,13 +45,13 @@ class Sent:
     by_node: dict[str, int]
 
 
-# Where rank 0 says that an iteration went.
+# The parts of an iteration's time, as rank 0 reports them.
 PARTS = ("compute", "transfer", "bubble", "sync")
 
 
 @dataclass(slots=True)
 class Monitor:
-    """What the agents have said about one generation so far."""
+    """The agents' reports about one generation so far."""
 
     generation: int
     tokens_per_iteration: float
@@ -66,7 +66,7 @@ class Monitor:
     verification: Verification | None = None
     preflight: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
-    # By rank: what it told last, and what first, before its first step.
+    # Counts by rank: the newest one, and the first one, before its first step.
     traffic: dict[int, Sent] = field(default_factory=dict)
     traffic_before: dict[int, Sent] = field(default_factory=dict)
     hello: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Monitor:
     failures: list[Failure] = field(default_factory=list)
 
     def apply(self, node: str, event: dict[str, Any]) -> None:
-        """Take in one event of one node's agent; events of other generations are ignored."""
+        """Apply one event of a node's agent; events of other generations are ignored."""
         kind = event["event"]
         if kind == "hello":
             self.hello.add(node)
@@ -126,11 +126,11 @@ class Monitor:
         self.loss = event["loss"]
         if self.first_loss is None:
             self.first_loss = event["loss"]
-        # Our own ranks tell all tokens since the start, a command those since its last step.
+        # Our own ranks report all tokens since the start, a command those since its last step.
         if "tokens_since_last" in event:
             self.tokens_per_iteration = event["tokens_since_last"] / event.get("iterations", 1)
         self.told_by_lines = "iterations" in event
-        # One event may stand for several iterations of equal length.
+        # One event may represent several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
         if "most_memory_bytes" in event:
             self.most_memory_bytes = max(self.most_memory_bytes or 0, int(event["most_memory_bytes"]))
@@ -138,11 +138,11 @@ class Monitor:
 
     @property
     def steps_done(self) -> int:
-        """Iterations of this generation, those done again after a checkpoint included."""
+        """Iterations of this generation, including those repeated after a checkpoint."""
         return len(self.iteration_seconds)
 
     def steps_metered(self, sent: Sent) -> int:
-        """Return of how many iterations of this generation a rank's count tells the traffic."""
+        """Return the number of iterations whose traffic a rank's count covers."""
         first = self.step - self.steps_done
         return max(0, min(self.steps_done, sent.step - first))
 
@@ -153,9 +153,9 @@ class Monitor:
 
     @property
     def measured_iteration_s(self) -> float | None:
-        """The median iteration time since the pace has settled; of a command's lines the mean.
+        """The median iteration time since the pace has settled; for a command's lines the mean.
 
-        Its launcher passes lines on in bursts, so that most seem to take no time; nothing is known from a single burst.
+        Its launcher forwards lines in bursts, so most seem to take no time; a single burst tells nothing.
         """
         settled = self.iteration_seconds[UNSETTLED_STEPS:]
         if self.told_by_lines:

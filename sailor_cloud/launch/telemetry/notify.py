@@ -1,4 +1,4 @@
-"""Tells a webhook what happens to a run. The address and its token come from the environment or a file."""
+"""Sends a webhook the events of a run. Address and token come from the environment or a file."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Notice(StrEnum):
 
 class Notifier(Protocol):
     def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
-        """Pass a notice on; never fails and never waits."""
+        """Send a notice; never fails and never waits."""
 
     def close(self) -> None:
-        """Wait a little for notices under way."""
+        """Wait briefly for pending notices."""
 
 
 class NoNotifier:
-    """Nobody wants to know."""
+    """Sends nothing."""
 
     def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
         pass
@@ -55,7 +55,7 @@ class NoNotifier:
 
 @dataclass(slots=True)
 class Webhook:
-    """Posts {event, run, text, ...} as JSON; `text` is what chat services show. Slack gets a text and nothing else."""
+    """Posts {event, run, text, ...} as JSON; chat services show `text`. Slack gets only a text."""
 
     url: str
     token: str | None = None
@@ -83,12 +83,12 @@ class Webhook:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_S):
                     return
             except (urllib.error.URLError, OSError, ValueError) as error:
-                # The address may hold a secret of its own, so it is not named.
+                # The address may contain a secret, so it is not logged.
                 logger.warning("webhook, notice %s, attempt %d: %s", notice, attempt, type(error).__name__)
 
 
 def secret(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return what an environment variable holds, else what the file holds that NAME_FILE names, else None."""
+    """Return an environment variable's value, else the content of the file that NAME_FILE names, else None."""
     variables = os.environ if environment is None else environment
     path = variables.get(f"{name}_FILE")
     if variables.get(name) or not path:
@@ -101,7 +101,7 @@ def secret(name: str, environment: Mapping[str, str] | None = None) -> str | Non
 
 
 def notifier_from(environment: Mapping[str, str] | None = None) -> Notifier:
-    """Return the webhook that the environment or a file names, or one that tells nobody."""
+    """Return the webhook that the environment or a file names, or a notifier that sends nothing."""
     url = secret(URL_VARIABLE, environment) or ""
     if not url.startswith(("https://", "http://")):
         if url:

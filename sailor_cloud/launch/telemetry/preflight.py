@@ -1,4 +1,4 @@
-"""Sets what the ranks have found of the hardware beside what the plan counts with."""
+"""Compares the ranks' findings on the hardware with the plan's assumptions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.units import GB
 
-# What the ranks send to measure a link; see sailor_runtime.training.preflight.
+# The size that ranks send to measure a link; see sailor_runtime.training.preflight.
 PROBE_BYTES = 8_000_000
 
-# A link below this share of its profile is reported: the plan was made for another network.
+# A link below this share of its profile is reported: the plan assumed another network.
 LEAST_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLink:
-    """The bandwidth between two neighbouring stages, measured by one transfer at a time, beside the profile's."""
+    """The bandwidth between two neighbouring stages, measured by one transfer at a time, and the profile's."""
 
     src_zone: str
     dst_zone: str
@@ -39,7 +39,7 @@ class MeasuredLink:
 
 
 def measured_links(document: PlanDocument, found: AgentEvent) -> tuple[MeasuredLink, ...]:
-    """Return the links between zones that the ranks have measured and the plan reckons with, slowest share first."""
+    """Return the measured links between zones that the plan uses, the slowest relative to plan first."""
     plan = document.plan
     assert plan is not None
     offers = document.inputs.offers_by_id()
@@ -59,7 +59,7 @@ def measured_links(document: PlanDocument, found: AgentEvent) -> tuple[MeasuredL
 
 
 def slow_links(document: PlanDocument, found: AgentEvent) -> dict[tuple[str, str], float]:
-    """Return the bytes/s of every link that is far below its profile, the least where one was measured twice."""
+    """Return the bytes/s of every link far below its profile; the lowest if measured more than once."""
     slow: dict[tuple[str, str], float] = {}
     for link in measured_links(document, found):
         if link.slow:
@@ -69,7 +69,7 @@ def slow_links(document: PlanDocument, found: AgentEvent) -> dict[tuple[str, str
 
 
 def preflight_note(document: PlanDocument, found: AgentEvent) -> str:
-    """Return what is worth telling of a preflight: that all is well, or every link that is far below its profile."""
+    """Return a note on a preflight: that all is well, or every link far below its profile."""
     kinds = sorted({_named(device) for device in found["devices"]})
     well = f"preflight: {len(found['devices'])} devices ({', '.join(kinds)}) compute and sum right"
     slow = [link for link in measured_links(document, found) if link.slow]

@@ -1,4 +1,4 @@
-"""Sends a run's curves to TensorBoard, Weights & Biases and MLflow. A tracker that is down never stops training."""
+"""Sends a run's curves to TensorBoard, Weights & Biases and MLflow. A broken tracker never stops training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _INSTALL = "pip install 'sailor-cloud[{extra}]'"
 
 
 class Tracker(Protocol):
-    """One place that keeps curves. Every method may raise, and may take long."""
+    """A service that keeps curves. Every method may raise or take long."""
 
     def log(self, step: int, at: float, values: Mapping[str, float]) -> None: ...
 
@@ -65,7 +65,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of a Weights & Biases project; one that was resumed continues under the same id."""
+    """A run of a Weights & Biases project; a resumed run continues under the same id."""
 
     def __init__(self, project: WandbProject, run: str, folder: str, config: dict[str, Any]) -> None:
         import wandb
@@ -97,7 +97,7 @@ class Wandb:
 
 
 class Mlflow:
-    """A run of an MLflow experiment; one that was resumed continues where the tag `sailor-cloud.run` names it."""
+    """A run of an MLflow experiment; a resumed run is found by the tag `sailor-cloud.run`."""
 
     def __init__(self, experiment: MlflowExperiment, run: str, config: dict[str, Any]) -> None:
         from mlflow.entities import Metric
@@ -145,7 +145,7 @@ class Feed:
             logger.debug("%s is too slow; step %d is left out", self._name, step)
 
     def close(self) -> None:
-        """Wait a little for what is still to be passed on."""
+        """Wait briefly for steps that are still to be passed on."""
         try:
             self._steps.put_nowait(None)
         except queue.Full:
@@ -170,7 +170,7 @@ class Feed:
                 tracker.log(*item)
                 self._failed = False
             except Exception as error:
-                # Any mistake of a package that is not ours ends here; its text may hold an address with a password.
+                # All errors of foreign packages end here; their text may contain an address with a password.
                 logger.info("%s: %s", self._name, type(error).__name__)
                 again_at = time.monotonic() + RETRY_S
                 if not self._failed:
@@ -206,7 +206,7 @@ class Trackers:
 
 
 def trackers_of(document: PlanDocument, *, run: str, folder: str, say: Callable[[str], None]) -> Trackers:
-    """Return the trackers of a plan's job; `folder` is where a tracker may keep files of its own."""
+    """Return the trackers of a plan's job; `folder` is for their own files."""
     metrics, training = document.job.metrics, document.job.training
     config = {"job": document.job.name, "devices": ", ".join(f"{n} {name}" for name, n in document.devices.items())}
     config.update(training.model_dump(mode="json", exclude_none=True))

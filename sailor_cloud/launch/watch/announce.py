@@ -1,4 +1,4 @@
-"""Tells the observer and the journal what an agent's event means for the run."""
+"""Reports an agent's event to the observer and the journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
-    """Pass on one event of the generation that is followed."""
+    """Report one event of the generation that is followed."""
     if event.get("generation") not in (None, monitor.generation):
         return
     match event["event"]:
@@ -65,9 +65,9 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
 
 
 def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
-    """Return what was saved of a run that was stopped before its end, and what the rest would cost.
+    """Return what was saved of an unfinished run, and the cost of the rest.
 
-    `limited`: it was stopped by a limit of the job.
+    `limited`: a limit of the job stopped it.
     """
     saved = context.saved_step
     if saved == 0:

@@ -1,4 +1,4 @@
-"""Compares the controller's clock with the cloud's while a run continues."""
+"""Compares the controller's clock with the cloud's during a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.provision.cloud_clock import CloudClock
 
 _INTERVAL_S = 300.0
-# The clock was set, or the machine has slept: time passed, and what counts it did not.
+# The clock was set, or the machine has slept: the clock advanced, and the monotonic counter did not.
 _JUMP_S = 5.0
 
 

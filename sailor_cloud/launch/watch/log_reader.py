@@ -1,4 +1,4 @@
-"""Reads the logs of a run, from its nodes while they live, from the run folder afterwards."""
+"""Reads the logs of a run: from its nodes while they live, later from the run folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sailor_cloud.run.state import Phase, fold
 
 _RANK_LOG = re.compile(r"g(\d+)-rank(\d+)\.log")
 
-# Takes the node, the log's name and a line without its end.
+# Arguments: node, log name, and a line without its end.
 Show = Callable[[str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which logs are wanted; None: all."""
+    """The wanted logs; None means all."""
 
     node: str | None = None
     rank: int | None = None
@@ -38,7 +38,7 @@ class Selection:
 
 @dataclass(slots=True)
 class _Tail:
-    """How far one log was read."""
+    """The read position in one log."""
 
     offset: int = 0
     torn: bytes = b""
@@ -50,13 +50,13 @@ class _Tail:
 
 
 def live_nodes(folder: RunFolder) -> tuple[ReachableNode, ...]:
-    """Return the nodes of the newest generation that run now."""
+    """Return the running nodes of the newest generation."""
     document = read_plan(folder, max(generations(folder), default=1))
     return reachable_nodes(folder, document)
 
 
 def node_of(folder: RunFolder, name: str | None) -> ReachableNode:
-    """Return a living node by its name, or the first one. Raises RequestError."""
+    """Return a running node by name, or the first one. Raises RequestError."""
     found = live_nodes(folder)
     if not found:
         raise RequestError(f"no node of run {folder.run_id} runs now; its logs are in {folder.logs_dir}")
@@ -71,9 +71,9 @@ def node_of(folder: RunFolder, name: str | None) -> ReachableNode:
 async def show_logs(
     folder: RunFolder, selection: Selection, show: Show, *, follow: bool, interval_s: float = 0.5
 ) -> None:
-    """Show logs, node by node; with `follow` continue until the run is gone.
+    """Show logs, node by node; with `follow`, continue until the run has ended.
 
-    Raises RequestError when there is nothing that fits the selection.
+    Raises RequestError if no log fits the selection.
     """
     reader = _Reader(folder, selection, show)
     try:
@@ -103,12 +103,12 @@ class _Reader:
     show: Show
     tails: dict[tuple[str, str], _Tail] = field(default_factory=dict)
     connections: dict[str, NodeConnection] = field(default_factory=dict)
-    # Whether a line of a log was shown, and how many entries of the journal, while there was nothing else.
+    # Whether a log line was shown; until then, the number of journal entries shown.
     shown: bool = False
     told: int = 0
 
     def show_course(self) -> None:
-        """Show what the controller has journaled since the last time: all there is before the first rank starts."""
+        """Show new journal entries: the only output before the first rank starts."""
         entries = read(self.folder.journal_file)
         for entry in entries[self.told :]:
             what = " ".join(part for part in (entry.resource, entry.key) if part)
@@ -123,7 +123,7 @@ class _Reader:
             except UnreachableError:
                 continue
             except LaunchError:
-                # The node is on its way out; what was fetched before is in the folder.
+                # The node is ending; the folder has what was fetched before.
                 continue
         for directory in sorted(entry for entry in self.folder.logs_dir.iterdir() if entry.is_dir()):
             if directory.name not in live:

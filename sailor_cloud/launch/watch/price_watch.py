@@ -1,4 +1,4 @@
-"""Asks for new spot prices while a run continues: open nodes are charged them, and a re-plan need not wait for them."""
+"""Refreshes spot prices during a run: open nodes are charged at them, and re-plans need not wait for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERVAL_S = 3600.0
 
 @dataclass(slots=True)
 class PriceWatch:
-    """Runs beside everything else. A failure is reported once and retried an hour later."""
+    """Runs in the background. A failure is reported once and retried an hour later."""
 
     context: RunContext
     interval_s: float = INTERVAL_S
@@ -32,7 +32,7 @@ class PriceWatch:
 
     @property
     def wanted(self) -> bool:
-        """Whether the job may buy what has a price that moves, and no prices of the user's own hold."""
+        """Whether the job may buy at moving prices, and the user gave no prices of their own."""
         context = self.context
         moving = any(
             sold_by(entry.provider).has_account and Market.SPOT in entry.markets
@@ -47,7 +47,7 @@ class PriceWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Refresh once, and charge open nodes what their offers cost from now on."""
+        """Refresh once; from now on charge open nodes the new prices of their offers."""
         context = self.context
         assert context.search is not None
         assert context.refresh is not None
@@ -88,7 +88,7 @@ class PriceWatch:
 
 
 def refresh_from_providers(providers: tuple[Provider, ...], regions: tuple[str, ...]) -> None:
-    """Write a new price snapshot for some regions. Raises what `catalog.refresh` raises."""
+    """Write a new price snapshot for some regions. Raises the errors of `catalog.refresh`."""
     from sailor_cloud.catalog.refresh import refresh
     from sailor_cloud.clock import SystemClock
 

@@ -1,4 +1,4 @@
-"""Watches what a run spends while it continues: warns, tells the webhook, and stops the run in time."""
+"""Watches a run's spend while it runs: warns, notifies the webhook, and stops the run in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetGuard:
-    """The limits of one run. `reserve_s` is the time for which nodes still cost money after the decision to stop."""
+    """The limits of one run. `reserve_s` is how long nodes still cost money after the decision to stop."""
 
     budget_usd: float | None
     deadline: datetime | None
@@ -34,7 +34,7 @@ class BudgetGuard:
     def verdict(self, ledger: Ledger, *, now: datetime, beyond_ledger_usd: float) -> Ending | None:
         """Return why the run must stop now, or None while it may continue.
 
-        beyond_ledger_usd: what is spent, or will be until the run has stopped, and not in the ledger yet.
+        beyond_ledger_usd: spend until the run has stopped that is not in the ledger yet.
         """
         reserve = timedelta(seconds=self.reserve_s)
         if self.budget_usd is not None and ledger.projected_usd(now + reserve) + beyond_ledger_usd >= self.budget_usd:
@@ -49,7 +49,7 @@ _SHARES = ((0.5, Notice.BUDGET_50), (0.8, Notice.BUDGET_80))
 
 @dataclass(slots=True)
 class SpendingWatch:
-    """Runs beside everything else that a controller does."""
+    """Runs in the background of a controller."""
 
     context: RunContext
     guard: BudgetGuard
@@ -58,7 +58,7 @@ class SpendingWatch:
     _warned: bool = False
 
     def __post_init__(self) -> None:
-        # A controller that took over does not repeat what the one before it has told.
+        # A controller that takes over does not repeat warnings of the previous one.
         entries = read(self.context.folder.journal_file)
         self._told = {entry.data["notice"] for entry in entries if entry.event is Event.NOTIFIED}
 
@@ -68,7 +68,7 @@ class SpendingWatch:
             await asyncio.sleep(self.interval_s)
 
     def look(self) -> None:
-        """Compare spending and time with their limits once, and act on it."""
+        """Check spend and time against their limits once, and act on the result."""
         context = self.context
         now = context.clock.now()
         if context.job_document.job.cloud.network is NetworkAccess.PRIVATE:
@@ -76,7 +76,7 @@ class SpendingWatch:
         beyond_ledger_usd = context.used_usd + context.pending_usd + self._last_steps_usd()
         ending = self.guard.verdict(context.ledger, now=now, beyond_ledger_usd=beyond_ledger_usd)
         if ending is None and now >= context.expires_at - timedelta(seconds=self.guard.reserve_s):
-            # Without a deadline, or with a later one, it is the budget that set the TTL.
+            # Without a deadline, or with a later one, the budget set the TTL.
             deadline = self.guard.deadline
             ending = Ending.DEADLINE if deadline is not None and deadline <= context.expires_at else Ending.BUDGET
         self._tell_shares(ending)
@@ -88,7 +88,7 @@ class SpendingWatch:
         context.stop.request(ending)
 
     def _last_steps_usd(self) -> float:
-        """Return what the traffic of the iterations may cost that are done between the decision and the end."""
+        """Return the possible traffic cost of iterations between the decision to stop and the end."""
         monitor = self.context.monitor
         pace = monitor.measured_iteration_s if monitor else None
         if pace is None:
@@ -113,7 +113,7 @@ class SpendingWatch:
             self.context.notifier.tell(notice, run=self.context.folder.run_id, text=text)
 
     def _warn(self) -> None:
-        """Warn once when the rest of the run, at the pace measured, will not fit what is left."""
+        """Warn once if the rest of the run, at the measured pace, exceeds a limit."""
         context, monitor = self.context, self.context.monitor
         pace = monitor.measured_iteration_s if monitor else None
         if self._warned or monitor is None or pace is None or context.steps is None:

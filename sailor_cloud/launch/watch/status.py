@@ -1,4 +1,4 @@
-"""What a run's folder says about it, for `status` and the dashboard."""
+"""The state of a run, read from its folder, for `status` and the dashboard."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def status_to_dict(status: RunStatus) -> dict[str, Any]:
 
 
 class WatchedRuns:
-    """Runs for a page that asks again and again: `named` ones, or the newest; what is torn down is read once."""
+    """Runs for a page that polls: `named` ones, or the newest; finished runs are read once."""
 
     MOST = 20
 
@@ -89,7 +89,7 @@ class WatchedRuns:
         return row
 
     def snapshot(self, run: str) -> dict[str, Any]:
-        """Return all about one of them. Raises KeyError for another run."""
+        """Return all data of a run. Raises KeyError for one that is not watched."""
         folder = {each.run_id: each for each in self._folders()}[run]
         return snapshot(folder, clock=self._clock, prices=self._prices)
 
@@ -114,7 +114,7 @@ _TIMELINE = {
 
 
 def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> dict[str, Any]:
-    """Return plain JSON values. `prices` are read again unless given."""
+    """Return a run's data as plain JSON values. `prices` are read again unless given."""
     entries = read(folder.journal_file)
     state, document, recorded = fold(entries), folder.read_document(), legs(folder)
     costs = run_costs(folder, clock=clock, prices=prices)
@@ -159,7 +159,7 @@ def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None
 
 
 def _series(folder: RunFolder) -> list[dict[str, float]]:
-    """Return step, loss and iteration time of at most MOST_POINTS steps, the newest among them."""
+    """Return step, loss and iteration time of at most MOST_POINTS steps, among them the newest."""
     steps = [event for event in read_events(folder) if event["event"] == "step"]
     stride = max(1, -(-len(steps) // MOST_POINTS))
     chosen = steps[::-1][::stride][::-1]
