@@ -103,7 +103,7 @@ class Fetch:
         return str(json.loads(line)["checkpoint"])
 
     def _pay(self, size: int, home: Offer) -> None:
-        """Charge for traffic out of the cloud. Raises KeptError if disk or budget is too small, DataError for prices."""
+        """Charge for traffic out of a cloud. Raises KeptError for too small a disk or budget, DataError for prices."""
         free = shutil.disk_usage(self.folder.path).free
         if size * _SPARE > free:
             raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")

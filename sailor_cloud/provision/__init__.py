@@ -1,1 +1,1 @@
-"""Buys exactly the nodes of a plan with Terraform, and proves that they are gone afterwards."""
+"""Buys exactly the nodes of a plan with Terraform, and verifies their deletion afterwards."""

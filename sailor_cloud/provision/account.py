@@ -1,4 +1,4 @@
-"""What a user's account tells: how long its credentials last, what they allow, and what it was billed."""
+"""Facts about a user's account: the end of its credentials, its permissions, and its bill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialsEnd:
-    """Credentials that nobody can renew without the user: what they are, when they end (None: unknown), what to do."""
+    """Credentials that only the user can renew: their name, their end (None: unknown), and what to do."""
 
     what: str
     at: datetime | None
@@ -17,7 +17,7 @@ class CredentialsEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """Permissions that the caller lacks; `unasked` says why some or all could not be asked for."""
+    """Permissions that the caller lacks; `unasked` says why some or all could not be checked."""
 
     missing: tuple[str, ...] = ()
     unasked: str = ""
@@ -25,12 +25,12 @@ class Rights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Billed:
-    """What a provider has billed for what carries a run's tag.
+    """A provider's bill for resources with a run's tag.
 
-    `lines` are amounts by service, in `currency`. `until`: the last use that is in the bill, None where nothing is;
-    `final_until`: the last of it that the provider calls final, where it says so. `switch_on` is what the account must
-    do before anything can be found; `notes` say what the figures leave out. `ledger_usd`: what the run's ledger has
-    until then for this provider's machines, disks and addresses.
+    `lines` are amounts by service, in `currency`. `until` is the last billed use, None if there is none; `final_until`
+    the last one that the provider calls final, if it says so. `switch_on` is what the account must enable before
+    anything can be found; `notes` say what the figures leave out. `ledger_usd` is the ledger's amount until then for
+    this provider's machines, disks and addresses.
     """
 
     provider: str

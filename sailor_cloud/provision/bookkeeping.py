@@ -1,4 +1,4 @@
-"""What the journal and the ledger hold about a node, and about everything else that is created."""
+"""Entries of journal and ledger about nodes and all other created resources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE = "node"
 
 
 def intend_node(journal: Journal, placed: PlacedNode) -> None:
-    """Journal that a node is about to be asked for, with all that is needed to find, price and delete it later."""
+    """Journal a node before it is requested, with everything needed to find, price and delete it later."""
     journal.append_all([node_intent(placed)])
 
 
@@ -38,7 +38,7 @@ def node_intent(placed: PlacedNode) -> Draft:
         "zone": offer.zone,
         "instance_type": offer.instance_type,
         "market": offer.market.value,
-        # What was bought apart has its price there.
+        # The price of capacity that is bought separately is on its own line.
         "usd_per_hour": 0.0 if offer.bought_apart else offer.usd_per_hour,
         "services": _services(offer, placed.network),
         "price_source": offer.source,
@@ -48,13 +48,13 @@ def node_intent(placed: PlacedNode) -> Draft:
 
 
 def resource_intent(root: Root, kind: str, address: str) -> Draft:
-    """Return the intent to ask for something besides nodes, such as a network."""
+    """Return the intent to create a resource other than a node, such as a network."""
     told = {"provider": root.provider, "region": root.region, "stack": root.stack}
     return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
 
 
 def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedNode]) -> Draft:
-    """Return the intent to buy capacity apart from nodes, with its whole price where it has one."""
+    """Return the intent to buy capacity separately from nodes, with its total price if it has one."""
     name = address.rpartition('["')[2].removesuffix('"]')
     mine = [p.offer for p in nodes if p.offer.terms is not None and p.offer.terms.name == name]
     offer, terms = mine[0], mine[0].terms
@@ -79,7 +79,7 @@ def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedN
 
 
 def open_capacity(ledger: Ledger, intent: Mapping[str, Any], *, since: datetime) -> None:
-    """Charge for capacity that was bought apart: a whole price at once, else by the hour until it is cancelled."""
+    """Charge for separately bought capacity: a total price immediately, else by the hour until it is cancelled."""
     key, usd = capacity_key(intent["capacity"]), intent["usd"]
     told: dict[str, Any] = {
         "kind": CostKind.COMPUTE,
@@ -95,7 +95,7 @@ def open_capacity(ledger: Ledger, intent: Mapping[str, Any], *, since: datetime)
 
 
 def cancellable(journal: Journal, root: Root | WantedRoot) -> dict[str, ResourceState]:
-    """Return what a run may have bought apart in a root and could give back, by the names of entries."""
+    """Return the cancellable capacity that a run may have bought in a root, by entry name."""
     from sailor_cloud.provision import providers
 
     bought = providers.of(root.provider)
@@ -110,7 +110,7 @@ def cancellable(journal: Journal, root: Root | WantedRoot) -> dict[str, Resource
 def close_cancelled(
     journal: Journal, ledger: Ledger, root: Root | WantedRoot, *, at: datetime, but: Collection[str] = ()
 ) -> None:
-    """Close the books of a root's capacity that was given back, all but some; a block has none to close."""
+    """Stop charging for a root's cancelled capacity, except `but`; a block has no hourly charge to stop."""
     for name, row in cancellable(journal, root).items():
         if name not in but:
             ledger.close_item(capacity_key(name), at=at)
@@ -118,22 +118,22 @@ def close_cancelled(
 
 
 def capacity_key(name: str) -> str:
-    """Return what the ledger calls an entry of capacity."""
+    """Return the ledger's key of a capacity entry."""
     return f"capacity/{name}"
 
 
 def resource_key(root: Root, address: str) -> str:
-    """Return the name that a resource besides nodes has in the journal, for it has no other before it exists."""
+    """Return a resource's name in the journal: nodes aside, resources have no other name before they exist."""
     return f"{root.stack}-{root.region}/{address.removeprefix('module.cluster.')}"
 
 
 def priced(intent: Mapping[str, Any]) -> bool:
-    """Tell whether what the journal has of a node says what it costs; what a damaged one has need not."""
+    """Whether a node's journal entry has its price; an entry in a damaged journal may lack it."""
     return {"instance_type", "zone", "market", "usd_per_hour", "price_source", "price_as_of"} <= intent.keys()
 
 
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
-    """Charge for a node from some time on, and for each thing that comes with it, at prices that its intent froze."""
+    """Charge for a node and everything that comes with it from some time on, at the prices in its intent."""
     with ledger.at_once():
         _open_node(ledger, node, intent, since)
 
@@ -164,7 +164,7 @@ def _open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], since: date
 
 
 def recharge(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
-    """Charge for the nodes of a journal that the ledger lacks, perhaps since it was lost; others stay as they are."""
+    """Charge for journaled nodes that the ledger lacks, perhaps because it was lost; other lines stay as they are."""
     for row in rows:
         since = row.intended_at or row.created_at
         if row.capacity is not None and row.created_at is not None and since is not None:
@@ -184,7 +184,7 @@ def charged_nodes(ledger: Ledger) -> tuple[str, ...]:
 
 
 def on_cloud(entries: Iterable[Entry], cloud: str) -> Callable[[str], bool]:
-    """Return whether a ledger's key may be of a cloud: all that the journal doesn't place on another one."""
+    """Return a test whether a ledger key may belong to a cloud: true unless the journal places it on another one."""
     others = set()
     for row in fold(entries).resources:
         if row.data.get("provider", cloud) != cloud:
@@ -194,15 +194,15 @@ def on_cloud(entries: Iterable[Entry], cloud: str) -> Callable[[str], bool]:
 
 
 def _first_words(key: str) -> tuple[str, ...]:
-    """Return the part of a ledger's key that tells a node, an entry of capacity or the root of anything else."""
+    """Return the part of a ledger key that identifies a node, a capacity entry or a root."""
     return tuple(key.split("/")[:2])
 
 
 def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
-    """Return what a node's disk and way to the network cost. Raises MissingPriceError."""
+    """Return the cost of a node's disk and network access. Raises MissingPriceError."""
     if not sold_by(offer.provider).bills_services:
         return []
-    # The simulator brings numpy along, which no command needs that only looks or removes.
+    # The simulator imports numpy, which commands that only look or remove don't need.
     from sailor_cloud.simulator import service_kind, service_part, services_with
 
     return [
@@ -220,10 +220,10 @@ def _services(offer: Offer, network: NetworkAccess) -> list[dict[str, Any]]:
 
 @cache
 def _prices(providers: tuple[str, ...], folders: resources.DataFolders) -> Catalog:
-    """Return the catalog of the providers that are registered now, and of the folders in use."""
+    """Return the catalog of the registered providers and the folders in use."""
     from sailor_cloud import catalog
 
-    # Prices of disks and addresses change once in years; those of this process's start will do.
+    # Prices of disks and addresses rarely change, so those at this process's start suffice.
     return catalog.load()
 
 

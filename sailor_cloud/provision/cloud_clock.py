@@ -1,4 +1,4 @@
-"""The controller's clock, held against the clouds' by the Date of their answers: what is bought ends by the clouds'."""
+"""The controller's clock, corrected by the Date of the clouds' answers: what is bought ends by the clouds' time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sailor_cloud.provision.live_resources import Scopes, of_provider
 logger = logging.getLogger(__name__)
 TOLERANCE_S = 30.0
 _TIMEOUT_S = 5.0
-# A Date has whole seconds, and was written while the answer was on its way.
+# A Date has whole seconds, and was written while the answer was in transit.
 _HALF = timedelta(seconds=0.5)
 
 
 class CloudClock:
-    """Another clock, moved to the clouds' time where it is more than 30 s off; `compare` finds that out.
+    """Another clock, shifted to the clouds' time if it is more than 30 s off; `compare` measures that.
 
-    `on_change` gets words, and how many seconds the other clock is ahead of the clouds'.
+    `on_change` gets a message, and the seconds by which the other clock is ahead of the clouds'.
     """
 
     def __init__(self, own: Clock, places: Scopes, on_change: Callable[[str, float], None]) -> None:
@@ -55,14 +55,14 @@ class CloudClock:
         begun, before = self.own.monotonic_s(), self.own.now()
         date = _date_of(url)
         took = self.own.monotonic_s() - begun
-        # What took so long tells the time of no moment, and neither does a clock that jumped meanwhile.
+        # A slow answer gives no usable time, nor does a clock that jumped meanwhile.
         if date is None or took > _TIMEOUT_S:
             return None
         return before + timedelta(seconds=took / 2) - (date + _HALF)
 
 
 def by_cloud(own: Clock, places: Scopes, on_change: Callable[[str, float], None]) -> Clock:
-    """Return a clock that keeps the time of the clouds with these places; without any, the clock itself."""
+    """Return a clock with the time of these places' clouds; without places, the clock itself."""
     if not places:
         return own
     clock = CloudClock(own, places, on_change)
@@ -71,14 +71,14 @@ def by_cloud(own: Clock, places: Scopes, on_change: Callable[[str, float], None]
 
 
 def time_servers(places: Scopes) -> list[str]:
-    """Return an address of each cloud, at which anybody is answered."""
+    """Return an address of each cloud that answers anybody."""
     found = []
     for provider, bought in providers.every():
         mine = of_provider(places, provider)
         try:
             url = bought.time_server(mine) if mine else ""
         except Exception as error:
-            # A wrong profile or region is reported by what is asked there, and keeps nobody from a teardown.
+            # Other requests report a wrong profile or region; it must not prevent a teardown.
             logger.debug("no time from %s: %s", provider, error)
             continue
         if url:
@@ -87,14 +87,14 @@ def time_servers(places: Scopes) -> list[str]:
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere, where an answer may be an old one that was kept."""
+    """Follows no redirects, whose targets may return old cached answers."""
 
     def redirect_request(self, *details: Any, **more: Any) -> None:
         return None
 
 
 def _date_of(url: str) -> datetime | None:
-    """Return the Date of an answer, of whatever kind; None where there is none."""
+    """Return the Date of any answer; None if there is none."""
     request = urllib.request.Request(url, method="HEAD")
     try:
         try:

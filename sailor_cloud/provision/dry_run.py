@@ -1,4 +1,4 @@
-"""Terraform's own plan of a run that is not begun: rendered and planned in a folder that is thrown away."""
+"""Terraform's own plan of a run before it begins: rendered and planned in a temporary folder."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def terraform_plans(
     ssh_from: str | None,
     on_root: Callable[[int, int], None] = lambda done, of: None,
 ) -> tuple[str, ...]:
-    """Return what Terraform says it would do, for each root in the order of `preview`.
+    """Return Terraform's plan of each root, in the order of `preview`.
 
-    `on_root` gets before each root how many are planned, of how many.
-    It needs the providers, and on a cloud credentials; it creates nothing. Raises RequestError, TerraformError,
-    CredentialsError, or ProvisionInterrupted.
+    `on_root` gets before each root the number planned so far and the total. Needs the providers and, on a cloud,
+    credentials; creates nothing. Raises RequestError, TerraformError, CredentialsError, or ProvisionInterrupted.
     """
     binary = find_terraform()
     with tempfile.TemporaryDirectory(prefix="sailor-cloud-") as scratch:
@@ -54,7 +53,7 @@ def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary) -> s
         return "Terraform can plan a link once the networks of both regions exist.\n"
     driver = open_driver(
         folder,
-        # Without the backend: what is shown here must not be written where runs keep their states.
+        # Without the backend: a dry run must not write where runs keep their states.
         write_root(folder, root.provider, root.region, root.variables, stack=root.stack),
         binary=binary,
         interrupt=Interrupt(),
@@ -77,7 +76,7 @@ def _text(driver: TerraformDriver) -> str:
 
 
 def checked_source(ssh_from: str | None) -> str | None:
-    """Return the address from which SSH is let in, in CIDR form. Raises RequestError where it is none, or anywhere."""
+    """Return the CIDR from which SSH is allowed. Raises RequestError if it is invalid, or allows everyone."""
     if ssh_from is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Refuses plans that must not be bought: not ours to run, prices too old or doubtful, clouds that nothing joins."""
+"""Refuses plans that must not be bought: not for our engine, old or doubtful prices, unconnected clouds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sailor_cloud.simulator.engines import SAILOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudTraffic:
-    """What both payers together ask for 10**9 bytes from one zone of a plan to one on another cloud.
+    """The price for both payers of 10**9 bytes from one zone of a plan to one on another cloud.
 
     `usd_per_gb`, `source` and `as_of` are None if the price is unknown.
     """
@@ -86,7 +86,7 @@ def refuse_two_clouds(document: PlanDocument, network: Network) -> None:
 
 
 def two_clouds_problem(document: PlanDocument) -> str | None:
-    """Return why a plan on several providers can't be bought; None where it can, or where all nodes are of one."""
+    """Return why a plan on several providers can't be bought; None if it can, or if it has only one provider."""
     job, placed = document.job, placed_nodes(document)
     used = {each.offer.provider for each in placed}
     if len(used) < 2:
@@ -107,7 +107,7 @@ def two_clouds_problem(document: PlanDocument) -> str | None:
 
 
 def refuse_stale_prices(document: PlanDocument, today: date) -> None:
-    """Raise StalePriceError where a node on a cloud has a price too old to spend money on."""
+    """Raise StalePriceError if a cloud node's price is too old for a purchase."""
     offers = _cloud_offers(document)
     stale = [offer for offer in offers if is_stale(offer, today)]
     if stale:
@@ -122,7 +122,7 @@ def refuse_stale_prices(document: PlanDocument, today: date) -> None:
 
 
 def refuse_stale_offers(offers: Sequence[Offer], today: date) -> None:
-    """Raise StalePriceError where all that a job may buy is on clouds and has prices too old to spend money on."""
+    """Raise StalePriceError if everything that a job may buy is on clouds and has too old prices."""
     if any(on_this_machine(offer.provider) or not is_stale(offer, today) for offer in offers):
         return
     newest = max((offer.as_of_from for offer in offers), default=None)
@@ -134,7 +134,7 @@ def refuse_stale_offers(offers: Sequence[Offer], today: date) -> None:
 
 
 def refuse_doubtful_prices(document: PlanDocument) -> None:
-    """Raise DoubtfulPriceError where the listed price of a node on a cloud is doubted."""
+    """Raise DoubtfulPriceError if the listed price of a cloud node is in doubt."""
     offers = _cloud_offers(document)
     doubted = [explained(offer) for offer in offers if offer.listed is not None]
     if doubted:

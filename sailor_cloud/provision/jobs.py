@@ -1,6 +1,6 @@
-"""A plan as one job of a scheduler: node groups, and one command for each node that starts its agent.
+"""A plan as one job of a scheduler: node groups, and for each node one command that starts its agent.
 
-The plan says which rank runs where. A scheduler's own numbering is used only for a node's place in its group.
+The plan says which rank runs where. A scheduler's own numbering gives only a node's index in its group.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, read
 
-# Where the agents of a job meet; ranks use the ports from 29500 to 29599.
+# The rendezvous port of a job's agents; ranks use the ports from 29500 to 29599.
 RENDEZVOUS_PORT = 29400
-# The variable with what they know each other by, where the plan does not hold it; see `sailor_runtime.spec`.
+# The variable with the agents' shared token, if the plan does not contain it; see `sailor_runtime.spec`.
 JOB_TOKEN = "SAILOR_JOB_TOKEN"
-# The kind of place that a cluster is; it has its inventory's name.
+# The scope kind of a cluster, named as its inventory.
 CLUSTER = "cluster"
-# Which cluster that is, by its own word, as NAME/IDENTITY: a name on PATH or in kubeconfig may be another one tomorrow.
+# The cluster's identity as it reports it, as NAME/IDENTITY: a name on PATH or in kubeconfig may change its target.
 CLUSTER_ID = "cluster_id"
-# What a look finds.
+# The resource type that a search finds.
 JOB = "job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroup:
-    """The nodes of a job that are of one group of the inventory; `devices` are those of one node."""
+    """The nodes of a job in one group of the inventory; `devices` are those of one node."""
 
     name: str
     accelerator: str
@@ -50,19 +50,19 @@ class JobGroup:
 
 
 def agent_command(group: JobGroup, *, python: str, index: str, meeting: str, plan: str, home: str) -> list[str]:
-    """Return the command that every node of a group runs; `index` and `meeting` may be a shell's variables."""
+    """Return the command that every node of a group runs; `index` and `meeting` may be shell variables."""
     agent = [python, "-m", "sailor_runtime.agent", "--home", home, "--plan", plan]
     return [*agent, "--group", group.name, "--index", index, "--rendezvous", meeting]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterJob:
-    """What is given to a scheduler.
+    """A job for a scheduler.
 
     `artefact` is the JSON that agents read: the plan, its groups, and a run spec without addresses. `home` is the
-    folder under which each node has one of its own, and `runtime` one with the package `sailor_runtime`; None where
-    nodes have that installed. `avoid` are hosts that were lost. `variables` are those of the command that are not in
-    the artefact, but taken from the environment of its agents.
+    parent of each node's own folder. `runtime` is a folder with the package `sailor_runtime`, None if nodes have it
+    installed. `avoid` are lost hosts. `variables` are those of the command that agents take from their environment, not
+    from the artefact.
     """
 
     run_id: str
@@ -83,7 +83,7 @@ class ClusterJob:
         return f"sailor-{self.run_id}-g{self.generation}"
 
     def labels(self, nodes: Sequence[str] = ()) -> dict[str, str]:
-        """Return what the job carries so that it is found again, as resources on clouds do."""
+        """Return the labels by which the job is found again, as with resources on clouds."""
         found = {RUN_LABEL: self.run_id, OWNER_LABEL: re.sub(r"[^\w.@+-]", "-", self.owner)}
         if self.expires_at is not None:
             found[EXPIRES_LABEL] = self.expires_at.strftime(EXPIRES_FORM)
@@ -97,7 +97,7 @@ class ClusterJob:
 
 
 class JobPhase(StrEnum):
-    """Whether a job waits for machines, has them, or is over."""
+    """Whether a job waits for machines, has them, or has ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -106,10 +106,10 @@ class JobPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """Where a job stands. `why` is the scheduler's word, `hosts` the machine of each node, `down` those that are gone.
+    """The state of a job. `why` is the scheduler's reason, `hosts` each node's machine, `down` the lost nodes.
 
-    `taken`: the scheduler gave the job's machines to somebody else. `cancelled`: somebody ended it. `ending`: its last
-    processes go. `hopeless`: it will never start. `missing`: the scheduler knows no such job: somebody ended it, or it
+    `taken`: the scheduler gave the job's machines to another job. `cancelled`: somebody ended it. `ending`: its last
+    processes end. `hopeless`: it will never start. `missing`: the scheduler knows no such job: somebody ended it, or it
     ended by itself a while ago.
     """
 
@@ -126,60 +126,60 @@ class JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedCluster:
-    """An inventory, and what in it is a guess or was left out."""
+    """An inventory, and notes on guesses and omissions."""
 
     inventory: Inventory
     notes: tuple[str, ...]
 
 
 class Scheduler(Protocol):
-    """What starts the nodes of a plan together. Each call may raise ProvisionError."""
+    """Starts the nodes of a plan together. Each call may raise ProvisionError."""
 
     form: str
-    """The format of `export` that is this scheduler's."""
+    """This scheduler's format of `export`."""
 
     shares_folders: bool
-    """Whether nodes see the run's folder under the same path, so that files are how agents are talked to."""
+    """Whether nodes see the run's folder under the same path, so that agents communicate through files."""
 
     def identity(self) -> str:
-        """Return what tells the cluster that answers from every other one."""
+        """Return the unique identity of the cluster that answers."""
 
     def check(self, inventory: Inventory) -> None:
-        """Raise ProvisionError, with the next step, where nothing can be submitted from here."""
+        """Raise ProvisionError, with the next step, if nothing can be submitted from here."""
 
     def inventory(
         self, *, accelerators: Collection[str], checkpoints: str, python: str, as_of: date
     ) -> ImportedCluster:
-        """Return what the scheduler says of its nodes; `accelerators` are the names that have profiles."""
+        """Return the scheduler's inventory of its nodes; `accelerators` are the names that have profiles."""
 
     def text(self, job: ClusterJob) -> str:
-        """Return a job that brings its plan along, as what the scheduler's own command takes. Raises RequestError."""
+        """Return a job with its plan as input for the scheduler's own command. Raises RequestError."""
 
     def submit(self, job: ClusterJob, folder: Path) -> str:
-        """Hand a job over and return its id; files that it needs lie in `folder`."""
+        """Submit a job and return its id; its files are in `folder`."""
 
     def find(self, job: ClusterJob) -> str | None:
-        """Return the id of a job that was submitted, by its run and generation; None where there is none."""
+        """Return the id of a submitted job, by its run and generation; None if there is none."""
 
     def state(self, job_id: str, job: ClusterJob) -> JobState:
-        """Return where a job stands, and the machines that its nodes have."""
+        """Return a job's state, with the machines of its nodes."""
         ...
 
     def cancel(self, job_id: str, inventory: Inventory) -> None:
-        """End a job; one that has ended already is no error. The agents get a signal, and have time to save."""
+        """End a job; one that has ended already is no error. The agents get a signal, and time to save."""
 
     def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
         """Return the machines of a group that could start now."""
 
     def silent(self, machines: Collection[str]) -> frozenset[str]:
-        """Return which machines of the cluster don't answer; one that the cluster has no longer is not among them."""
+        """Return the cluster's machines that don't answer, without those that have left it."""
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
-        """Return what an agent has said since an offset, and the next offset, where folders are not shared."""
+        """Return an agent's output since an offset, and the next offset, if folders are not shared."""
 
 
 def check_identity(scheduler: Scheduler, folder: RunFolder) -> None:
-    """Raise ProvisionError where another cluster answers than the one that was given the run's jobs."""
+    """Raise ProvisionError if a cluster answers that does not have the run's jobs."""
     started = [entry.data for entry in read(folder.journal_file) if entry.event is Event.PROVISION_STARTED]
     names = (name for data in started for key in data if key.endswith(f"_{CLUSTER_ID}s") for name in data[key])
     known = {str(name).rpartition("/")[2] for name in names}
@@ -195,7 +195,7 @@ def other_cluster(there: str, *wanted: str) -> str:
 
 
 def unanswered(machines: Collection[str]) -> str:
-    """Say what is not known of jobs on machines that don't answer."""
+    """Describe what is unknown about jobs on machines that don't answer."""
     many = len(machines) > 1
     return (
         f"{'machines' if many else 'machine'} {', '.join(sorted(machines))} {'do' if many else 'does'} not answer, and "
@@ -223,7 +223,7 @@ def groups_of(document: PlanDocument) -> tuple[JobGroup, ...]:
 
 
 def check_job(document: PlanDocument) -> None:
-    """Raise RequestError where a scheduler's nodes can't be given what the job needs."""
+    """Raise RequestError if a scheduler's nodes can't get what the job needs."""
     from sailor_cloud.provision import providers
 
     scheduler, inventory = providers.of(document.home.provider).scheduler, document.job.cloud.inventory
@@ -242,7 +242,7 @@ def check_job(document: PlanDocument) -> None:
 
 
 def check_scheduler(document: PlanDocument) -> None:
-    """Raise as `check_job` does, and ProvisionError where a plan's scheduler can't be reached from here."""
+    """Raise as `check_job` does, and ProvisionError if a plan's scheduler is unreachable from here."""
     from sailor_cloud.provision import providers
 
     check_job(document)

@@ -1,4 +1,4 @@
-"""What a look for the resources of runs finds, without asking Terraform, and where it looks."""
+"""The results of a search for the resources of runs without Terraform, and where it searches."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# The region of what belongs to an account as a whole, and the kind of place that an account is.
+# The region of resources that belong to the whole account, and the scope kind of an account.
 WHOLE_ACCOUNT = "global"
 ACCOUNT = "account"
 # The detail of a bucket that is not empty.
 HOLDS_OBJECTS = "holds objects"
-# What is left of a node on this machine that does not run any more.
+# The leftovers of a node on this machine that no longer runs.
 FOLDER = "folder"
 RUN_LABEL = "sailor-cloud-run"
-# Who confirms in journal and receipt that something is gone.
+# Who confirms a deletion in journal and receipt.
 BY_TAG = "sweep by tag"
 OWNER_LABEL = "sailor-cloud-owner"
 EXPIRES_LABEL = "sailor-cloud-expires"
@@ -25,12 +25,12 @@ _PAIR = re.compile(r"([\w-]+)=(\S*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveResource:
-    """Something of a run that exists. `node` is empty where it belongs to no single node.
+    """An existing resource of a run. `node` is empty if it belongs to no single node.
 
-    `project` is Google Cloud's; `title` is what the resource is called where its name is the cloud's own choice.
-    `owner` and `expires` are what its tags say of the run. `network` is what contains it on AWS; `ending`: it still
-    exists, and nothing can be done with it any more. `ends`: when it will end by itself, where the cloud says that.
-    `silent`: why it is unknown whether it still runs, such as a machine that does not answer; nobody can end it either.
+    `project` is Google Cloud's; `title` is the resource's title if the cloud chose its name. `owner` and `expires` come
+    from the run's tags. `network` is the network that contains it on AWS. `ending`: it still exists, but is unusable.
+    `ends`: when it will end by itself, if the cloud says so. `silent`: why it is unknown whether it still runs, such as
+    a machine that does not answer; then it can't be ended either.
     """
 
     provider: str
@@ -52,14 +52,14 @@ class LiveResource:
 
     @property
     def doubt(self) -> str:
-        """What is said of something that may still run."""
+        """A sentence about a resource that may still run."""
         what = f"{self.type} {self.name}{f' of node {self.node}' if self.node else ''}"
         return f"not confirmed as gone: {what}: {self.silent}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Scope:
-    """Something of a provider's that can be looked through, such as a region; `kind` is the provider's word for it."""
+    """A searchable unit of a provider, such as a region; `kind` is the provider's word for it."""
 
     provider: str
     kind: str
@@ -69,13 +69,13 @@ class Scope:
         return f"{self.provider} {self.kind} {self.name}".rstrip()
 
 
-# Where a run has, or may have, something.
+# Scopes in which a run has, or may have, resources.
 Scopes = frozenset[Scope]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What one look found. `failed` holds the kinds of resources that could not be listed, each with the reason."""
+    """The result of one search. `failed` contains the kinds that could not be listed, each with the reason."""
 
     found: tuple[LiveResource, ...]
     failed: tuple[tuple[str, str], ...] = ()
@@ -87,7 +87,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A look for some kinds of resources in some places; `ask` may raise ProvisionError where nothing can be seen."""
+    """A search for some kinds of resources in some places; `ask` may raise ProvisionError if it sees nothing."""
 
     scopes: tuple[Scope, ...]
     kinds: tuple[str, ...]
@@ -96,7 +96,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Whether a place has resources of one kind was asked; `problem` says why there is no answer."""
+    """A place that was searched for one kind; `problem` says why there is no answer."""
 
     scope: Scope
     kind: str
@@ -105,9 +105,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudSweep:
-    """What was found, and what was asked: only what was asked and answered, and not found, is gone.
+    """Found resources, and the searches: a resource is deleted only if a search answered without finding it.
 
-    `stays` was found, too, and is left on purpose; `silent` may still run, and nobody can tell.
+    `stays` was found and is kept on purpose; `silent` may still run, which is unknown.
     """
 
     found: tuple[LiveResource, ...]
@@ -120,7 +120,7 @@ class CloudSweep:
         return tuple(dict.fromkeys(asked.problem for asked in self.asked if asked.problem))
 
     def answered(self, scope: Scope, kind: str) -> bool:
-        """Tell whether a place was asked for one kind and has answered, each time."""
+        """Whether a place answered every search for one kind."""
         told = [asked.problem for asked in self.asked if (asked.scope, asked.kind) == (scope, kind)]
         return bool(told) and not any(told)
 
@@ -135,5 +135,5 @@ def named(scopes: Scopes, kind: str) -> list[str]:
 
 
 def labels_in(description: str) -> dict[str, str]:
-    """Return the labels of what can have none, which a run writes into its description as NAME=VALUE."""
+    """Return the labels in a description, as NAME=VALUE: a run writes them there if a type has no labels."""
     return dict(_PAIR.findall(description))

@@ -1,4 +1,4 @@
-"""What came of asking for the nodes of a plan."""
+"""Results of a request for the nodes of a plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Nodes of one offer that the cloud did not give, and what it said."""
+    """Nodes of one offer that the cloud refused, and its message."""
 
     offer: str
     provider: Provider
@@ -44,7 +44,7 @@ class Refused:
 class Stockout:
     """Zones had no capacity, or don't sell the type.
 
-    What came of the groups refused is deleted; all other nodes of the plan so far stay.
+    Resources of the refused groups are deleted; all other nodes of the plan stay.
     """
 
     refused: tuple[Refused, ...]
@@ -54,9 +54,9 @@ class Stockout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaHit:
-    """The account's quota does not allow the plan; what stays is as with a stockout.
+    """The account's quota does not allow the plan; as with a stockout, the other nodes stay.
 
-    `need` is what the plan has under the quota, in the quota's own unit; None where the provider does not name it.
+    `need` is the plan's use of the quota, in the quota's own unit; None if the provider does not name it.
     """
 
     refused: tuple[Refused, ...]
@@ -71,7 +71,7 @@ Outcome = Applied | Stockout | QuotaHit
 
 
 def obtained(outcome: Outcome) -> Applied:
-    """Return the nodes. Raises StockoutError, NotSoldError or QuotaError, which name the offers that were refused."""
+    """Return the nodes. Raises StockoutError, NotSoldError or QuotaError with the refused offers."""
     match outcome:
         case Stockout():
             listed = ", ".join(str(refused) for refused in outcome.refused)
@@ -83,7 +83,7 @@ def obtained(outcome: Outcome) -> Applied:
 
 
 def grouped(nodes: Sequence[PlacedNode], reasons: dict[str, str]) -> tuple[Refused, ...]:
-    """Return the nodes that were refused by offer; `reasons` holds what was said, by node."""
+    """Return the refused nodes by offer; `reasons` has the messages, by node."""
     found = []
     for offer in {placed.offer.id: placed.offer for placed in nodes if placed.node.id in reasons}.values():
         names = tuple(p.node.id for p in nodes if p.offer.id == offer.id and p.node.id in reasons)

@@ -1,7 +1,7 @@
 """Finds and ends the processes of a run by the tags in their environment.
 
-The tags are SAILOR_CLOUD_RUN on everything that a run starts and SAILOR_CLOUD_NODE on what runs on one of its local
-nodes. Reads /proc, so it works on Linux only. A process that cleared its environment carries no tag.
+The tag SAILOR_CLOUD_RUN is on everything that a run starts, SAILOR_CLOUD_NODE on everything on its local nodes. Reads
+/proc, so it works only on Linux. A process that cleared its environment has no tag.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KILLED_WITHIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A living process; `start_ticks` tells it from a later one with the same id."""
+    """A living process; `start_ticks` distinguishes it from a later one with the same id."""
 
     pid: int
     parent: int
@@ -33,7 +33,7 @@ class Process:
 
 
 def of_run(run_id: str) -> tuple[Process, ...]:
-    """Return every process that carries the run's tag."""
+    """Return every process with the run's tag."""
     return tuple(process for process in _all() if process.run_id == run_id)
 
 
@@ -47,7 +47,7 @@ def on_nodes(run_id: str) -> tuple[Process, ...]:
 
 
 def terraform_of(run_id: str) -> tuple[Process, ...]:
-    """Return the Terraform processes of a run with what they started, without the caller and its ancestors."""
+    """Return the Terraform processes of a run and their children, without the caller and its ancestors."""
     everything = {process.pid: process for process in _all()}
     own = {os.getpid()}
     pid = os.getppid()
@@ -62,7 +62,7 @@ def terraform_of(run_id: str) -> tuple[Process, ...]:
 
 
 def descendants(root: int) -> tuple[Process, ...]:
-    """Return the processes below one, tagged or not."""
+    """Return all descendants of a process, tagged or not."""
     everything = list(_all())
     found: dict[int, Process] = {}
     frontier = {root}
@@ -74,9 +74,9 @@ def descendants(root: int) -> tuple[Process, ...]:
 
 
 def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float = 10.0) -> tuple[Process, ...]:
-    """End all processes that `find` returns: TERM, then after the grace KILL; return those that are left.
+    """End all processes that `find` returns: TERM, then KILL after the grace; return those that are left.
 
-    Looks again and again, because a process may start another one while it is being ended.
+    Searches repeatedly, because a process may start another one while it is being ended.
     """
     begun = time.monotonic()
     told: set[tuple[int, int]] = set()
@@ -96,10 +96,10 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
 
 
 def let_finish(find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float) -> tuple[Process, ...]:
-    """Wait for processes to finish alone; then interrupt those on top once, then kill all; return what is left.
+    """Wait for processes to finish alone; then interrupt the topmost once, then kill all; return what is left.
 
-    Patience comes first because the processes may have been interrupted already, and Terraform takes a second SIGINT
-    as an order to drop everything.
+    Patience comes first because the processes may have been interrupted already, and a second SIGINT makes Terraform
+    drop everything.
     """
     begun = time.monotonic()
     told = False
@@ -121,7 +121,7 @@ def let_finish(find: Callable[[], Iterable[Process]], *, patience_s: float, grac
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Signal a process unless it has ended or its id belongs to another one by now."""
+    """Signal a process unless it has ended or another process has its id by now."""
     now = read(process.pid)
     if now is not None and now.start_ticks == process.start_ticks:
         try:
@@ -131,7 +131,7 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def read(pid: int) -> Process | None:
-    """Return a living process; None when there is none, it is a zombie, or it belongs to another user."""
+    """Return a living process; None if there is none, it is a zombie, or it belongs to another user."""
     folder = _PROC / str(pid)
     try:
         environment = _environment((folder / "environ").read_bytes())
@@ -139,7 +139,7 @@ def read(pid: int) -> Process | None:
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
-    # The second field is the name in brackets, and may itself hold brackets and spaces.
+    # The second field is the name in brackets, which may itself contain brackets and spaces.
     state, parent, *rest = stat[stat.rindex(")") + 2 :].split()
     if state in "ZX":
         return None

@@ -1,4 +1,4 @@
-"""Creates exactly the nodes of a plan. Calls block; run them in a thread beside an event loop."""
+"""Creates exactly the nodes of a plan. Calls block; run them in a thread if there is an event loop."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ __all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "apply", "check_support
 
 logger = logging.getLogger(__name__)
 
-# How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
+# How long a Terraform that outlived its controller may finish alone, before it is interrupted.
 PATIENCE_S = 20.0
-# How often a wait for capacity looks whether it is to end.
+# The interval of interrupt checks during a wait for capacity.
 _LOOK_S = 60.0
 
 
@@ -68,7 +68,7 @@ def check_supported(document: PlanDocument) -> None:
 
 
 class Means(TypedDict, total=False):
-    """How Terraform is called and repeated, and who hears of it; all as for a user where it is left out."""
+    """How Terraform is called and repeated, and who is informed; omitted values are a user's defaults."""
 
     on_progress: Listener | None
     interrupt: Interrupt | None
@@ -87,15 +87,14 @@ def apply(
     ssh_from: str | None = None,
     **means: Unpack[Means],
 ) -> Outcome:
-    """Create the plan's nodes and count them; repeated, it creates what is missing and deletes what is too much.
+    """Create the plan's nodes and return them; a repeated call creates missing ones and deletes extra ones.
 
-    Every node shuts itself down at `expires_at`. Each intent is in the journal before Terraform is asked, and each node
-    in the ledger once it exists. `ssh_from`: the caller's address in CIDR form; None takes that of the run's last
-    apply.
+    Every node shuts itself down at `expires_at`. Each intent is in the journal before Terraform runs, and each node in
+    the ledger once it exists. `ssh_from`: the caller's address in CIDR form; None uses that of the run's last apply.
 
-    Where a cloud refuses some nodes, what was created of their groups is deleted again, everything else stays. Raises
-    RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError when fewer nodes came than
-    planned; what was created until then stays, for `destroy`.
+    If a cloud refuses some nodes, created resources of their groups are deleted again, everything else stays. Raises
+    RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError if fewer nodes exist than
+    planned; whatever was created until then stays, for `destroy`.
     """
     return _apply_of(folder, document, clock, expires_at, ssh_from, means).run()
 
@@ -109,10 +108,10 @@ def secure(
     ssh_from: str | None = None,
     **means: Unpack[Means],
 ) -> Outcome | None:
-    """Buy the capacity of a plan that is bought apart from its nodes, and wait until all of its capacity has begun.
+    """Buy the plan's capacity that is bought separately from nodes, and wait until all its capacity has begun.
 
-    Returns None then, or what was refused. What was bought is in the ledger at once. Raises as `apply` does, and
-    RequestError for a capacity block that is offered no longer.
+    Returns None on success, else what was refused. Purchases are in the ledger immediately. Raises as `apply` does, and
+    RequestError for a capacity block that is no longer offered.
     """
     return _apply_of(folder, document, clock, expires_at, ssh_from, means).secure()
 
@@ -146,7 +145,7 @@ def _last_ssh_from(journal: Journal) -> str | None:
 
 
 def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
-    """Raise RequestError with what the providers say that they will refuse."""
+    """Raise RequestError with the refusals that the providers announce."""
     problems: list[Problem] = []
     for name in sorted({placed.offer.provider for placed in nodes}):
         mine = [placed for placed in nodes if placed.offer.provider == name]
@@ -156,7 +155,7 @@ def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
 
 
 def _ask_again(document: PlanDocument, added: Sequence[PlacedNode]) -> None:
-    """Raise QuotaError where providers say that clouds can't be joined once the run has these nodes, too."""
+    """Raise QuotaError if providers say that these additional nodes prevent the clouds from being joined."""
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
     if len(used) < 2 or not added:
         return
@@ -167,12 +166,12 @@ def _ask_again(document: PlanDocument, added: Sequence[PlacedNode]) -> None:
 
 
 def _entries(root: WantedRoot) -> frozenset[str]:
-    """Return the names of the entries whose capacity a root holds."""
+    """Return the names of the capacity entries in a root."""
     return frozenset(t.name for placed in root.nodes if (t := placed.offer.terms) is not None)
 
 
 class _Network:
-    """What clusters in one network wait for: that the region which makes it has done so, or has failed to."""
+    """The state that clusters in a shared network wait for: the region that makes it has succeeded or failed."""
 
     def __init__(self) -> None:
         self._settled = threading.Event()
@@ -186,7 +185,7 @@ class _Network:
         self._settled.set()
 
     def exists(self) -> bool:
-        """Wait until it is settled whether the network exists."""
+        """Wait until the network exists or has failed; return whether it exists."""
         self._settled.wait()
         return self._exists
 
@@ -256,7 +255,7 @@ class _Apply:
         return Applied(nodes=nodes, expires_at=self._expires_at, seconds=self._seconds())
 
     def secure(self) -> Outcome | None:
-        """Buy what is bought apart, and wait until everything that has a start has begun."""
+        """Buy separate capacity, and wait until all capacity with a start time has begun."""
         work, running = self._work, self._begin()
         wanted = self._still_to_buy([root for root in self._roots if root.part is Part.CAPACITY])
         refused = self._applied(wanted, running & self._names)
@@ -269,7 +268,7 @@ class _Apply:
         return None
 
     def _begin(self) -> frozenset[str]:
-        """Let an earlier Terraform of the run finish; return the nodes that run."""
+        """Let an earlier Terraform of the run finish; return the running nodes."""
         work = self._work
         write_cli_config(work.folder)
         if not self._again:
@@ -280,7 +279,7 @@ class _Apply:
         return self._running()
 
     def _still_to_buy(self, roots: Sequence[WantedRoot]) -> list[WantedRoot]:
-        """Return the roots of capacity that the run lacks, with what their clouds offer now."""
+        """Return the capacity roots that the run lacks, with their clouds' present offers."""
         run_id = self._work.folder.run_id
         lacking = [root for root in roots if not self._is_bought(root)]
         for root in roots:
@@ -295,7 +294,7 @@ class _Apply:
         return _entries(root) <= self._bought(root).keys()
 
     def _book_capacity(self, root: WantedRoot) -> None:
-        """Charge for capacity that the cloud has sold, whether or not Terraform has said so."""
+        """Charge for capacity that the cloud has sold, even if Terraform did not report it."""
         work = self._work
         rows = [row for row in fold(work.journal.entries()).live if row.created_at is None and row.capacity is not None]
         mine = [row for row in rows if (row.data["stack"], row.data["region"]) == (root.stack, root.region)]
@@ -306,7 +305,7 @@ class _Apply:
                 open_capacity(work.ledger, row.data, since=row.intended_at)
 
     def _name_reservations(self) -> None:
-        """Tell nodes the ids of what the run has bought apart. Raises ProvisionError where something is missing."""
+        """Give nodes the ids of separately bought capacity. Raises ProvisionError if some is missing."""
         run_id, found = self._work.folder.run_id, []
         for root in self._roots:
             wanted = {t.name for p in root.nodes if (t := p.offer.terms) is not None and p.offer.bought_apart}
@@ -324,11 +323,11 @@ class _Apply:
         self._roots = tuple(found)
 
     def _applied(self, wanted: Sequence[WantedRoot], running: frozenset[str]) -> list[tuple[WantedRoot, Refusal]]:
-        """Apply roots side by side, each to its own end, and return those that the cloud refused."""
+        """Apply roots in parallel, each to its own end, and return those that the cloud refused."""
 
         def one(root: WantedRoot) -> Refusal | None:
             if root.variables.get("network") is not None and not self._network.exists():
-                # The region that makes the network has failed, and says why.
+                # The region that makes the network has failed, and reports why.
                 return None
             owner = owns_network(root.variables)
             try:
@@ -341,8 +340,8 @@ class _Apply:
                     on_network=self._network.made if owner else lambda: None,
                 )
             except TerraformCommandError as failure:
-                # hashicorp/aws 5.100 to 6.x buys a block and then fails to read it back, and would buy another one next
-                # time (github.com/hashicorp/terraform-provider-aws/issues/46829); what counts is what the cloud has.
+                # hashicorp/aws 5.100 to 6.x buys a block, fails to read it back, and would buy another one next time
+                # (github.com/hashicorp/terraform-provider-aws/issues/46829). Only the cloud's list counts.
                 if root.part is not Part.CAPACITY or not self._is_bought(root):
                     raise
                 logger.info("bought, although Terraform failed: %s", failure)
@@ -361,14 +360,14 @@ class _Apply:
     def _let_clouds_meet(self) -> list[tuple[WantedRoot, Refusal]]:
         """Open the port of WireGuard on each cloud to the nodes of the others, whose addresses are known by now.
 
-        Returns nodes that were lost meanwhile and refused when Terraform made them again. Raises ProvisionError where
-        a node is missing or has no public address.
+        Returns nodes that were lost meanwhile and refused when Terraform made them again. Raises ProvisionError if a
+        node is missing or has no public address.
         """
         clusters = [root for root in self._roots if root.part is Part.CLUSTER]
         if not any("peers" in root.variables for root in clusters):
             return []
         found = [i for i in instances(self._scopes, self._work.folder.run_id) if i.running and i.node in self._names]
-        # Terraform would make a lost node again, under a name that stood for another one.
+        # Terraform would create a lost node again, under a used name.
         self._refuse_missing(i.node for i in found)
         ranges = [ip_network(root.variables["cidr"]) for root in clusters]
         hidden = [i.node for i in found if not i.address or any(ip_address(i.address) in own for own in ranges)]
@@ -394,7 +393,7 @@ class _Apply:
         return time.monotonic() - self._begun
 
     def _running(self) -> frozenset[str]:
-        """Return the nodes that a cloud lists; those of the local provider are Terraform's to compare."""
+        """Return the nodes that a cloud lists; Terraform itself checks local ones."""
         found = instances(self._scopes, self._work.folder.run_id)
         return frozenset(instance.node for instance in found if instance.running)
 
@@ -409,14 +408,14 @@ class _Apply:
                 self._give_back(apart)
 
     def _give_back(self, root: WantedRoot) -> None:
-        """Cancel what a root has beyond what the plan uses; blocks and what it uses stay."""
+        """Cancel a root's capacity that the plan does not use; blocks can't be cancelled."""
         work = self._work
         self._applied([providers.of(root.provider).settled(root, work.folder.run_id)], self._names)
         there = _entries(root) | self._bought(root).keys()
         close_cancelled(work.journal, work.ledger, root, at=work.clock.now(), but=there)
 
     def _refused(self, found: Sequence[tuple[WantedRoot, Refusal]], running: frozenset[str]) -> Outcome:
-        """Delete what came of the groups that were refused, and tell what was refused for the gravest reason."""
+        """Delete resources of the refused groups, and return the refusals with the gravest reason."""
         groups = side_by_side(
             [partial(self._without_refused, root, refusal, running) for root, refusal in found], self._work.interrupt
         )
@@ -455,7 +454,7 @@ class _Apply:
         return refused
 
     def _counted(self) -> tuple[ReachableNode, ...]:
-        """Return the nodes, once the cloud lists each of them and each has told its host key."""
+        """Return the nodes, once the cloud lists them all and each has published its host key."""
         work = self._work
         if self._scopes:
             self._write_down_adopted()
@@ -483,7 +482,7 @@ class _Apply:
             )
 
     def _write_down_adopted(self) -> None:
-        """Charge for nodes that an earlier attempt created before anybody could write that down."""
+        """Charge for nodes of an earlier attempt that ended before they could be journaled."""
         state = fold(self._work.journal.entries())
         running = self._running()
         for row in state.resources:

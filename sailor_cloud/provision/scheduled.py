@@ -1,4 +1,4 @@
-"""What providers have in common whose nodes a scheduler starts: nothing is bought, and jobs are what is looked for."""
+"""The common part of providers whose nodes a scheduler starts: nothing is bought, and searches find jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerProvider(MachineProvider):
-    """A subclass states its `name` and `scheduler`, how jobs are looked for and ended, and how long that may take."""
+    """A subclass states its `name` and `scheduler`, how to find and end jobs, and the time limit for that."""
 
     name: ClassVar[str]
     scheduler: ClassVar[Scheduler]
@@ -52,9 +52,9 @@ class SchedulerProvider(MachineProvider):
         return Scopes({Scope(provider=self.name, kind=CLUSTER, name=cluster)})
 
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
-        """Yield a resource for each node of each job of one run, or of all runs; `cluster` is what they are said of.
+        """Yield a resource for each node of each job of one run, or of all runs; `cluster` is their place.
 
-        What is left on machines that don't answer is `silent`.
+        Nodes on machines that don't answer are `silent`.
         """
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class SchedulerProvider(MachineProvider):
         raise NotImplementedError
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        """End jobs and wait until they are gone; return what went wrong, a sentence each."""
+        """End jobs and wait for their end; return the errors, a sentence each."""
         if folder is not None:
             try:
                 check_identity(self.scheduler, folder)
@@ -86,7 +86,7 @@ class SchedulerProvider(MachineProvider):
         return problems or [f"{names}: not all of it has ended {self.ends_within_s:.0f} s after {self.name} was asked"]
 
     def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
-        """Return a look for each cluster by its identity; one that another cluster would answer fails."""
+        """Return a search for each cluster by its identity; it fails if another cluster would answer."""
         places: dict[str, list[Scope]] = defaultdict(list)
         for scope in sorted(scopes):
             if scope.kind == CLUSTER_ID:

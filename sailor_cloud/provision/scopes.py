@@ -1,4 +1,4 @@
-"""Where a run has, or may have, something: what is looked through when it is torn down."""
+"""The places where a run has, or may have, resources: a teardown searches them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ NOWHERE = Scopes()
 
 
 def scopes_of(document: PlanDocument) -> Scopes:
-    """Return where the nodes of a plan stand."""
+    """Return the scopes of a plan's nodes."""
     offers = [placed.offer for placed in placed_nodes(document)] if document.plan is not None else []
     clouds = {offer.provider for offer in offers}
     return Scopes(scope for cloud in clouds for scope in providers.of(cloud).scopes(document, offers))
 
 
 def scopes_named(kind: str, names: Iterable[str]) -> Scopes:
-    """Return the scopes with these names on every provider that calls any of its own by this word.
+    """Return the scopes with these names on every provider that has scopes of this kind.
 
-    Raises RequestError for a name that none can have.
+    Raises RequestError for an impossible name.
     """
     chosen = tuple(names)
     mine = {provider: bought for provider, bought in providers.every() if kind in bought.scope_kinds}
@@ -62,7 +62,7 @@ def scopes_named(kind: str, names: Iterable[str]) -> Scopes:
 
 
 def journaled(scopes: Scopes) -> dict[str, Any]:
-    """Return scopes as the journal has them: names by provider and kind."""
+    """Return scopes in the journal's form: names by provider and kind."""
     found: dict[str, list[str]] = defaultdict(list)
     for scope in sorted(scopes):
         found[f"{scope.provider}_{scope.kind}s"].append(scope.name)
@@ -70,7 +70,7 @@ def journaled(scopes: Scopes) -> dict[str, Any]:
 
 
 def touched(entries: Iterable[Entry]) -> Scopes:
-    """Return the scopes that a run's journal names, which were written before anything was asked for."""
+    """Return the scopes in a run's journal, which are written before any request."""
     started = [entry for entry in entries if entry.event is Event.PROVISION_STARTED]
     return Scopes(
         Scope(provider=provider, kind=kind, name=str(name))
@@ -82,12 +82,12 @@ def touched(entries: Iterable[Entry]) -> Scopes:
 
 
 def _listed(names: object) -> list[object]:
-    """Return the names of a list; none where a damaged journal has something else."""
+    """Return the names of a list; empty if a damaged journal has something else."""
     return names if isinstance(names, list) else []
 
 
 def check_own(folder: RunFolder) -> None:
-    """Raise RequestError where a folder was copied or renamed: what its run has bought bears the run's own name."""
+    """Raise RequestError if a folder was copied or renamed: resources have the original run's name."""
     prefixes = _prefixes(folder)
     other = next((told for prefix, told in prefixes.items() if prefix != resource_prefix(folder.run_id)), "")
     if other:
@@ -98,7 +98,7 @@ def check_own(folder: RunFolder) -> None:
 
 
 def _prefixes(folder: RunFolder) -> dict[str, str]:
-    """Return how the names of the run's resources begin, by what its journal, key and variables tell of the run."""
+    """Return the name prefixes of the run's resources, according to its journal, key and variables."""
     entries = read(folder.journal_file)
     runs = [str(entry.data["run"]) for entry in entries if entry.event is Event.RUN_CREATED and "run" in entry.data]
     with contextlib.suppress(OSError, ValueError):
@@ -116,9 +116,9 @@ def _prefixes(folder: RunFolder) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a run may have something, by everything that names it.
+    """All places where a run may have resources, by any evidence.
 
-    `beside` are the kinds beside compute that it may have, None for all. `doubts` say why there may be other places.
+    `beside` are the kinds besides compute that it may have, None for all. `doubts` say why there may be other places.
     `planned`: a plan of the run could be read.
     """
 
@@ -129,9 +129,9 @@ class Places:
 
 
 def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
-    """Return the places that journal, plans and roots of Terraform tell of, and `also`, which the user has named.
+    """Return the places in journal, plans and Terraform roots, and `also`, which the user has named.
 
-    No file is believed alone. Where the journal is damaged, the run may have been anywhere that its job allows.
+    No single file is trusted. If the journal is damaged, the run may have been anywhere that its job allows.
     """
     entries, harm = read(folder.journal_file), damage(folder.journal_file)
     plans, unreadable = _plans(folder)
@@ -159,7 +159,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
 
 
 def _unnamed(scopes: Scopes) -> list[str]:
-    """Return the clouds of which no place is known, each with the option that names one."""
+    """Return the clouds without any known place, each with the option that names one."""
     clouds = [(name, bought) for name, bought in providers.every() if providers.on_a_cloud(name) and bought.scope_kinds]
     return [
         f"{name}; --{bought.scope_kinds[0]} names where to look there"
@@ -169,7 +169,7 @@ def _unnamed(scopes: Scopes) -> list[str]:
 
 
 def _plans(folder: RunFolder) -> tuple[list[PlanDocument], str]:
-    """Return the plans of a run that can be read, and why its first one can't."""
+    """Return the readable plans of a run, and why its first one can't be read."""
     found, unreadable = [], ""
     for path in (folder.plan_file, *sorted((folder.path / "generations").glob("*.json"))):
         try:
@@ -189,7 +189,7 @@ def _of_row(data: Mapping[str, Any]) -> Scopes:
 
 
 def _of_root(base: Path) -> Scopes:
-    """Return what a folder of Terraform names, however damaged its files are."""
+    """Return the scopes that a Terraform folder names, even if its files are damaged."""
     texts = []
     for file in (*base.rglob(VARIABLES_FILE), *base.rglob("terraform.tfstate*")):
         with contextlib.suppress(OSError):
@@ -199,7 +199,7 @@ def _of_root(base: Path) -> Scopes:
 
 
 def _allowed(plan: PlanDocument) -> Scopes:
-    """Return the places that a plan's job allows, beside those of the plan itself."""
+    """Return the places that a plan's job allows besides those of the plan itself."""
     from sailor_cloud import catalog
 
     prices = catalog.load()
@@ -211,10 +211,10 @@ def _allowed(plan: PlanDocument) -> Scopes:
 
 
 def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:
-    """Look by tag for what one run, or any run, has in some scopes; errors become problems.
+    """Search by tag for resources of one run, or of any run, in some scopes; errors become problems.
 
-    `beside` are the kinds to look for that are no part of compute, all by default: a user who has no rights for those
-    that a run can't have is not bothered with them.
+    `beside` are the kinds besides compute to search, all by default. Kinds that a run can't have are left out, so that
+    a user without rights for them gets no errors.
     """
     looks: list[Look] = []
     for provider, bought in providers.every():
@@ -224,7 +224,7 @@ def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collectio
 
 
 def sweep_untagged(scopes: Scopes, *, run_id: str) -> CloudSweep:
-    """Look for what a run has that can carry no tag, so that no look for all runs finds it; errors become problems."""
+    """Search for a run's untaggable resources, which no search for all runs finds; errors become problems."""
     every = [(bought, of_provider(scopes, provider)) for provider, bought in providers.every()]
     return _together([look for bought, mine in every for look in bought.untagged(mine, run_id=run_id)])
 
@@ -232,7 +232,7 @@ def sweep_untagged(scopes: Scopes, *, run_id: str) -> CloudSweep:
 def remove_from(
     resources: Iterable[LiveResource], *, folder: RunFolder | None = None, poll_s: float = 5.0
 ) -> tuple[str, ...]:
-    """Delete what a sweep found, compute first and buckets last; return what failed. `folder`: of a run of here."""
+    """Delete found resources, compute first and buckets last; return the failures. `folder`: that of a local run."""
     by_provider: dict[str, list[LiveResource]] = defaultdict(list)
     for resource in resources:
         by_provider[resource.provider].append(resource)
@@ -241,7 +241,7 @@ def remove_from(
         try:
             problems += providers.of(provider).remove(mine, folder=folder, poll_s=poll_s)
         except Exception as error:
-            # Of the clouds' libraries too: what one refuses must not keep what others have.
+            # Includes errors of the clouds' libraries: one cloud's refusal must not prevent deletions on others.
             logger.debug("can't remove what %s has", provider, exc_info=True)
             problems.append(f"{provider}: {error}")
     return tuple(problems)
@@ -264,7 +264,7 @@ def _told(look: Look) -> Listing:
     try:
         return look.ask()
     except Exception as error:
-        # Of the clouds' libraries too, such as a profile that does not exist: what was not asked is not gone.
+        # Includes errors of the clouds' libraries, such as a missing profile: a failed search confirms nothing.
         if not isinstance(error, ProvisionError):
             logger.debug("can't look for %s", look.kinds, exc_info=True)
         return Listing(found=(), failed=tuple((kind, str(error)) for kind in look.kinds))

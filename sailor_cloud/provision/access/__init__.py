@@ -1,1 +1,1 @@
-"""How nodes are reached: instances, addresses, logins, host keys and tunnels."""
+"""Access to nodes: instances, addresses, logins, host keys and tunnels."""

@@ -1,4 +1,4 @@
-"""The host keys of a run's nodes: learned once from the cloud, kept in the run's folder, and pinned from then on."""
+"""The host keys of a run's nodes: fetched once from the cloud, kept in the run's folder, and pinned from then on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
 
 FILE = "host_keys"
-# A booted instance tells its key within a minute or two; consoles of older instance types lag behind by minutes.
+# A booted instance publishes its key within a minute or two; consoles of older instance types lag by minutes.
 LIMIT_S = 420.0
 _RETRY_S = 2.0
 _POLL_S = 5.0
@@ -23,7 +23,7 @@ _ALGORITHMS = ["ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512"]
 
 
 def known_host_keys(folder: RunFolder) -> dict[str, str]:
-    """Return host keys by the cloud's id of the instance."""
+    """Return host keys by the instance's cloud id."""
     path = _path(folder)
     if not path.is_file():
         return {}
@@ -38,7 +38,7 @@ def learn_host_keys(
     pause: Callable[[float], None] = time.sleep,
     limit_s: float = 0.0,
 ) -> tuple[Instance, ...]:
-    """Ask the cloud for the keys that are not known yet, again and again until the limit; return who told none."""
+    """Ask the cloud repeatedly for unknown keys, until the limit; return the instances that published none."""
     waited = 0.0
     while True:
         known = known_host_keys(folder)
@@ -55,10 +55,10 @@ def learn_host_keys(
 
 
 def first_contact(folder: RunFolder, instance: Instance, *, private: bool = False, limit_s: float = 120.0) -> str:
-    """Pin, and return, the key that a node shows at the first contact, because its cloud did not tell it.
+    """Pin, and return, the key that a node shows at the first contact, because its cloud published none.
 
-    Unlike a key that the cloud tells, this one would be a stranger's where somebody sits on the way at that moment.
-    `private`: the node has no public address. Raises ProvisionError where the node does not answer.
+    Unlike a published key, it could come from an attacker in between at that moment. `private`: the node has no public
+    address. Raises ProvisionError if the node does not answer.
     """
     import asyncssh
 

@@ -1,4 +1,4 @@
-"""The instances of a run as their cloud reports them, with their addresses and the host keys that they published."""
+"""The instances of a run as their cloud reports them, with addresses and published host keys."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.live_resources import Scopes, of_provider
 
-# Names the folder of the machines of `sailor_cloud.testing`, which can't listen on port 22 or make users.
+# Names the folder of the machines of `sailor_cloud.testing`, which can't listen on port 22 or create users.
 FAKE_MACHINES = "SAILOR_CLOUD_FAKE_MACHINES"
 USER = "sailor"
 _SSH_PORT = 22
-# Below the range that Linux hands out to outgoing connections (32768 and up), so nobody gets it by chance.
+# Below Linux's range for outgoing connections (32768 and up), so no process gets it by chance.
 UNPRIVILEGED_PORT = 20022
 
 
@@ -30,7 +30,7 @@ class WayIn:
 
 
 def way_in(machine: str) -> WayIn:
-    """Return how a machine is logged into: as the user that the HCL makes, or as `sailor_cloud.testing` has it."""
+    """Return how to log in to a machine: as the user that the HCL creates, or as `sailor_cloud.testing` defines."""
     folder = os.environ.get(FAKE_MACHINES)
     if folder:
         return WayIn(port=UNPRIVILEGED_PORT, user=USER, workdir=str(Path(folder) / machine))
@@ -38,13 +38,13 @@ def way_in(machine: str) -> WayIn:
 
 
 _KEY = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-# Kinds that a client prefers, best first.
+# Key types in a client's order of preference.
 _KEY_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A VM that the cloud lists for a node. `id` is never used twice; `machine` is what the cloud calls it."""
+    """A VM that the cloud lists for a node. `id` is never reused; `machine` is the cloud's name for it."""
 
     node: str
     id: str
@@ -61,7 +61,7 @@ class Instance:
 def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:
     """Return the instances of a run.
 
-    Raises CredentialsError where a cloud rejects the caller, ProvisionError where it can't be asked.
+    Raises CredentialsError if a cloud rejects the caller, ProvisionError if it can't be asked.
     """
     found: list[Instance] = []
     for provider, bought in providers.every():
@@ -76,14 +76,14 @@ def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:
 
 
 def published_host_key(instance: Instance) -> str | None:
-    """Return the host key that an instance has told its cloud at its first boot; None while there is none.
+    """Return the host key that an instance published at its first boot; None if there is none yet.
 
-    No third party on the way to the instance can forge it.
+    No third party between here and the instance can forge it.
     """
     try:
         keys = providers.of(instance.provider).host_keys(instance)
     except Exception as error:
         raise ProvisionError(f"can't ask for the host key of node {instance.node}: {error}") from error
-    # The node itself has told it: what is more than one word would be further lines of the files that keys are kept in.
+    # The node itself wrote this text: more than one word could add lines to the files that keep keys.
     fit = (kind for kind in _KEY_KINDS if _KEY.fullmatch(keys.get(kind, "")))
     return next((f"{kind} {keys[kind]}" for kind in fit), None)

@@ -1,4 +1,4 @@
-"""The nodes of a run that can be reached by SSH, and the key that opens them."""
+"""The nodes of a run that accept SSH, and the run's SSH key."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from sailor_cloud.run.state import ResourceState, fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachableNode:
-    """A node that runs. Training traffic goes to `private_address`; commands start in `workdir`.
+    """A running node. Training traffic uses `private_address`; commands start in `workdir`.
 
     On a local node SFTP takes paths relative to `workdir`, or absolute ones inside it. A node with a `tunnel` is
-    reached through it alone: `address` says which it is, and nothing can connect to it from here.
+    reachable only through it: `address` identifies the node, but accepts no connections from here.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ReachableNode:
         created_at: datetime,
         tunnel: Tunnel | None = None,
     ) -> ReachableNode:
-        """Return a node of a plan with the way to it."""
+        """Return a node of a plan with its address and login."""
         return cls(
             id=placed.node.id,
             provider=placed.offer.provider,
@@ -79,9 +79,9 @@ class ReachableNode:
 
 
 def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[ReachableNode, ...]:
-    """Return the plan's nodes that run now, in the plan's order; those on a cloud as the cloud says.
+    """Return the plan's running nodes, in the plan's order; clouds report which of theirs run.
 
-    A node whose host key is not known yet is left out. Raises ProvisionError where a cloud can't be asked.
+    Leaves out a node whose host key is not known yet. Raises ProvisionError if a cloud can't be asked.
     """
     placed = placed_nodes(document)
     here = [p for p in placed if providers.on_this_machine(p.offer.provider)]
@@ -91,14 +91,14 @@ def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[Reachabl
 
 
 def running_names(folder: RunFolder) -> frozenset[str]:
-    """Return the nodes of the run that exist, of whichever plan. Raises ProvisionError where a cloud can't be asked."""
+    """Return the existing nodes of the run, of any plan. Raises ProvisionError if a cloud can't be asked."""
     here = {found.node for _, bought in providers.every() for found in bought.here(folder)}
     scopes = touched(read(folder.journal_file))
     return frozenset({*here, *(instance.node for instance in instances(scopes, folder.run_id))} - {""})
 
 
 def ensure_ssh_key(folder: RunFolder) -> str:
-    """Return the run's public key in OpenSSH form; the key pair is made at the first call and lives in the folder."""
+    """Return the run's public key in OpenSSH form; the first call creates the key pair in the folder."""
     public_file = folder.public_key_file
     if not public_file.is_file() or not folder.ssh_key_file.is_file():
         import asyncssh

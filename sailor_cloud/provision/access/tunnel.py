@@ -1,6 +1,6 @@
-"""How a node without a public address is reached: through a program of its cloud that carries SSH on stdin and stdout.
+"""Connects to nodes without a public address, through a program of their cloud with SSH on stdin and stdout.
 
-The program is meant to be the ProxyCommand of an SSH client.
+The program is designed as the ProxyCommand of an SSH client.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """A program whose stdin and stdout are a connection to a node's SSH; what it says besides goes to `log`."""
+    """A program whose stdin and stdout are a connection to a node's SSH; its other output goes to `log`."""
 
     program: tuple[str, ...]
     log: Path
 
     def open(self) -> OpenTunnel:
-        """Start the program. It runs apart from the terminal, whose Ctrl-C is for the controller alone."""
+        """Start the program in its own session: the terminal's Ctrl-C is only for the controller."""
         ours, its = socket.socketpair()
         with its, open(self.log, "ab", opener=_private) as log:
             process = subprocess.Popen(
@@ -43,7 +43,7 @@ class Tunnel:
         return OpenTunnel(socket=ours, process=process)
 
     def last_words(self) -> str:
-        """Return the last line of the log; empty where the program said nothing."""
+        """Return the last line of the log; empty if there is none."""
         try:
             lines = self.log.read_text(errors="replace").split("\n")
         except OSError:
@@ -53,13 +53,13 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTunnel:
-    """A tunnel's program that runs, and our end of the connection that it carries."""
+    """A running tunnel program, and our end of its connection."""
 
     socket: socket.socket
     process: subprocess.Popen[bytes]
 
     def close(self) -> None:
-        """End the program with what it has started, and wait for it: two seconds at most until it is killed."""
+        """End the program and its children, and wait: after two seconds they are killed."""
         self.socket.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
@@ -71,18 +71,18 @@ class OpenTunnel:
 
 
 def is_private(document: PlanDocument) -> bool:
-    """Tell whether the nodes of a job on clouds have no public address."""
+    """Whether a job's nodes on clouds have no public address."""
     return document.job.cloud.network is NetworkAccess.PRIVATE
 
 
 def tunnel_to(folder: RunFolder, instance: Instance, *, port: int) -> Tunnel:
-    """Return the way to an instance's port; nothing is started."""
+    """Return the tunnel to an instance's port, without starting it."""
     program = tuple(providers.of(instance.provider).tunnel(instance, port))
     return Tunnel(program=program, log=folder.logs_dir / f"tunnel-{instance.node}.log")
 
 
 def refuse_without_programs(document: PlanDocument, clouds: Iterable[Provider]) -> None:
-    """Raise RequestError where nodes would be bought that nobody here could reach."""
+    """Raise RequestError if nodes would be unreachable for lack of a program on this machine."""
     if not is_private(document):
         return
     problems = [

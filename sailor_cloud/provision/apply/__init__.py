@@ -1,1 +1,1 @@
-"""Applies Terraform roots: what can pass is tried again, what exists already is adopted."""
+"""Applies Terraform roots: retries temporary failures and adopts existing resources."""

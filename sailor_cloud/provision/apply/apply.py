@@ -50,7 +50,7 @@ _NODE = re.compile(r'(module\.cluster\.\w+\.node)\["([^"]+)"\]')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One planned change: `action` is create, update, replace or delete; `node` is empty for all but nodes."""
+    """One planned change: `action` is create, update, replace or delete; `node` is empty unless it is a node."""
 
     address: str
     type: str
@@ -62,7 +62,7 @@ class Change:
         return node_at(self.address)
 
     def planned(self, root: Root, usd_per_hour: float | None) -> Progress:
-        """Return the change as a step to tell."""
+        """Return the change as a progress step."""
         return Progress(
             action=self.action,
             step=Step.PLANNED,
@@ -77,7 +77,7 @@ class Change:
 
 
 def change_of(event: Mapping[str, Any]) -> Change | None:
-    """Return the change that an event of `terraform plan -json` tells, or None where it tells none."""
+    """Return the change in an event of `terraform plan -json`, or None if it has none."""
     if event.get("type") != "planned_change":
         return None
     change = event["change"]
@@ -93,7 +93,7 @@ def change_of(event: Mapping[str, Any]) -> Change | None:
 
 
 def node_at(address: str) -> str:
-    """Return the node whose machine stands at an address of Terraform, or nothing."""
+    """Return the node at a Terraform address, or an empty string."""
     found = _NODE.fullmatch(address)
     return found[2] if found and any(found[1] == bought.machines for _, bought in providers.every()) else ""
 
@@ -116,7 +116,7 @@ def open_driver(
     timeout_s: float,
     pace: Pace | None = None,
 ) -> TerraformDriver:
-    """Return the driver of a root that was written; its logs go to the run's `logs/terraform`."""
+    """Return the driver of a written root; its logs go to the run's `logs/terraform`."""
     return TerraformDriver(
         root.path,
         binary=binary,
@@ -130,7 +130,7 @@ def open_driver(
 
 
 def progress_of(root: Root, event: Mapping[str, Any]) -> Progress | None:
-    """Return what an event of Terraform's JSON stream says about one resource, or None where it says nothing."""
+    """Return the progress of one resource in an event of Terraform's JSON stream, or None if it has none."""
     step = _STEPS.get(event.get("type", ""))
     if step is None:
         return None
@@ -148,13 +148,13 @@ def progress_of(root: Root, event: Mapping[str, Any]) -> Progress | None:
     )
 
 
-# Providers repeat a request that a cloud answers with 503 by themselves, without a word.
+# Providers silently repeat requests that a cloud answers with 503.
 _LONG_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One run that is worked on. `timeout_s` is for one command of Terraform; `pause` waits between tries."""
+    """The context of work on one run. `timeout_s` limits one Terraform command; `pause` waits between attempts."""
 
     folder: RunFolder
     clock: Clock
@@ -170,13 +170,13 @@ class Work:
     _telling: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, progress: Progress) -> None:
-        """Tell the listener, one step at a time whichever root it comes from."""
+        """Report to the listener, one step at a time across all roots."""
         if self.on_progress is not None:
             with self._telling:
                 self.on_progress(progress)
 
     def slow_down(self, provider: str) -> None:
-        """Ask a provider that throttles for less at a time from now on."""
+        """Send fewer requests at a time to a provider that throttles."""
         if provider in self.paces:
             self.paces[provider].slow_down()
 
@@ -187,7 +187,7 @@ class Work:
         prices: Prices | None = None,
         on_network: Callable[[], None] = lambda: None,
     ) -> tuple[TerraformDriver, Watch]:
-        """Return the driver of a root and what is seen of its events."""
+        """Return the driver of a root and the watch on its events."""
         watch = Watch(work=self, root=root, nodes=nodes, prices=prices or Prices(), on_network=on_network)
         driver = open_driver(
             self.folder,
@@ -203,7 +203,7 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """Follows Terraform in one root: journals what is created, opens the ledger, tells the listener.
+    """Follows Terraform in one root: journals created resources, opens the ledger, reports to the listener.
 
     `on_network` is called once the network that other regions use exists.
     """
@@ -215,7 +215,7 @@ class Watch:
     on_network: Callable[[], None] = lambda: None
     changes: list[Change] = field(default_factory=list)
     started: dict[str, datetime] = field(default_factory=dict)
-    # What the journal has of the nodes that are asked for.
+    # The journal's intents of the requested nodes.
     intents: dict[str, dict[str, Any]] = field(default_factory=dict)
     pulse: Pulse = field(init=False)
 
@@ -261,7 +261,7 @@ class Watch:
         if kind == providers.of(self.root.provider).network:
             self.on_network()
         if kind == NODE:
-            # Charged from the request on, a little before the node exists: never too little.
+            # Charged from the request, shortly before the node exists: never too little.
             intent = self.intents.get(key) or fold(journal.entries()).resource(NODE, key).data
             open_node(self.work.ledger, key, intent, since=self.started.get(key, created.ts))
         elif self.root.part is Part.CAPACITY:
@@ -274,9 +274,9 @@ _FILE = "adopt.tf"
 
 @contextmanager
 def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: TerraformDriver) -> Iterator[None]:
-    """Have the next plan import what exists; at the end the imports are taken out of the root again.
+    """Make the next plan import existing resources; afterwards the imports are removed from the root.
 
-    Needs the plan that would create everything. What can't be imported, or would have to be replaced, is deleted.
+    Needs the plan that would create everything. Resources that can't be imported, or would be replaced, are deleted.
     """
     file = wanted.in_folder(work.folder).path / _FILE
     planned = planned_creations(driver.show_plan_json())
@@ -289,7 +289,7 @@ def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: Terrafor
     try:
         if ids:
             write_atomically(file, _imports(ids))
-            # Now the plan knows what routes, rules and the like would be parts of.
+            # Only now does the plan know the parents of routes, rules and the like.
             driver.plan()
             plan = driver.show_plan_json()
             planned = planned_creations(plan)
@@ -307,7 +307,7 @@ def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: Terrafor
 def _orphans(
     work: Work, adoptable: Adoptable, driver: TerraformDriver, planned: tuple[Planned, ...]
 ) -> list[LiveResource]:
-    """Return what the cloud has of this root and its state has not."""
+    """Return the cloud's resources of this root that its state lacks."""
     kinds = {creation.type for creation in planned}
     found = sweep_scopes(adoptable.scopes, run_id=work.folder.run_id, beside=kinds).found
     known = {(kind, name) for kind, name in _in_state(driver.show_state())}
@@ -335,7 +335,7 @@ _SLOW_TRIES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The cloud did not give what was asked for; `worst` is the fault that decides what to do."""
+    """A cloud's refusal of a request; `worst` is the fault that decides what to do."""
 
     worst: Fault
     reasons: dict[str, str]
@@ -350,12 +350,11 @@ def apply_root(
     prices: Prices | None = None,
     on_network: Callable[[], None] = lambda: None,
 ) -> Refusal | None:
-    """Create what a root lacks and delete what it should not have; repeated, it continues where it stopped.
+    """Create what a root lacks and delete its extra resources; a repeated call continues where it stopped.
 
     `running` are nodes that must neither be replaced nor deleted. `again`: the root may have been applied before, so
-    what its state does not know of is looked for first. `prices` get what is about to be created, and
-    `on_network` is called once a network that other roots use exists. Raises CredentialsError, TerraformCommandError,
-    ProvisionError.
+    resources that its state lacks are searched first. `prices` are for what is about to be created. `on_network` is
+    called once a network that other roots use exists. Raises CredentialsError, TerraformCommandError, ProvisionError.
     """
     root = wanted.write(work.folder)
     driver, watch = work.open(root, wanted.nodes, prices, on_network)
@@ -380,7 +379,7 @@ def apply_root(
 
 
 def shrink(work: Work, wanted: WantedRoot, victims: frozenset[str], *, shared: bool) -> None:
-    """Delete some nodes of a root, which may be all that it has; `shared`: others stand in this root's network."""
+    """Delete some or all nodes of a root; `shared`: nodes of other roots use this root's network."""
     root = wanted.in_folder(work.folder)
     if victims >= {placed.node.id for placed in wanted.nodes}:
         remove_root(work, root, only_compute=shared)
@@ -397,7 +396,7 @@ def shrink(work: Work, wanted: WantedRoot, victims: frozenset[str], *, shared: b
 
 
 def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
-    """Destroy a root that the plan does not need any more, or only its nodes."""
+    """Destroy a root that the plan no longer needs, or only its nodes."""
     driver, _ = work.open(root, ())
     driver.init()
 
@@ -413,7 +412,7 @@ def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
 def _with_patience(
     work: Work, provider: Provider, once: Callable[[bool], None], *, adopting: bool
 ) -> tuple[Fault | None, TerraformCommandError | None]:
-    """Do something until it succeeds; return the fault and the failure where the cloud refuses it for good."""
+    """Run `once` until it succeeds; return the fault and the failure if the cloud refuses for good."""
     failed = 0
     while True:
         try:
@@ -433,7 +432,7 @@ def _with_patience(
                     raise
                 case Cause.EXISTS if adopting and failed > 1:
                     raise
-                # What waits for a machine has waited for minutes each time.
+                # Each attempt has already waited minutes for a machine.
                 case Cause.SLOW if failed >= _SLOW_TRIES:
                     raise
             if worst.cause is Cause.THROTTLED:
@@ -459,7 +458,7 @@ def _faults(provider: Provider, failure: TerraformCommandError) -> list[Fault]:
 def _planned(driver: TerraformDriver, watch: Watch) -> tuple[Change, ...]:
     watch.changes.clear()
     driver.plan()
-    # Terraform walks its graph in parallel, so it tells changes in another order each time.
+    # Terraform reports changes in varying order, because it walks its graph in parallel.
     order = {placed.node.id: placed.index for placed in watch.nodes}
     return tuple(sorted(watch.changes, key=lambda change: (order.get(change.node, -1), change.address)))
 
@@ -467,7 +466,7 @@ def _planned(driver: TerraformDriver, watch: Watch) -> tuple[Change, ...]:
 def _carry_out(
     work: Work, driver: TerraformDriver, watch: Watch, running: frozenset[str], changes: tuple[Change, ...]
 ) -> None:
-    """Apply the plan that was just made: tell it, journal it, do it."""
+    """Apply the plan that was just made: report it, journal it, carry it out."""
     spoiled = sorted({change.node for change in changes if change.action in ("replace", "delete")} & running)
     if spoiled:
         raise ProvisionError(
@@ -482,7 +481,7 @@ def _carry_out(
 
 
 def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
-    # What was asked for before and may exist is not asked for a second time.
+    # Nodes that were requested earlier and may exist are not journaled twice.
     asked = {(row.resource, row.key) for row in fold(work.journal.entries()).live if row.created_at is None}
     drafts = []
     for change in changes:
@@ -500,7 +499,7 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
 
 
 def confirm_gone(work: Work, names: frozenset[str], alive: frozenset[str], *, confirmed_by: str) -> None:
-    """Close the books of nodes that were deleted again and that the cloud lists no longer."""
+    """Stop charging for deleted nodes that the cloud no longer lists."""
     gone = sorted(names - alive)
     with work.ledger.at_once():
         for name in gone:

@@ -1,1 +1,1 @@
-"""What is asked and refused before anybody pays: account, capacity, zones, permissions."""
+"""Checks before any purchase: account, capacity, zones, permissions."""

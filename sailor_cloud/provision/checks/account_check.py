@@ -1,4 +1,4 @@
-"""Asks the account before it is bought in, and afterwards what it was billed."""
+"""Checks the account before a purchase, and reads its bill afterwards."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger
 
-# How long a teardown may take after the TTL.
+# The longest duration of a teardown after the TTL.
 _TEARDOWN = timedelta(minutes=15)
 _RUN = "check-00000000-000000-0000"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountCheck:
-    """What the user should know before it pays, a sentence each, and permissions that are missing for a run's life."""
+    """Notes for the user before the purchase, a sentence each, and missing permissions."""
 
     notes: tuple[str, ...]
     missing: tuple[str, ...]
 
     def refusal(self, now: str = "nothing was bought", *, anyway: str = "buys anyway") -> str:
-        """Return the error for a caller who lacks permissions; `now` says how things stand."""
+        """Return the error for a caller who lacks permissions; `now` describes the state of the run."""
         listed = "\n".join(f"  {permission}" for permission in self.missing)
         return (
             f"you lack permissions that the run needs; {now}:\n{listed}\n"
@@ -43,10 +43,10 @@ class AccountCheck:
 
 
 def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -> None:
-    """Ask each cloud of a job whether it takes the caller's credentials, before a plan of the job is searched for.
+    """Check that each cloud of a job accepts the caller's credentials, before the search for a plan.
 
-    `tell` gets a sentence for each cloud that refuses them while a plan could do without it. Raises CredentialsError
-    where no plan could.
+    `tell` gets a sentence for each cloud that refuses them if a plan can do without it. Raises CredentialsError if no
+    plan can.
     """
     used = sorted({entry.provider for entry in job.resources})
     refused: list[CredentialsError] = []
@@ -66,15 +66,15 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
 
 
 def _refuse_ended(end: CredentialsEnd | None, now: datetime) -> None:
-    """Raise CredentialsError where credentials have ended."""
+    """Raise CredentialsError if credentials have ended."""
     if end is not None and end.at is not None and end.at <= now:
         raise CredentialsError(f"{end.what} have ended at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
 
 
 def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> AccountCheck:
-    """Ask each cloud of a plan whether the caller's credentials last, and may do all that a run does until it is gone.
+    """Check each cloud of a plan: whether credentials last, and suffice for everything until the run's end.
 
-    Raises CredentialsError where they have ended, or a cloud refuses them.
+    Raises CredentialsError if they have ended, or a cloud refuses them.
     """
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
     clouds = [provider for provider in used if providers.on_a_cloud(provider)]
@@ -102,9 +102,9 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
 
 
 def billed(folder: RunFolder, *, clock: Clock) -> tuple[Billed, ...]:
-    """Return what each cloud that a run has used, or may have, has billed for it.
+    """Return the bill for a run from each cloud that it has used, or may have.
 
-    Raises CredentialsError or ProvisionError if none of them could be asked; of several, one that could not says why.
+    Raises CredentialsError or ProvisionError if no cloud could be asked; otherwise a cloud that could not says why.
     """
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
     entries = read(folder.journal_file)
@@ -127,12 +127,12 @@ def billed(folder: RunFolder, *, clock: Clock) -> tuple[Billed, ...]:
 
 
 def _kinds(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> dict[str, frozenset[str]]:
-    """Return the types of what a run would create, by provider."""
+    """Return the types of a run's resources, by provider."""
     folder = RunFolder(run_id=_RUN, path=Path(_RUN))
     try:
         roots = preview(document, folder, public_key="", expires_at=now, ssh_from=ssh_from or "0.0.0.0/32")
     except MissingPriceError:
-        # Said where the bill is shown.
+        # Shown together with the bill.
         return {}
     found: dict[str, set[str]] = {}
     for root in roots:

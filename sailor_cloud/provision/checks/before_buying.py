@@ -1,4 +1,4 @@
-"""Refuses a plan before anybody pays for it: two clouds, prices, budgets, zones, credentials and permissions."""
+"""Refuses a plan before any purchase: two clouds, prices, budgets, zones, credentials and permissions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from sailor_cloud.run.state import fold
 def check_before_searching(
     job: Job, *, clock: Clock, allow_stale: bool = False, tell: Callable[[str], None] = lambda note: None
 ) -> None:
-    """Check what no plan of a job could do without: resources that are known, fresh prices, and credentials.
+    """Check what every plan of a job needs: known resources, fresh prices, and credentials.
 
-    `tell` is as of `check_credentials`. Raises RequestError, StalePriceError and CredentialsError.
+    `tell` is as in `check_credentials`. Raises RequestError, StalePriceError and CredentialsError.
     """
     prices, now = catalog.load(), clock.now()
     if problems := resource_problems(job, prices):
@@ -59,11 +59,11 @@ def check_before_buying(
     buy_reserved: bool = False,
     tell: Callable[[str], None] = lambda note: None,
 ) -> None:
-    """Check all that can be known before a plan is paid for; `tell` gets what the buyer should know, a sentence each.
+    """Check everything that can be known before a purchase; `tell` gets notes for the buyer, a sentence each.
 
-    Without `buy_reserved` nothing is bought apart from nodes. Asks each cloud of the plan for its zones, its capacity
-    and the caller's permissions. Raises RequestError for a plan that can't be bought, StalePriceError and
-    DoubtfulPriceError for its prices, CredentialsError where the caller may not.
+    Without `buy_reserved` no capacity is bought separately from nodes. Asks each cloud of the plan for its zones, its
+    capacity and the caller's permissions. Raises RequestError for a plan that can't be bought, StalePriceError and
+    DoubtfulPriceError for its prices, CredentialsError if the caller lacks permissions.
     """
     now = clock.now()
     if not buy_reserved and (apart := bought_apart(document, now + timedelta(seconds=document.ttl_s or 0.0))):
@@ -91,10 +91,10 @@ def check_before_buying(
 def check_before_taking_over(
     folder: RunFolder, document: PlanDocument, *, now: datetime, expires_at: datetime | None, allowed: bool
 ) -> tuple[str, ...]:
-    """Ask the account before a run is gone on with, and return what the user should know.
+    """Check the account before a run continues, and return notes for the user.
 
-    `allowed`: the user has agreed to missing permissions. Raises CredentialsError where credentials have ended, or
-    permissions are missing while the run lacks nodes, so that it would have to buy some.
+    `allowed`: the user accepted missing permissions. Raises CredentialsError if credentials have ended, or if
+    permissions are missing while the run lacks nodes and would have to buy some.
     """
     lasting = document if expires_at is None else replace(document, ttl_s=(expires_at - now).total_seconds())
     check = check_account(lasting, now=now, ssh_from=None)
@@ -112,17 +112,17 @@ def check_before_taking_over(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """Whether money of a budget is reserved for a run, and what the buyer should know of it."""
+    """Whether a budget is reserved for a run, and notes for the buyer."""
 
     held: bool
     notes: tuple[str, ...]
 
 
 def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> Reserved:
-    """Reserve what a run may cost of its owner's and project's budgets, and say what is left of each.
+    """Reserve the run's possible cost in the budgets of its owner and project, and note the remainders.
 
-    Runs on this machine alone cost nothing, nor do those on nodes that nobody is charged for. Raises RequestError where
-    a budget has too little left.
+    Runs on this machine only, or on nodes that are free of charge, cost nothing. Raises RequestError if a budget has
+    too little left.
     """
     if all(on_this_machine(offer.provider) or offer.usd_per_hour == 0 for offer in document.inputs.offers):
         return Reserved(held=False, notes=())

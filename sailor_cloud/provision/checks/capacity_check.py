@@ -1,4 +1,4 @@
-"""Asks the account for the capacity that a plan uses or buys apart, before anything is bought."""
+"""Checks with the account, before any purchase, the capacity that a plan uses or buys separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoughtApart:
-    """What a plan buys apart from its nodes, for its whole price until `ends_at`; `cancellable` ends that early."""
+    """Capacity that a plan buys separately, at its total price until `ends_at`; `cancellable` can end earlier."""
 
     offer: Offer
     nodes: int
@@ -36,7 +36,7 @@ class BoughtApart:
 
 
 def bought_apart(document: PlanDocument, expires_at: datetime) -> tuple[BoughtApart, ...]:
-    """Return what a plan buys apart, in the order of its offers' ids, each with its whole price."""
+    """Return the capacity that a plan buys separately, ordered by offer id, with total prices."""
     if document.plan is None:
         return ()
     nodes = Counter(placed.offer for placed in placed_nodes(document) if placed.offer.bought_apart)
@@ -55,9 +55,9 @@ def bought_apart(document: PlanDocument, expires_at: datetime) -> tuple[BoughtAp
 
 
 def check_capacity(document: PlanDocument, now: datetime) -> None:
-    """Raise RequestError for a reservation that the account lacks, or that is too small, and for a block not offered.
+    """Raise RequestError for a missing or too small reservation, and for a block that is not offered.
 
-    What can't be read is no refusal: the purchase itself will tell.
+    What can't be read is no refusal: the purchase itself will fail if necessary.
     """
     placed = [node for node in placed_nodes(document) if node.offer.terms is not None]
     if problems := [*_held_problems(document, Counter(node.offer for node in placed), now)]:

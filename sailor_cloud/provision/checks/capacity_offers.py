@@ -1,4 +1,4 @@
-"""The capacity that a job could use beside spot and on-demand: what its accounts have, and what clouds offer."""
+"""Capacity for a job besides spot and on-demand: reservations of its accounts, and offers of clouds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sailor_cloud.provision import providers
 
 
 def found_capacity(job: Job, catalog: Catalog, days: int, now: datetime) -> tuple[tuple[Capacity, ...], list[str]]:
-    """Return the entries for a job's zones and accelerators, and what could not be read.
+    """Return the entries for a job's zones and accelerators, and notes on what could not be read.
 
-    Reservations that the account has come first. Blocks are of as many nodes as the job allows in a zone.
+    Reservations of the account come first. Blocks have as many nodes as the job allows in a zone.
     """
     kinds: dict[tuple[str, str], tuple[Offer, int]] = {}
     for entry in job.resources:

@@ -1,4 +1,4 @@
-"""Asks providers whether the zones of a plan sell its instance types, where no source has seen that they do."""
+"""Asks providers whether a plan's zones sell its instance types, if no source confirms it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sailor_cloud.provision.rendering.root import placed_nodes
 
 
 def check_zones(document: PlanDocument) -> tuple[str, ...]:
-    """Return what was learned of the plan's unchecked zones, a sentence each; a zone that can't be asked for is fine.
+    """Return the findings on the plan's unchecked zones, a sentence each; a zone that can't be asked is accepted.
 
-    Raises NotSoldError where a provider says that a zone does not sell a type.
+    Raises NotSoldError if a provider says that a zone does not sell a type.
     """
     offers = {placed.offer.id: placed.offer for placed in placed_nodes(document)}
     unchecked = [o for _, o in sorted(offers.items()) if o.zone_confidence is ZoneConfidence.UNCHECKED]
@@ -36,7 +36,7 @@ def check_zones(document: PlanDocument) -> tuple[str, ...]:
 
 
 def _ask(name: Provider, offers: Sequence[Offer], cloud: Cloud, notes: list[str]) -> list[Offer]:
-    """Return the offers that a provider does not sell, and note what it says of the others."""
+    """Return the offers that a provider does not sell, and note its answer on the others."""
     missing: list[str] = []
     try:
         sold = providers.of(name).sold(offers, cloud, missing)

@@ -1,1 +1,1 @@
-"""Removes what runs have made, and proves that it is gone."""
+"""Removes the resources of runs, and verifies that they are deleted."""

@@ -1,4 +1,4 @@
-"""What is left of a run, on this machine and on every cloud that it touched: found by tag, deleted, and proved gone."""
+"""The leftovers of a run on this machine and its clouds: found by tag, deleted, and verified as deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sailor_cloud.units import HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptBucket:
-    """The bucket that stays."""
+    """A bucket that is kept."""
 
     name: str
 
@@ -46,18 +46,18 @@ class KeptBucket:
 
 
 def is_uncancellable(kind: str) -> bool:
-    """Tell whether nobody can give back what was bought of some Terraform type."""
+    """Whether purchases of a Terraform type can't be cancelled."""
     return any(kind in bought.uncancellable for _, bought in providers.every())
 
 
 def kept_block(kind: str, name: str, ends: str) -> KeptResource:
-    """Return the row of capacity that stays because nobody can cancel it; it is paid for, and ends by itself."""
+    """Return the receipt row of kept capacity, which can't be cancelled: it is paid for, and ends by itself."""
     ends_at = datetime.fromisoformat(ends) if ends else None
     return KeptResource(type=kind, name=name, usd_per_month=0.0, delete_command="", ends_at=ends_at)
 
 
 def is_bucket(kind: str) -> bool:
-    """Tell whether the bucket that a run makes for itself is of some Terraform type."""
+    """Whether a Terraform type is that of the runs' own buckets."""
     return kind in _buckets()
 
 
@@ -74,16 +74,16 @@ def kept_bucket(run_id: str, entries: Iterable[Entry]) -> KeptBucket | None:
 
 
 def is_fetched(run_id: str, entries: Iterable[Entry]) -> bool:
-    """Tell whether all that was saved in the run's own bucket, as far as the journal knows, was fetched."""
+    """Whether everything saved in the run's own bucket was fetched, according to the journal."""
     name, known = resource_name(run_id, "data"), tuple(entries)
     fetched = any(one.event is Event.RESULTS_FETCHED and one.data.get("bucket") == name for one in known)
     return fetched and kept_bucket(run_id, known) is None
 
 
 def usd_per_month(document: PlanDocument) -> float:
-    """Return about what the plan's checkpoints cost per month: the plan's own line for them, stretched to a month.
+    """Return the approximate monthly cost of the plan's checkpoints: the plan's own line, scaled to a month.
 
-    The line is for the time of the training, and what is kept grows to its full size in the course of that.
+    The line covers the training, during which the kept checkpoints grow to their full size.
     """
     if document.cost is None or document.prediction is None or document.prediction.duration_s is None:
         return 0.0
@@ -93,7 +93,7 @@ def usd_per_month(document: PlanDocument) -> float:
 
 
 def _buckets() -> dict[str, str]:
-    """Return the command that deletes a bucket, by its type."""
+    """Return the command that deletes a bucket, by bucket type."""
     return {bought.bucket: bought.delete_bucket for _, bought in providers.every() if bought.bucket}
 
 
@@ -102,29 +102,29 @@ TERRAFORM = "Terraform"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """Looks at a run without asking Terraform. What stays on purpose is never found."""
+    """Searches for a run's resources without Terraform. Resources that are kept on purpose are never found."""
 
     folder: RunFolder
     places: Places
 
     @classmethod
     def of(cls, folder: RunFolder, *, also: Scopes = NOWHERE) -> Leftovers:
-        """Look where anything in the run's folder names, and at `also`."""
+        """Search everywhere that the run's folder names, and in `also`."""
         return cls(folder=folder, places=places_of(folder, also=also))
 
     def sweep(self) -> CloudSweep:
-        """Return everything that exists of the run; what was not asked for, or not answered, may exist anyway."""
+        """Return all existing resources of the run; places without an answer may have more."""
         here = sweep_here(self.folder)
         cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, beside=self.places.beside)
         kept = tuple(resource for resource in cloud.found if stays(self.folder, resource))
         found = (resource for resource in cloud.found if resource not in kept)
         mine = tuple(self._silent())
-        # Of a job that waits for machines, the journal tells which nodes those were.
+        # For a job that waits for silent machines, the journal names their nodes.
         silent = (*mine, *(one for one in cloud.silent if one.node or one.name not in {own.name for own in mine}))
         return CloudSweep(found=(*here.found, *found), asked=(*here.asked, *cloud.asked), stays=kept, silent=silent)
 
     def _silent(self) -> Iterator[LiveResource]:
-        """Yield the nodes whose machine does not answer: its scheduler may count their job as ended anyway."""
+        """Yield nodes on machines that don't answer; their scheduler may report the job as ended anyway."""
         rows = [row for row in fold(read(self.folder.journal_file)).live if row.resource == NODE and "host" in row.data]
         for provider, bought in providers.every():
             mine = [row for row in rows if row.data.get("provider") == provider]
@@ -150,10 +150,10 @@ class Leftovers:
         return remove_from(found, folder=self.folder)
 
     def confirmed_by(self, row: ResourceState, swept: CloudSweep, cleared: frozenset[tuple[str, str]]) -> str | None:
-        """Return who has confirmed that something in the journal is gone; None where nobody has.
+        """Return who confirmed that a journaled resource is deleted; None if nobody did.
 
-        Only what was asked for in its own place, and answered, is gone. What carries no tag that can be looked for is
-        gone when Terraform has destroyed its root without an error; `cleared` are such roots by stack and region.
+        A resource counts as deleted only if its own place was asked for it and answered. An untagged one counts as
+        deleted when Terraform has destroyed its root without an error; `cleared` are such roots by stack and region.
         """
         if any(is_of(row, found) for found in (*swept.found, *swept.silent)):
             return None
@@ -177,10 +177,10 @@ class Leftovers:
         return BY_TAG if self._answered(provider, region, kinds, swept) else None
 
     def _answered(self, provider: str, region: str, kinds: tuple[str, ...], swept: CloudSweep) -> bool:
-        """Tell whether the places of a region were asked for some kinds, and answered.
+        """Whether all places of a region answered the search for some kinds.
 
-        Where a damaged journal does not hold the region: all places that the run may have been in.
-        Without any kinds: for everything there, since what is nothing without something else is gone with it.
+        If a damaged journal lacks the region: all places that the run may have used. Without kinds: the search for
+        everything there, since parts are deleted with what they belong to.
         """
         mine = [asked for asked in swept.asked if asked.scope.provider == provider]
         known = {asked.kind for asked in mine}
@@ -203,7 +203,7 @@ class Leftovers:
 
 
 def sweep_here(folder: RunFolder) -> CloudSweep:
-    """Return what a run has on this machine, which always answers."""
+    """Return a run's resources on this machine, which always answers."""
     found: list[LiveResource] = []
     asked = []
     for provider, bought in providers.every():
@@ -214,9 +214,9 @@ def sweep_here(folder: RunFolder) -> CloudSweep:
 
 
 def stays(folder: RunFolder, resource: LiveResource) -> bool:
-    """Tell what is left on purpose: a run's own bucket that holds what nobody has fetched, and what can't be cancelled.
+    """Whether a resource is kept on purpose: a run's own bucket with unfetched content, or uncancellable capacity.
 
-    Nodes save without a controller, too: what the journal does not call fetched, nobody has fetched.
+    Nodes can save without a controller, so content counts as unfetched unless the journal says otherwise.
     """
     if is_uncancellable(resource.type):
         return True
@@ -230,7 +230,7 @@ def stays(folder: RunFolder, resource: LiveResource) -> bool:
 
 
 def provider_of(row: ResourceState) -> str | None:
-    """Return the provider of something in the journal, which a damaged one may tell by its type alone."""
+    """Return the provider of a journaled resource; in a damaged journal only its type may identify it."""
     known = dict(providers.every())
     told = row.data.get("provider")
     if told in known:
@@ -240,9 +240,9 @@ def provider_of(row: ResourceState) -> str | None:
 
 
 def is_of(row: ResourceState, found: LiveResource) -> bool:
-    """Tell whether what was found is what the journal names, or belongs to a node that it names.
+    """Whether a found resource is the journaled one, or belongs to a journaled node.
 
-    Without an id of the cloud's, capacity has its entry's name in its title, and anything else of the kind may be it.
+    Capacity without a cloud id is recognized by the entry's name in its title; other types match by type alone.
     """
     if row.resource == NODE:
         return found.node == row.key
@@ -256,7 +256,7 @@ def is_of(row: ResourceState, found: LiveResource) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destroyed:
-    """What became of the run's resources. `left` is what an independent look still finds, `asked` where it looked."""
+    """The result for a run's resources. `left` is what an independent search still finds, `asked` where it searched."""
 
     resources: tuple[ReceiptResource, ...]
     left: tuple[LiveResource, ...]
@@ -271,7 +271,7 @@ class Destroyed:
 
 
 def rows(state: RunState, swept: CloudSweep) -> tuple[ReceiptResource, ...]:
-    """Return everything that the journal names, without what is kept on purpose; what a look finds is not gone."""
+    """Return all journaled resources except kept ones; a found resource does not count as deleted."""
     return tuple(_row(resource, swept.found) for resource in state.resources if not resource.kept)
 
 
@@ -291,7 +291,7 @@ def _row(resource: ResourceState, found: tuple[LiveResource, ...]) -> ReceiptRes
 
 
 def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceState, ...]:
-    """Return what was found although the journal, perhaps damaged or cut short by a crash, does not name it."""
+    """Return found resources that the journal, perhaps damaged or cut short by a crash, does not name."""
     new: dict[tuple[str, str], ResourceState] = {}
     for live in found:
         if not any(is_of(row, live) for row in (*state.resources, *new.values())):
@@ -302,7 +302,7 @@ def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceSta
 
 
 def asked_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
-    """Return where was looked, for what, and when; what nobody could ask has no time."""
+    """Return where and when each kind was searched; places that could not be asked have no time."""
     told = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.asked)
     places = [
         AskedPlace(provider=scope.provider, place=str(scope), kind=kind, asked_at=at, problem=problem)

@@ -1,7 +1,7 @@
-"""Finds what runs have left behind, on every cloud that runs of this machine touched, and removes it.
+"""Finds and removes leftovers of runs on every cloud that this machine's runs touched.
 
-A run counts as live while a controller works on it, or while it may be one of another machine that has not expired.
-Nothing without the tag of a run is ever looked at.
+A run counts as live while a controller works on it, or while it may be an unexpired run of another machine. Resources
+without a run's tag are never considered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sailor_cloud.run.state import Phase, fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """What one run has left. `folder` is None for a run of another machine; `why` says what it is, for people."""
+    """The leftovers of one run. `folder` is None for a run of another machine; `why` is an explanation for people."""
 
     run_id: str
     folder: RunFolder | None
@@ -36,7 +36,7 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """`reapable` is what no live run owns, `live` what one does; with problems there may be more of both."""
+    """`reapable` belongs to no live run, `live` to one; if there are problems, both may be incomplete."""
 
     reapable: tuple[Leftover, ...]
     live: tuple[Leftover, ...]
@@ -51,11 +51,11 @@ def find_leftovers(
     older_than: timedelta | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Found:
-    """Look for everything that carries a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
+    """Find all resources with a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
 
-    Without `older_than`, what runs of other machines have is theirs until it has expired; with it, until the run is
-    that old, and what a dead controller of this machine has left counts only once nothing was written for so long.
-    `progress` gets how many looks are done, of how many: one into the scopes, one for each run of this machine.
+    Without `older_than`, resources of other machines' runs are theirs until expiry. With it, they are theirs until the
+    run is that old, and leftovers of this machine's dead controllers count only after that time without a write.
+    `progress` gets the number of searches done and their total: one for the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
     where = scopes_to_sweep(known.values(), scopes)
@@ -87,19 +87,19 @@ def find_leftovers(
 
 
 def scopes_to_sweep(folders: Iterable[RunFolder], asked: Scopes) -> Scopes:
-    """Return where runs of this machine may have something, and what the user asked about."""
+    """Return the scopes where this machine's runs may have resources, and those that the user named."""
     return asked.union(*(places_of(folder).scopes for folder in folders))
 
 
 def _rights(folder: RunFolder) -> CloudSweep:
-    """Return a run's rights on buckets of the user's: they have no tag, so that only its own folder names them."""
+    """Return a run's rights on the user's buckets; they have no tag, so only the run's folder names them."""
     entries = read(folder.journal_file)
     where = places_of(folder).scopes if fold(entries).phase is not Phase.GONE else NOWHERE
     return sweep_untagged(where, run_id=folder.run_id)
 
 
 def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
-    """Delete what a run without a folder here has left; return what is left of it, or can't be looked for."""
+    """Delete the leftovers of a run without a folder here; return what remains or can't be searched."""
     patience, failed = backoff or Backoff(), 0
     resources = tuple(one for one in leftover.resources if not one.silent)
     while True:
@@ -116,9 +116,9 @@ def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | Non
 
 
 def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str, ...], tuple[str, ...]]:
-    """Look once more at where the leftovers of a run were found.
+    """Search again where the leftovers of a run were found.
 
-    Returns what is there, what can't be said, and what may run on machines that don't answer.
+    Returns what exists, what is uncertain, and what may run on machines that don't answer.
     """
     swept = sweep_scopes(where_found(leftover.resources), run_id=leftover.run_id)
     here = sweep_here(leftover.folder).found if leftover.folder is not None else ()
@@ -130,14 +130,14 @@ def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str
 
 
 def where_found(resources: Iterable[LiveResource]) -> Scopes:
-    """Return where resources that a look found are found again."""
+    """Return the scopes in which found resources can be found again."""
     found = tuple(resources)
     mine = {name: [resource for resource in found if resource.provider == name] for name, _ in providers.every()}
     return Scopes().union(*(bought.scopes_with(mine[name]) for name, bought in providers.every() if mine[name]))
 
 
 def confirmed(leftover: Leftover) -> tuple[str, ...]:
-    """Return what a second look, which believes no file, says against that all leftovers of a run are gone."""
+    """Return the findings of a second search, independent of files, that contradict a complete deletion."""
     left, unsure, silent = still_there(leftover)
     return (*unsure, *silent, *_told(left))
 
@@ -147,9 +147,9 @@ def _told(left: Iterable[LiveResource]) -> tuple[str, ...]:
 
 
 def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
-    """Tell what stays: a bucket that holds what somebody may want, and capacity that nobody can cancel.
+    """Whether to keep a resource: a bucket with possibly wanted content, or uncancellable capacity.
 
-    Buckets are those that a run of this machine has kept, and those of runs of other machines.
+    Such buckets are those that a run of this machine has kept, and those of other machines' runs.
     """
     if is_uncancellable(resource.type):
         return True

@@ -1,4 +1,4 @@
-"""Removes everything that a run created, and proves it by looking without Terraform. Repeating it is harmless."""
+"""Removes everything that a run created, and verifies it by a search without Terraform. Safe to repeat."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ __all__ = ["SWEEP", "Destroyed", "destroy"]
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 2
-# How long a Terraform that outlived its controller may take to finish alone, before it is interrupted.
+# How long a Terraform that outlived its controller may finish alone, before it is interrupted.
 _PATIENCE_S = 20.0
 _SETTLE_S = 10.0
 SWEEP = BY_TAG
@@ -77,13 +77,13 @@ def destroy(
     before_data: Callable[[], None] | None = None,
     also: Scopes = NOWHERE,
 ) -> Destroyed:
-    """Remove what the run has, compute first, with Terraform and then by tag, and confirm it by a sweep.
+    """Remove a run's resources, compute first, with Terraform and then by tag, and verify it by a sweep.
 
     Continues past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
     stale lock, a lost or unreadable state, without any Terraform, with damaged files and with a disk that can't be
-    written to. Looks into every place that the run's folder names, and into `also`; what a place that can't be asked
-    may still have is not confirmed. The run's own bucket is kept while it holds checkpoints that were not fetched;
-    `before_data`, called once the nodes are gone, may fetch them. Raises ProvisionInterrupted only.
+    written to. Searches every place that the run's folder names, and `also`; places that can't be asked stay
+    unconfirmed. The run's own bucket is kept while it has unfetched checkpoints; `before_data`, called once the nodes
+    are deleted, may fetch them. Raises only ProvisionInterrupted.
     """
     stop = interrupt or Interrupt()
     folder.release_reserve()
@@ -140,7 +140,7 @@ class _Teardown:
         if any(row.resource == NODE and row.created_at for row in state.resources) and not self.ledger.paid_by_time():
             self.problems.append(f"{self.ledger.path} holds no node; they are charged at the prices of their purchase")
         self.journal.append(Event.TEARDOWN_STARTED)
-        # What was asked for by somebody who died may come to be a little later.
+        # A request by a dead process may still create its resource a little later.
         late = bool(harm) or any(row.created_at is None for row in state.live)
         self._end_other_terraform()
         before = self.leftovers.sweep()
@@ -159,7 +159,7 @@ class _Teardown:
         return self._confirm(before, *self._remove_leftovers())
 
     def _destroy_roots(self, written: tuple[Root, ...]) -> None:
-        """Destroy nodes everywhere, then what stood around them, side by side; what others need goes after them."""
+        """Destroy nodes everywhere, then the resources around them, in parallel; roots that others need come last."""
         clusters = [root for root in written if root.part is Part.CLUSTER]
         self.paces = paces((root.provider, root.region) for root in clusters)
         if len(written) > 1:
@@ -171,7 +171,7 @@ class _Teardown:
         for root in written:
             if root.part is Part.DATA:
                 self._save_data()
-                # The watchdog in it is what still deletes nodes that nobody else could.
+                # Its watchdog deletes nodes that nothing else can delete.
                 if all(self._cleared(other) for other in written if other.provider == root.provider):
                     self._destroy_root(root)
 
@@ -187,7 +187,7 @@ class _Teardown:
             self.before_data, self.keep = None, self._to_keep()
 
     def _to_keep(self) -> KeptBucket | None:
-        """Return the bucket that Terraform must not delete, with what nobody has fetched or nobody could look at."""
+        """Return the bucket that Terraform must not delete: its content was not fetched or could not be checked."""
         entries = self.journal.entries()
         own = KeptBucket(name=resource_name(self.folder.run_id, "data"))
         if damage(self.folder.journal_file) or (self.holds and not is_fetched(self.folder.run_id, entries)):
@@ -198,7 +198,7 @@ class _Teardown:
         return fold(self.journal.entries())
 
     def _also_found(self, state: RunState, before: CloudSweep) -> RunState:
-        """Write down what the journal does not name, or calls gone, and which was found anyway."""
+        """Journal found resources that the journal lacks or calls deleted."""
         new = unknown(state, (*before.found, *before.stays, *before.silent))
         self.journal.append_all(
             [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]
@@ -219,14 +219,14 @@ class _Teardown:
             self.problems.append(f"Terraform of an earlier command does not end: {[process.pid for process in left]}")
 
     def _charge_for_found(self, state: RunState, found: tuple[LiveResource, ...]) -> None:
-        """Charge for nodes that exist or existed although the controller died before it could write that down."""
+        """Charge for existing nodes that a dead controller could not journal as created."""
         existed = {resource.node for resource in found}
         existed |= {resource.key for resource in state.resources if resource.created_at is not None}
         for resource in state.resources:
             try:
                 self._charge(resource, existed, found)
             except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-                # What a damaged journal says of prices must not keep a node alive.
+                # Damaged prices in the journal must not keep a node alive.
                 why = f"what the journal says of {resource.resource} {resource.key} can't be charged ({error!r})"
                 self.problems.append(f"{why}; the ledger lacks it")
 
@@ -259,7 +259,7 @@ class _Teardown:
         except ProvisionInterrupted:
             raise
         except (ProvisionError, OSError) as error:
-            # Terraform and its driver write states and logs; what can't be destroyed without is found by its tag.
+            # If Terraform and its driver can't write states and logs, resources are still found by their tag.
             why = of_system(error) if isinstance(error, OSError) else str(error)
             if (told := f"{why}; what it had created is removed by tag") not in self.problems:
                 self.problems.append(told)
@@ -271,7 +271,7 @@ class _Teardown:
                 driver.init()
                 if self.keep is not None and root.part is Part.DATA:
                     self._let_go_of_bucket(driver, root)
-                # What is gone already is no error, and reading hundreds of nodes takes as long as deleting.
+                # Missing resources are no error, and a refresh of hundreds of nodes takes as long as their deletion.
                 driver.destroy(target, refresh=failed > 0)
                 if target is None:
                     self.cleared.add((root.stack, root.region))
@@ -293,7 +293,7 @@ class _Teardown:
     def _worth_another_try(
         self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int
     ) -> bool:
-        """Break a stale lock; wait where the cloud is overloaded; try anything else a second time."""
+        """Break a stale lock; wait if the cloud is overloaded; try anything else a second time."""
         faults = [classify(root.provider, providers.of(root.provider).errors, fault) for fault in failure.faults]
         if root.provider in self.paces and any(fault.cause is Cause.THROTTLED for fault in faults):
             self.paces[root.provider].slow_down()
@@ -315,7 +315,7 @@ class _Teardown:
                 self.on_progress(progress)
 
     def _unlock(self, driver: TerraformDriver, failure: TerraformCommandError) -> None:
-        """Break a lock whose holder is gone: no Terraform of this run is left at this point."""
+        """Break a stale lock: no Terraform of this run is left at this point."""
         held = lock_id(failure)
         if held is None:
             return
@@ -325,9 +325,9 @@ class _Teardown:
             self.problems.append(str(error))
 
     def _remove_leftovers(self) -> tuple[CloudSweep, datetime]:
-        """Delete what Terraform does not know of; return the last look, and when it was begun.
+        """Delete resources that Terraform does not know; return the last sweep and its start time.
 
-        Clouds need a while to let go of what others stood in.
+        Clouds need time before they delete what contained other resources.
         """
         failed = 0
         while True:
@@ -353,7 +353,7 @@ class _Teardown:
             return (of_system(error),)
 
     def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> Destroyed:
-        """Write down as gone what its own place was asked for and no longer has."""
+        """Journal resources as deleted whose own place answered and no longer has them."""
         self.problems += [*swept.problems, *dict.fromkeys(one.doubt for one in swept.silent)]
         state = self._also_found(self._state(), swept)
         now = self.clock.now()
@@ -393,9 +393,9 @@ class _Teardown:
         return self._destroyed(self._state(), swept, at, doubts)
 
     def _doubts(self, state: RunState) -> tuple[str, ...]:
-        """Say why there may be other places: also for a node that is charged for, and that no place has which is known.
+        """Return why there may be unknown places, such as a charged node that no known place has.
 
-        A plan that can be read names all places. Where there is a doubt already, such nodes add nothing to it.
+        A readable plan names all places. If there is a doubt already, such nodes add nothing.
         """
         doubts, known = self.leftovers.places.doubts, {row.key for row in state.resources if row.resource == NODE}
         if doubts or self.leftovers.places.planned:
@@ -431,7 +431,7 @@ class _Teardown:
 
 
 def _again(state: RunState, swept: CloudSweep) -> list[ResourceState]:
-    """Return what the journal calls gone and a look has found."""
+    """Return resources that the journal calls deleted and a search has found."""
     live = [found for found in (*swept.found, *swept.stays) if found.type != FOLDER]
     return [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
 

@@ -1,1 +1,1 @@
-"""What the providers' errors mean, and how often a request is repeated."""
+"""The meaning of the providers' errors, and the number of retries."""

@@ -1,7 +1,7 @@
-"""Tells the providers' errors apart by their own codes: no capacity, no quota, no credentials, or worth another try.
+"""Classifies the providers' errors by their codes: no capacity, no quota, no credentials, or retryable.
 
-Terraform passes an error of the provider on as text, in which the provider's code stands as a word or a sentence that
-the provider documents; each provider's `ErrorGuide` lists them.
+Terraform forwards a provider's error as text that contains the provider's code, a word or a documented sentence; each
+provider's `ErrorGuide` lists them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Cause", "Fault", "classify", "error_of", "gravest"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One error of a provider with what is behind it; `address` is the Terraform resource."""
+    """One error of a provider with its cause; `address` is the Terraform resource."""
 
     provider: Provider
     guide: ErrorGuide = field(repr=False, compare=False)
@@ -40,7 +40,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaNumbers:
-    """Limit, usage and need as far as they are known, in the quota's own unit; `fault` names the quota itself."""
+    """Limit, usage and need as far as known, in the quota's own unit; `fault` names the quota itself."""
 
     fault: Fault
     limit: float | None
@@ -49,7 +49,7 @@ class QuotaNumbers:
 
 
 def classify(provider: Provider, guide: ErrorGuide, diagnostic: Diagnostic) -> Fault:
-    """Return what is behind an error of a provider, by the provider's guide."""
+    """Return the cause of a provider's error, by the provider's guide."""
     text = f"{diagnostic.summary} {diagnostic.detail}".strip()
     cause, kept = Cause.OTHER, dict[str, str]()
     for rule in guide.rules:
@@ -61,12 +61,12 @@ def classify(provider: Provider, guide: ErrorGuide, diagnostic: Diagnostic) -> F
 
 
 def gravest(faults: Sequence[Fault]) -> Fault:
-    """Return the fault to act on: what stops everything comes before what another zone would cure."""
+    """Return the fault to act on: faults that stop everything come before those that another zone would solve."""
     return min(faults, key=lambda fault: list(Cause).index(fault.cause))
 
 
 def error_of(fault: Fault) -> ProvisionError:
-    """Return the error that says what is wrong and what to do about it."""
+    """Return the error that says what is wrong and what to do."""
     where = f"{fault.address}: " if fault.address else ""
     guide = fault.guide
     match fault.cause:

@@ -1,4 +1,4 @@
-"""What an error of a provider can mean, its table of codes, and when a request is repeated."""
+"""Possible causes of a provider's error, the rules that recognize them, and the pauses between retries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-# How Go's HTTP client and the waiters of Terraform's plugin SDK say that nobody answered in time.
+# Messages of Go's HTTP client and the waiters of Terraform's plugin SDK about a timeout.
 NO_ANSWER = (
     r"timeout while waiting for state to become|\bcontext deadline exceeded\b|Client\.Timeout exceeded"
     r"|\bi/o timeout\b|TLS handshake timeout|connection reset by peer|\bunexpected EOF\b"
@@ -14,7 +14,7 @@ NO_ANSWER = (
 
 
 class Cause(StrEnum):
-    """What is behind an error, in the order of what matters most when there are several."""
+    """The cause of an error, in order of importance if there are several."""
 
     CREDENTIALS = "credentials"
     POLICY = "policy"
@@ -30,7 +30,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern in an error's text and what it means; named groups `quota`, `limit`, `region` and `policy` are kept."""
+    """A pattern in an error's text and its meaning; named groups `quota`, `limit`, `region` and `policy` are kept."""
 
     cause: Cause
     pattern: str
@@ -39,10 +39,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorGuide:
-    """How a provider's errors are read, and what its users can do about them.
+    """How to read a provider's errors, and what its users can do about them.
 
-    The first rule that fits decides. `login` says how to get credentials; `quota_page` returns where more of a quota
-    in a region is asked for; `allowed_by` says, by policy, what a job can change so that an organization allows it.
+    The first matching rule decides. `login` says how to get credentials. `quota_page` returns the page to raise a quota
+    in a region. `allowed_by` says, by policy, what a job can change so that an organization allows it.
     """
 
     rules: tuple[Rule, ...] = ()
@@ -56,7 +56,7 @@ Pause = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Pauses in seconds grow by `factor` up to `longest_s`; after `attempts` tries it is enough."""
+    """Pauses in seconds that grow by `factor` up to `longest_s`, for at most `attempts` attempts."""
 
     first_s: float = 5.0
     factor: float = 2.0
@@ -64,7 +64,7 @@ class Backoff:
     attempts: int = 6
 
     def pause_s(self, failed: int) -> float | None:
-        """Return how long to wait after so many failed tries, or None when there were enough."""
+        """Return the pause after this many failed attempts, or None if there were enough."""
         if failed >= self.attempts:
             return None
         return min(self.first_s * self.factor ** (failed - 1), self.longest_s)

@@ -1,1 +1,1 @@
-"""Where the local node's program was: the HCL that older runs keep in their folders still names it."""
+"""The former place of the local node's program; the HCL in older runs' folders still names it."""

@@ -1,4 +1,4 @@
-"""`python -m sailor_cloud.provision.local.vm ACTION`: starts and stops nodes of runs begun before it moved."""
+"""`python -m sailor_cloud.provision.local.vm ACTION`: starts and stops nodes of older runs."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""How each provider's machines are bought, reached and removed: a folder each, found by name, loaded when asked for."""
+"""How to buy, reach and remove each provider's machines: one folder each, found by name, loaded on demand."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def of(provider: str) -> MachineProvider:
-    """Return a provider's half of provisioning. Raises ImportError where its package lacks the module."""
-    # Terraform waits for programs in this package, which need neither.
+    """Return a provider's half of provisioning. Raises ImportError if its package lacks the module."""
+    # Imported late: Terraform waits for programs in this package, which need neither.
     from sailor_cloud.model.provider import Provider, module_of
 
     return _loaded(module_of(Provider(provider), "provision"))
@@ -28,7 +28,7 @@ def every() -> Iterator[tuple[str, MachineProvider]]:
 
 
 def on_this_machine(provider: str) -> bool:
-    """Tell whether a provider's nodes are processes of this machine."""
+    """Whether a provider's nodes are processes of this machine."""
     from sailor_cloud.catalog.providers import of as sold_by
     from sailor_cloud.model.provider import Provider
 
@@ -36,7 +36,7 @@ def on_this_machine(provider: str) -> bool:
 
 
 def on_a_cloud(provider: str) -> bool:
-    """Tell whether a provider's nodes are bought: they are neither of this machine nor of a scheduler."""
+    """Whether a provider's nodes are bought: neither of this machine nor of a scheduler."""
     return not on_this_machine(provider) and of(provider).scheduler is None
 
 

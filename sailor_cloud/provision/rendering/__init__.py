@@ -1,1 +1,1 @@
-"""Turns plans into Terraform roots and their variables, and tells beforehand what they would create."""
+"""Turns plans into Terraform roots and their variables, and previews what they would create."""

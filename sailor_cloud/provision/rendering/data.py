@@ -1,4 +1,4 @@
-"""What outlives a run's nodes on a cloud: the bucket for checkpoints, what nodes act as, and Terraform's states."""
+"""Resources that outlive a run's nodes on a cloud: the checkpoint bucket, the nodes' identity, Terraform's states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.run.folder import resource_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A bucket that nodes write to; `own`: made by the run and deleted with it, else named by the user."""
+    """A bucket that nodes write to; `own`: the run creates and deletes it, else the user named it."""
 
     provider: Provider
     name: str
@@ -22,7 +22,7 @@ class Bucket:
 
 
 def bucket_of(job: Job, run_id: str, home: Provider) -> Bucket | None:
-    """Return the bucket for checkpoints, or None where the job names a folder. `home` is the first node's cloud."""
+    """Return the bucket for checkpoints, or None if the job names a folder. `home` is the first node's cloud."""
     target = job.checkpoint.to
     if target is None:
         return Bucket(provider=home, name=resource_name(run_id, "data"), own=True)
@@ -39,14 +39,14 @@ def named_bucket(job: Job, provider: Provider) -> str | None:
 
 
 def may_have_data(job: Job) -> bool:
-    """Tell whether a run may have made more than compute: a bucket, what nodes act as, or a watchdog."""
+    """Whether a run may have created more than compute: a bucket, the nodes' identity, or a watchdog."""
     target, cloud = job.checkpoint.to, job.cloud
     watched = any(account is not None and account.watchdog for account in (cloud.gcp, cloud.aws))
     return target is None or "://" in target or cloud.network is NetworkAccess.PRIVATE or watched
 
 
 def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
-    """Return what is wrong with where a job's checkpoints are to go, seen from nodes on these clouds."""
+    """Return what is wrong with a job's place for checkpoints, for nodes on these clouds."""
     target = job.checkpoint.to
     scheme, found, rest = (target or "").partition("://")
     if not found:
@@ -66,7 +66,7 @@ def bucket_problems(job: Job, providers: set[Provider]) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRights:
-    """What the nodes on one cloud need rights for: its bucket, and a tunnel to them where that asks nodes for any.
+    """The rights that nodes on one cloud need: for its bucket, and for a tunnel if that requires any.
 
     `given` is the identity that the user has prepared for nodes, if any.
     """
@@ -80,16 +80,16 @@ class NodeRights:
         return self.bucket is not None or self.tunnel
 
     def identity(self, own: str) -> str | None:
-        """Return what the nodes act as: what the user has prepared, else what the data root makes under this name."""
+        """Return the nodes' identity: the user's, else the one that the data root creates under this name."""
         return self.given or (own if self.needed else None)
 
     def variables(self, watchdog_at: str | None) -> dict[str, Any] | None:
-        """Return the variables that only a data root has; None where no such root is needed.
+        """Return the variables that only a data root has; None if no such root is needed.
 
-        `watchdog_at`: from when on a watchdog deletes the run; None where none was asked for.
+        `watchdog_at`: when a watchdog starts to delete the run; None if none was requested.
         """
         bucket = None if self.bucket is None else {"name": self.bucket.name, "own": self.bucket.own}
-        # What the user has prepared for a bucket of theirs has its rights already, and keeps them.
+        # The user's prepared identity has its rights on their bucket already, and keeps them.
         if (self.bucket is None or not self.bucket.own) and (self.given is not None or not self.needed):
             if watchdog_at is None:
                 return None
@@ -98,14 +98,14 @@ class NodeRights:
 
 
 def backend(state: StateBackend | None, run_id: str, root: str) -> dict[str, Any] | None:
-    """Return Terraform's configuration for the state of one root outside the run's folder, or None."""
+    """Return Terraform's backend configuration for a root's state outside the run's folder, or None."""
     if state is None:
         return None
     scheme, _, bucket = state.bucket.partition("://")
     place = f"{state.prefix}/{run_id}/{root}"
     if scheme == "gs":
         return {"terraform": {"backend": {"gcs": {"bucket": bucket, "prefix": place}}}}
-    # The lock lies beside the state, which Terraform can do since 1.10.
+    # The lock is next to the state, which Terraform supports since 1.10.
     s3 = {"bucket": bucket, "key": f"{place}.tfstate", "region": state.region, "encrypt": True, "use_lockfile": True}
     return {"terraform": {"required_version": ">= 1.10", "backend": {"s3": s3}}}
 

@@ -1,4 +1,4 @@
-"""The Terraform roots that a plan needs, kept compatible with those that earlier plans of the same run have written."""
+"""The Terraform roots of a plan, compatible with those of earlier plans of the same run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from sailor_cloud.provision.rendering.root import (
 )
 from sailor_cloud.run.folder import RunFolder
 
-# What decides whether a node of an earlier plan is the same one; its other variables then stay as they were, because a
-# change of them, such as of the highest spot price, would replace the node.
+# These identify a node of an earlier plan; its other variables then stay as they were. A change of them, such as of the
+# highest spot price, would replace the node.
 _IDENTITY = ("zone", "instance_type", "market", "capacity")
 
 
@@ -47,7 +47,7 @@ def wanted_roots(
     for root in rendered:
         place = root.place
         if root.part is Part.DATA and (kept := next((other for other in written if other[0] == root.stack), None)):
-            # What outlives the nodes stays where the first plan put it.
+            # Resources that outlive nodes stay in the first plan's region.
             place = kept
         variables = written[place] = _compatible(root, written.get(place, {}), written)
         found.append(replace(root, region=place[1], variables=variables))
@@ -55,7 +55,7 @@ def wanted_roots(
 
 
 def written_variables(root: Root) -> Variables:
-    """Return the variables that were written for a root; none where they can't be read."""
+    """Return the variables that were written for a root; empty if they can't be read."""
     try:
         loaded: Variables = json.loads((root.path / VARIABLES_FILE).read_text())
     except (OSError, ValueError):
@@ -64,9 +64,9 @@ def written_variables(root: Root) -> Variables:
 
 
 def unwanted_roots(folder: RunFolder, wanted: tuple[WantedRoot, ...]) -> tuple[Root, ...]:
-    """Return roots of earlier plans that this one has no use for, in the order in which they are destroyed.
+    """Return roots of earlier plans that this one does not need, in order of destruction.
 
-    What outlives the nodes is never among them.
+    Roots that outlive nodes are never among them.
     """
     kept = {root.place for root in wanted}
     written = roots(folder)
@@ -74,12 +74,12 @@ def unwanted_roots(folder: RunFolder, wanted: tuple[WantedRoot, ...]) -> tuple[R
 
 
 def forget(root: Root) -> None:
-    """Let a root that was destroyed no longer count as written."""
+    """Stop treating a destroyed root as written."""
     (root.path / VARIABLES_FILE).unlink(missing_ok=True)
 
 
 def _network_first(found: list[WantedRoot]) -> tuple[WantedRoot, ...]:
-    """Return the roots, of clusters in one network the one first that makes it; all others keep their places."""
+    """Return the roots; the cluster that makes a shared network comes first, all others keep their order."""
     owner = next((root for root in found if owns_network(root.variables)), None)
     if owner is None:
         return tuple(found)
@@ -89,12 +89,12 @@ def _network_first(found: list[WantedRoot]) -> tuple[WantedRoot, ...]:
 
 
 def _compatible(root: WantedRoot, before: Variables, written: dict[Place, Variables]) -> Variables:
-    """Return variables that keep what the run has: its places, network, addresses and remaining nodes."""
+    """Return variables that keep the run's places, network, addresses and remaining nodes."""
     new = root.variables
     if root.part is Part.DATA:
         return before or new
     if root.part is Part.CAPACITY and "reservations" in new:
-        # What is reserved stays as large as it is, for a later plan that may use all of it.
+        # Reservations keep their size, for a later plan that may use all of it.
         reserved = before.get("reservations", {})
         return {**new, "reservations": {name: reserved.get(name, of) for name, of in new["reservations"].items()}}
     if "cidr" not in new:
@@ -102,7 +102,7 @@ def _compatible(root: WantedRoot, before: Variables, written: dict[Place, Variab
     others = {other: variables for other, variables in written.items() if other != root.place and "cidr" in variables}
     made = {**new, **_addresses(new, before, others), **_network(root, before, others)}
     if "peers" in before:
-        # Nodes of other clouds that stay are reachable throughout; the rest follows once all nodes are there.
+        # Remaining nodes of other clouds stay reachable throughout; others are added once all nodes exist.
         made["peers"] = before["peers"]
     known = before.get("nodes", {})
     made["nodes"] = {
@@ -125,7 +125,7 @@ def _network(root: WantedRoot, before: Variables, others: dict[Place, Variables]
 
 
 def _addresses(new: Variables, before: Variables, others: dict[Place, Variables]) -> Variables:
-    """Return the region's range: the one that it has, else the first that no other region of the run has."""
+    """Return the region's range: its present one, else the first that no other region of the run has."""
     if "cidr" in before:
         return {"cidr": before["cidr"]}
     taken = {variables["cidr"] for variables in others.values()}

@@ -1,4 +1,4 @@
-"""What provisioning a plan would create, told without Terraform, providers or credentials."""
+"""What provisioning a plan would create, computed without Terraform, providers or credentials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.simulator.money import BOOT_DISK_GIB
 from sailor_cloud.units import HOURS_PER_MONTH
 
-# What a resource costs besides, by what is billed.
+# Notes on a resource's further cost, by what is billed.
 STORAGE = "per GiB kept, see checkpoints in the plan"
 TRAFFIC = "per GB carried, see egress in the plan"
 
@@ -28,8 +28,8 @@ TRAFFIC = "per GB carried, see egress in the plan"
 class PlannedResource:
     """One resource that Terraform would create.
 
-    `usd_per_hour` is None where the resource costs nothing by the hour; `parts` are what it is made of. `by_use` says
-    what else it costs, if anything.
+    `usd_per_hour` is None if the resource has no hourly cost; `parts` are its components. `by_use` says what else it
+    costs, if anything.
     """
 
     type: str
@@ -55,7 +55,7 @@ def placement_groups(variables: dict[str, Any]) -> list[str]:
 
 
 def node_kind(node: dict[str, Any]) -> str:
-    """Return the name of what is said of all nodes of one type in one zone."""
+    """Return the name of the settings that all nodes of one type in one zone share."""
     return f"{node['zone']}--{node['instance_type'].replace('.', '-')}"
 
 
@@ -73,7 +73,7 @@ class PlannedRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """USD per hour of what a root creates, by type and name without the run's."""
+    """USD per hour of a root's resources, by type and name without the run's."""
 
     by_name: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -99,8 +99,8 @@ def preview(
 ) -> tuple[PlannedRoot, ...]:
     """Return the roots of a plan in the order in which they are applied, local ones first.
 
-    The folder need not exist; nothing is written. `services` are the prices of disks, addresses and NAT, those of this
-    machine's catalog unless given. Raises RequestError with everything that the job lacks for its clouds, or
+    The folder need not exist; nothing is written. `services` are the prices of disks, addresses and NAT, by default
+    those of this machine's catalog. Raises RequestError with everything that the job lacks for its clouds, or
     MissingPriceError.
     """
     machines = {p.node.id: 0.0 if p.offer.bought_apart else p.offer.usd_per_hour for p in placed_nodes(document)}
@@ -121,7 +121,7 @@ def preview(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """A root with the prices of what it holds, in USD per hour; `machines` by node. Raises MissingPriceError."""
+    """A root with the hourly prices of its resources in USD; `machines` by node. Raises MissingPriceError."""
 
     root: WantedRoot
     machines: dict[str, float]

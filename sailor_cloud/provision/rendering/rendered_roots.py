@@ -1,4 +1,4 @@
-"""Turns a plan into the variables of Terraform roots: clusters by region, what outlives nodes, what joins regions."""
+"""Turns a plan into the variables of Terraform roots: clusters by region, data that outlives nodes, links."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 # Each region of a run gets its own part of 10.64.0.0/10, so that networks of regions can be joined.
 _FIRST_BLOCK = 64
 _MOST_REGIONS = 64
-# Nodes have ended themselves by then, and a teardown that is under way has had its time.
+# By then nodes have ended themselves, and a running teardown has had its time.
 WATCHDOG_DELAY = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunValues:
-    """What all roots of a run share. `nodes` are those on clouds; `bucket` is where they write checkpoints, if to one.
+    """Values that all roots of a run share. `nodes` are those on clouds; `bucket` is their checkpoint bucket, if any.
 
-    `ssh_from`: the caller's address in CIDR form; None where nodes have no public address. `now`: None where nothing
-    is bought.
+    `ssh_from`: the caller's address in CIDR form; None if nodes have no public address. `now`: None if nothing is
+    bought.
     """
 
     document: PlanDocument
@@ -46,7 +46,7 @@ class RunValues:
 
     @property
     def name(self) -> str:
-        """What the names of everything that the run creates begin with."""
+        """The prefix of the names of everything that the run creates."""
         return resource_prefix(self.folder.run_id)
 
     @property
@@ -61,12 +61,12 @@ class RunValues:
 
     @property
     def lifetime_s(self) -> int | None:
-        """How long the run's nodes may live, None where its id doesn't tell when it began."""
+        """The nodes' lifetime in seconds; None if the run's id doesn't contain its start."""
         begun = begun_at(self.folder.run_id)
         return None if begun is None else max(1, int((self.expires_at - begun).total_seconds()))
 
     def common(self, *, owner: str | None = None) -> Variables:
-        """Return the variables that every root on a cloud has; `owner` in a form that the cloud takes."""
+        """Return the variables that every root on a cloud has; `owner` in a form that the cloud accepts."""
         labels = {
             "sailor-cloud-run": self.folder.run_id,
             "sailor-cloud-owner": self.document.job.cloud.owner or "" if owner is None else owner,
@@ -85,15 +85,15 @@ class RunValues:
             "ssh_from": self.ssh_from,
             "disk_gib": int(BOOT_DISK_GIB),
             "nodes": {p.node.id: {**self._node(p.offer), **machine(p.offer)} for p in nodes},
-            # What the run buys itself gets its id from the cloud.
+            # The cloud assigns the id of what the run buys itself.
             "reservations": {t.name: t.held for p in nodes if (t := p.offer.terms) is not None and t.held},
             "cidr": cidr,
         }
 
     def may_have_neighbours(self, offer: Offer) -> bool:
-        """Tell whether another node of an offer's type may stand in its zone, now or after a later plan.
+        """Whether another node of an offer's type may be in its zone, now or after a later plan.
 
-        Only then is a placement group of use; a VM that runs can't join one.
+        A placement group is useful only then; a running VM can't join one.
         """
         alike = [p for p in self.nodes if (p.offer.zone, p.offer.instance_type) == (offer.zone, offer.instance_type)]
         limits = [
@@ -120,7 +120,7 @@ class RunValues:
         }
 
     def _most_s(self, offer: Offer) -> int | None:
-        """Return how long a node may run whose market takes no end: until the expiry, if it starts when it should."""
+        """Return the longest run time of a node on a market without end times: from planned start to expiry."""
         if not offer.queued or offer.terms is None or offer.terms.most_s is None:
             return None
         begins = self.now or begun_at(self.folder.run_id)
@@ -141,10 +141,9 @@ def rendered_roots(
 ) -> tuple[WantedRoot, ...]:
     """Return the roots of a plan in the order in which they are applied: nodes on this machine, then on each cloud.
 
-    For each provider: what outlives the nodes, capacity that is bought apart and the clusters, both by region, then the
-    links between regions. They are destroyed in the reverse order. ssh_from: the caller's address in CIDR form, as
-    nodes with a public address need it. The folder need not exist. Raises RequestError with everything that the job
-    lacks.
+    For each provider: data that outlives nodes, separately bought capacity and clusters, both by region, then the links
+    between regions. They are destroyed in reverse order. ssh_from: the caller's address in CIDR form, which nodes with
+    a public address need. The folder need not exist. Raises RequestError with everything that the job lacks.
     """
     placed = placed_nodes(document)
     nodes = tuple(node for node in placed if not providers.on_this_machine(node.offer.provider))
@@ -167,7 +166,7 @@ def rendered_roots(
     ]
     if len({root.provider for root in clusters}) > 1:
         for root in clusters:
-            # Known once the nodes are there.
+            # Known once the nodes exist.
             root.variables["peers"] = []
     roots: list[WantedRoot] = []
     for provider in sorted({root.provider for root in clusters}, key=_this_host_first):
@@ -177,7 +176,7 @@ def rendered_roots(
 
 
 def missing_from_request(job: Job, ssh_from: str | None) -> list[Problem]:
-    """Return what buying on a cloud needs and neither the job nor the command line says."""
+    """Return settings for a purchase on a cloud that neither the job nor the command line has."""
     problems = []
     if not job.cloud.owner:
         hint = "add who is asked about what is left of a run, such as me@example.org"
@@ -216,7 +215,7 @@ def _cluster(run: RunValues, number: int, members: list[PlacedNode]) -> WantedRo
 
 
 def _with_one_network(clusters: list[WantedRoot]) -> list[WantedRoot]:
-    """Let the first region make the network that all use, where a provider's networks span regions."""
+    """If a provider's networks span regions, let the first region make the network that all use."""
     for root in clusters[1:]:
         if "network" in root.variables:
             root.variables["network"] = providers.of(root.provider).network_link(root.variables)
@@ -251,9 +250,9 @@ def _capacity(run: RunValues, clusters: list[WantedRoot]) -> list[WantedRoot]:
 
 
 def _most_usd_per_hour(offer: Offer, document: PlanDocument) -> float:
-    """Return the price up to which an offer is paid for.
+    """Return the highest price to pay for an offer.
 
-    Of a spot offer that is the plan's worst case, or less where the budget would not pay for that until the TTL.
+    For a spot offer this is the plan's worst case, or less if the budget could not pay that until the TTL.
     """
     cost, budget = document.cost, document.constraints.budget_usd
     if offer.market is not Market.SPOT or cost is None or cost.usd_per_hour <= 0:

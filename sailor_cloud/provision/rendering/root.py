@@ -33,9 +33,9 @@ Place = tuple[str, str]
 
 
 class Part(StrEnum):
-    """What a root holds, in the order in which roots are destroyed: links and nodes first, what outlives nodes last.
+    """The content of a root, in order of destruction: links and nodes first, what outlives nodes last.
 
-    Capacity that a run buys apart from its nodes stands between the two.
+    Capacity that a run buys separately comes between the two.
     """
 
     LINKS = "links"
@@ -51,9 +51,9 @@ def stack_of(provider: str, part: Part) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """One Terraform root of a run: `path` is the folder in which Terraform runs, `stack` where its HCL is from.
+    """One Terraform root of a run: `path` is the folder in which Terraform runs, `stack` the source of its HCL.
 
-    The region of a link between two names both: `us-east-1--us-west-2`.
+    The region of a link names both ends: `us-east-1--us-west-2`.
     """
 
     provider: Provider
@@ -67,11 +67,11 @@ class Root:
 
     @property
     def has_own_network(self) -> bool:
-        """Whether other roots use the network that this one made, so that it must be destroyed after them."""
+        """Whether other roots use this one's network, so that it must be destroyed after them."""
         try:
             return owns_network(json.loads((self.path / VARIABLES_FILE).read_text()))
         except (OSError, ValueError, TypeError, RecursionError):
-            # Taken for the one that others need: it is destroyed after them, which is never wrong.
+            # Assume that others need it: a later destruction is always safe.
             return True
 
     @property
@@ -81,7 +81,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedNode:
-    """A node of the plan with the offer that it is bought as and its place in the plan's order."""
+    """A node of the plan with its offer and its index in the plan."""
 
     node: Node
     offer: Offer
@@ -90,7 +90,7 @@ class PlacedNode:
 
 
 def placed_nodes(document: PlanDocument) -> tuple[PlacedNode, ...]:
-    """Return the plan's nodes with their offers. Raises RequestError when there is no plan or an offer is missing."""
+    """Return the plan's nodes with their offers. Raises RequestError if there is no plan or an offer is missing."""
     if document.plan is None:
         raise RequestError("the plan document holds no plan: it is infeasible")
     offers = document.inputs.offers_by_id()
@@ -105,7 +105,7 @@ def placed_nodes(document: PlanDocument) -> tuple[PlacedNode, ...]:
 
 
 def owns_network(variables: Variables) -> bool:
-    """Whether other roots of the run stand in the network that a root with these variables makes."""
+    """Whether other roots of the run use the network that a root with these variables makes."""
     return "network" in variables and variables["network"] is None
 
 
@@ -114,13 +114,13 @@ def variables_text(variables: Variables) -> str:
 
 
 def root_of(folder: RunFolder, provider: Provider, region: str, *, stack: str | None = None) -> Root:
-    """Return a root's place; `stack` is the cluster of the provider unless it is named."""
+    """Return a root's place; `stack` defaults to the provider's cluster."""
     name = stack or provider
     return Root(provider=provider, region=region, stack=name, path=folder.terraform_dir(name, region) / "stacks" / name)
 
 
 def roots(folder: RunFolder) -> tuple[Root, ...]:
-    """Return the roots that were written for the run, in the order in which they are destroyed."""
+    """Return the roots that were written for the run, in order of destruction."""
     found = []
     for part, provider in product(Part, sorted(names())):
         stack = stack_of(provider, part)
@@ -142,9 +142,9 @@ def write_root(
     stack: str | None = None,
     backend: Variables | None = None,
 ) -> Root:
-    """Copy the HCL into the run and write the variables, and the backend where the state is kept elsewhere.
+    """Copy the HCL into the run and write the variables, and the backend if the state is kept elsewhere.
 
-    The copy lets `down` work after sailor-cloud was upgraded. Written again, the state beside it stays.
+    With the copy, `down` works after an upgrade of sailor-cloud. A rewrite keeps the state.
     """
     root = root_of(folder, provider, region, stack=stack)
     bought = providers.of(provider)
@@ -165,7 +165,7 @@ def write_root(
 
 
 def _package(file: Path) -> bytes:
-    """Return a function's code as clouds take it: a zip with `main.py`, the same bytes for the same code."""
+    """Return a function's code in the clouds' format: a zip with `main.py`, with equal bytes for equal code."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         about = zipfile.ZipInfo("main.py")
@@ -176,9 +176,9 @@ def _package(file: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRoot:
-    """A root with the variables to be written and the plan's nodes in it; rendered again it is the same, byte for byte.
+    """A root with its variables and the plan's nodes in it; rendering it again gives the same bytes.
 
-    `backend` is Terraform's configuration for a state outside the run's folder. The `region` of a link names both:
+    `backend` is Terraform's configuration for a state outside the run's folder. The `region` of a link names both ends:
     `us-east-1--us-west-2`.
     """
 
@@ -212,7 +212,7 @@ class WantedRoot:
 def write_cli_config(folder: RunFolder) -> Path:
     """Write the run's own Terraform configuration file.
 
-    One that the environment names but that is missing would make Terraform warn into every output.
+    If the environment named a missing file, Terraform would add a warning to every output.
     """
     private_dir(folder.terraform_config_file.parent)
     write_atomically(folder.terraform_config_file, "disable_checkpoint = true\n")
@@ -220,8 +220,8 @@ def write_cli_config(folder: RunFolder) -> Path:
 
 
 def environment(folder: RunFolder) -> dict[str, str]:
-    """Return the environment that Terraform runs in; the tag tells later whose it is."""
-    # Inherited arguments and variables would change what was rendered, and its logs would hold secrets.
+    """Return the environment for Terraform; its tag identifies the run later."""
+    # Inherited arguments and variables would change what was rendered, and Terraform's logs would contain secrets.
     dropped = ("TF_CLI_ARGS", "TF_VAR_", "TF_LOG", "TF_WORKSPACE", "TF_DATA_DIR")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     own = {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1", RUN_TAG: folder.run_id}
@@ -229,7 +229,7 @@ def environment(folder: RunFolder) -> dict[str, str]:
 
 
 def _cli_config(folder: RunFolder) -> Path:
-    """Return the user's configuration of Terraform, which may name a mirror of providers, else the run's own."""
+    """Return the user's Terraform configuration, which may name a mirror of providers, else the run's own."""
     named = os.environ.get("TF_CLI_CONFIG_FILE")
     chosen = Path(named) if named else Path.home() / ".terraformrc"
     return chosen if chosen.is_file() else folder.terraform_config_file

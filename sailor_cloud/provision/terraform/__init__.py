@@ -1,1 +1,1 @@
-"""Terraform as a program: which one, how it is run, and the locks of its states."""
+"""Terraform as a program: how it is found and run, and the locks of its states."""

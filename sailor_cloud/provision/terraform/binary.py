@@ -1,4 +1,4 @@
-"""Finds a Terraform to run: one that is named, one on PATH, or the one that pip installs."""
+"""Finds a Terraform to run: a named one, one on PATH, or the one that pip installs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from sailor_cloud.errors import ProvisionError
 
 SETTING = "SAILOR_CLOUD_TERRAFORM"
-# terraform_data with provisioners and variable validation that refers to other variables need no more than this.
+# terraform_data with provisioners, and variable validation that refers to other variables, need at least this.
 OLDEST = (1, 5)
 _WAYS = (
     "install Terraform 1.5 or newer (developer.hashicorp.com/terraform/install) or OpenTofu (opentofu.org) so that it "
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerraformBinary:
-    """A Terraform, as the beginning of a command line, how it was found and its version."""
+    """A Terraform: the beginning of its command line, how it was found, and its version."""
 
     command: tuple[str, ...]
     kind: Kind
@@ -41,7 +41,7 @@ class TerraformBinary:
 
 
 def find_terraform(environ: Mapping[str, str] | None = None) -> TerraformBinary:
-    """Return the Terraform to use. Raises ProvisionError, which names the ways to get one."""
+    """Return the Terraform to use. Raises ProvisionError with the ways to get one."""
     env = os.environ if environ is None else environ
     if chosen := env.get(SETTING):
         path = Path(chosen).expanduser()
@@ -69,7 +69,7 @@ def _accepted(command: tuple[str, ...], kind: Kind, env: Mapping[str, str], orig
 
 
 def _version(command: tuple[str, ...], env: Mapping[str, str]) -> str:
-    # A configuration file that the environment names and that is missing would put a warning before the JSON.
+    # If the environment names a missing configuration file, a warning precedes the JSON.
     quiet = {**env, "CHECKPOINT_DISABLE": "1", "TF_CLI_CONFIG_FILE": os.devnull}
     try:
         done = subprocess.run(

@@ -1,8 +1,9 @@
-"""Runs Terraform through python-terraform, with what that package lacks for Terraform 1.x.
+"""Runs Terraform through python-terraform, with additions for Terraform 1.x.
 
 Kept from `python_terraform.Terraform`: how options become a command line and where variable files are kept. Added: a
-process in its own session that gets exactly one SIGINT, output in files instead of pipes (Terraform dies of a broken
-pipe, and must be able to finish when its caller was killed), the JSON event stream, and structured diagnostics."""
+separate session that gets exactly one SIGINT, the JSON event stream, structured diagnostics, and output in files
+instead of pipes. Terraform dies of a broken pipe, and must be able to finish after its caller was killed.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +34,9 @@ _POLL_S = 0.05
 
 @contextmanager
 def watched(process: subprocess.Popen[bytes]) -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits for the process for a moment and tells whether it has ended.
+    """Yield a function that waits briefly for the process and returns whether it has ended.
 
-    Where the system can't wake us at the end of a process, `wait` looks at it again and again.
+    If the system can't signal the end of a process, `wait` polls.
     """
 
     def waited() -> bool:
@@ -60,7 +61,7 @@ def watched(process: subprocess.Popen[bytes]) -> Iterator[Callable[[], bool]]:
 
 
 _LOG = logging.getLogger(__name__)
-# Terraform finishes what it has begun after a SIGINT; a VM takes minutes to create or delete.
+# Terraform finishes its current operations after a SIGINT; a VM takes minutes to create or delete.
 _INTERRUPT_GRACE_S = 600.0
 _FLAG = python_terraform.IsFlagged
 PLAN_FILE = "run.tfplan"
@@ -130,11 +131,11 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         self.pace = pace or Pace()
 
     def __getattr__(self, name: str) -> NoReturn:
-        # The package would take any misspelled name for a Terraform command.
+        # The package would treat any misspelled name as a Terraform command.
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
 
     def read_state_file(self, file_path: str | None = None) -> None:
-        """Leave the state alone: the package can't read today's format."""
+        """Do nothing: the package can't read today's state format."""
 
     def init(self) -> Finished:
         return self.cmd("init", input=False, no_color=_FLAG, lockfile="readonly" if self._has_lock_file() else None)
@@ -145,7 +146,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         return self.cmd("plan", accept=(0, 2), parallelism=self.pace.at_once, **options)
 
     def show_plan(self) -> str:
-        """Return the plan that `plan` wrote, as Terraform shows it to people."""
+        """Return the plan that `plan` wrote, in Terraform's text form."""
         return self.cmd("show", PLAN_FILE, no_color=_FLAG).output.read_text()
 
     def apply(self) -> Finished:
@@ -153,12 +154,12 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False, parallelism=self.pace.at_once)
 
     def destroy(self, target: str | None = None, *, refresh: bool = True) -> Finished:
-        """Destroy everything, or one resource with what depends on it; `refresh`: read all of it again before."""
+        """Destroy everything, or one resource with its dependents; `refresh`: read all of it again first."""
         options = {"destroy": _FLAG, "auto_approve": _FLAG, "json": _FLAG, "input": False, "target": target}
         return self.cmd("apply", parallelism=self.pace.at_once, refresh=None if refresh else False, **options)
 
     def forget(self, address: str) -> Finished:
-        """Take something out of the state without touching it."""
+        """Remove an address from the state without touching the resource."""
         return self.cmd("state rm", address)
 
     def force_unlock(self, lock_id: str) -> Finished:
@@ -174,7 +175,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         return self._shown(PLAN_FILE)
 
     def show_state(self) -> dict[str, Any]:
-        """Return the state in Terraform's JSON form; without `values` where there is none."""
+        """Return the state in Terraform's JSON form; without `values` if it is empty."""
         return self._shown()
 
     def _shown(self, *what: str) -> dict[str, Any]:
@@ -186,7 +187,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         return tuple(self.cmd("state list").output.read_text().split())
 
     def cmd(self, command: str, *arguments: str, accept: tuple[int, ...] = (0,), **options: Any) -> Finished:
-        """Run one command to its end. Raises TerraformCommandError, or ProvisionInterrupted when that was asked for."""
+        """Run one command to its end. Raises TerraformCommandError, or ProvisionInterrupted if that was requested."""
         built: list[str] = self.generate_cmd_string(command, *arguments, **options)
         argv = [*self._binary.command, *built[1:]]
         self._interrupt.check()
@@ -218,7 +219,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
     def _follow(
         self, process: subprocess.Popen[bytes], output: Path, diagnostics: list[Diagnostic], *, streams: bool
     ) -> bool:
-        """Pass events on until the process has ended, and tell whether it did so in time.
+        """Forward events until the process has ended, and return whether it ended in time.
 
         A Ctrl-C counts as a request to interrupt; a second one leaves the process to finish alone.
         """
@@ -267,7 +268,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         try:
             event = json.loads(line)
         except ValueError:
-            # What a provisioner or a crash prints stands between the events.
+            # Output of a provisioner or a crash appears between the events.
             return
         if event.get("type") == "diagnostic" and event["diagnostic"]["severity"] == "error":
             raw = event["diagnostic"]
@@ -287,7 +288,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         raise TerraformCommandError(message, finished.diagnostics)
 
     def _log_file(self, command: str) -> Path:
-        # Roots that are worked on side by side write into one folder.
+        # Roots that are worked on in parallel write into one folder.
         with _NUMBERING:
             number = sum(1 for _ in self._log_dir.glob("*.out"))
             file = self._log_dir / f"{number:03d}-{command.replace(' ', '-')}.out"
@@ -299,7 +300,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
 
 
 class _Lines:
-    """Complete lines of a file that still grows."""
+    """Complete lines of a growing file."""
 
     def __init__(self, log: Any) -> None:
         self._log = log

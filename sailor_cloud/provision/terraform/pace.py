@@ -1,4 +1,4 @@
-"""How much is asked of a cloud at a time: resources within one Terraform root, and roots side by side."""
+"""Limits on concurrent requests to a cloud: resources within one Terraform root, and roots in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 
-# Terraform's own default, and how few at a time a cloud that throttles is ever asked for.
+# Terraform's default parallelism, and the minimum for a cloud that throttles.
 DEFAULT_AT_ONCE = 10
 _FEWEST_AT_ONCE = 5
 
@@ -24,19 +24,19 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Pace:
-    """How many resources Terraform creates or deletes at a time in one root; all roots of a provider share one."""
+    """How many resources Terraform creates or deletes concurrently in one root; a provider's roots share one limit."""
 
     at_once: int = DEFAULT_AT_ONCE
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def slow_down(self) -> None:
-        """Ask for half as much at a time, because the cloud throttles."""
+        """Halve the number of concurrent requests, because the cloud throttles."""
         with self._mutex:
             self.at_once = max(min(_FEWEST_AT_ONCE, self.at_once), self.at_once // 2)
 
 
 def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
-    """Return the pace of each provider, by its rate limits and the regions that are worked on at a time.
+    """Return the pace of each provider, by its rate limits and its number of concurrent regions.
 
     `places` are providers and regions.
     """
@@ -50,7 +50,7 @@ def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
 
 
 def at_once(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -> list[_T]:
-    """Do something with each of many things, a few at a time, and return the results in order."""
+    """Process many things, a few at a time, and return the results in order."""
     if len(things) < 2:
         return [work(thing) for thing in things]
     with ThreadPoolExecutor(min(most, len(things))) as pool:
@@ -59,10 +59,10 @@ def at_once(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -
 
 
 def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> list[_T]:
-    """Call each in a thread of its own and return their values in order, once all of them have ended.
+    """Run each call in its own thread and return the values in order, once all have ended.
 
     A Ctrl-C counts as a request to interrupt, which reaches all of them; a second one leaves them to end alone. Raises
-    what the first of them raised, but an interruption before anything else.
+    the first call's error, but an interruption before any other.
     """
     if len(calls) < 2:
         return [call() for call in calls]
@@ -89,7 +89,7 @@ def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> lis
 
 
 def _wait(end: threading.Event, interrupt: Interrupt) -> None:
-    # Not Thread.join, after whose KeyboardInterrupt a thread that still runs counts as dead.
+    # Not Thread.join: after its KeyboardInterrupt, a running thread counts as dead.
     while not end.is_set():
         try:
             end.wait()

@@ -1,4 +1,4 @@
-"""What provisioning tells while it works, and how it is interrupted."""
+"""Progress reports of provisioning, and its interruption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE_S = 20.0
 
 
 class ProvisionInterrupted(ProvisionError):  # noqa: N818 - named after what happened, like KeyboardInterrupt
-    """Provisioning was interrupted; what it had begun is in the journal."""
+    """Provisioning was interrupted; the journal has everything that it began."""
 
     exit_code = 130
 
@@ -32,7 +32,7 @@ class Step(StrEnum):
 class Progress:
     """One step of one resource: `action` is Terraform's own word, such as create or delete.
 
-    `usd_per_hour` is known of what is planned and costs by the hour. `trouble` says what is in the way, if anything.
+    `usd_per_hour` is known for planned resources with an hourly cost. `trouble` names an obstacle, if any.
     """
 
     action: str
@@ -51,7 +51,7 @@ Listener = Callable[[Progress], None]
 
 
 class Pulse:
-    """Tells whether a cloud answers while it takes long: asks it in the background, once a minute."""
+    """Checks whether a cloud answers during a long operation: asks it in the background, once a minute."""
 
     def __init__(self, ask: Callable[[], object], *, now: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -61,7 +61,7 @@ class Pulse:
         self._error = ""
 
     def trouble(self) -> str:
-        """Return what is wrong: the cloud's error, or for how long it has not answered; nothing while it answers."""
+        """Return the trouble: the cloud's error, or how long it has not answered; empty while it answers."""
         waited_s = self._now() - self._asked_at
         if self._thread is not None and self._thread.is_alive():
             return f"the cloud has not answered for {waited_s:.0f} s" if waited_s >= _PATIENCE_S else self._error
@@ -72,7 +72,7 @@ class Pulse:
         return self._error
 
     def settle(self) -> None:
-        """Wait for the answer to the question that is under way, if there is one."""
+        """Wait for the answer to the pending question, if there is one."""
         if self._thread is not None:
             self._thread.join()
 
@@ -87,8 +87,8 @@ class Pulse:
 class Interrupt:
     """Lets one thread stop the provisioning that runs in others.
 
-    The first request reaches every command that runs and keeps further ones from starting; later requests do nothing,
-    because a second signal would make Terraform drop its state.
+    The first request reaches every running command and prevents further ones. Later requests do nothing, because a
+    second signal would make Terraform drop its state.
     """
 
     def __init__(self) -> None:
@@ -110,23 +110,23 @@ class Interrupt:
                     stop()
 
     def check(self) -> None:
-        """Raise ProvisionInterrupted when a request has come."""
+        """Raise ProvisionInterrupted if it was requested."""
         if self._requested:
             raise ProvisionInterrupted("interrupted; what was created until then is still there")
 
     def wait(self, seconds: float) -> None:
-        """Wait, but raise ProvisionInterrupted as soon as a request has come."""
+        """Wait, but raise ProvisionInterrupted as soon as it is requested."""
         self._woken.wait(seconds)
         self.check()
 
     def attach(self, stop: Callable[[], None]) -> None:
-        """Name what a request calls from now on, too. Raises ProvisionInterrupted when it has come already."""
+        """From now on, call `stop` on a request, too. Raises ProvisionInterrupted if it was requested already."""
         with self._mutex:
             self.check()
             self._stops.append(stop)
 
     def detach(self, stop: Callable[[], None]) -> None:
-        """Let a request no longer call this."""
+        """No longer call this on a request."""
         with self._mutex:
             if stop in self._stops:
                 self._stops.remove(stop)

@@ -1,4 +1,4 @@
-"""Breaks locks of a run's Terraform states whose holder is gone, for callers that have seen to it that none is left."""
+"""Breaks stale locks of a run's Terraform states, for callers that have ensured that no Terraform is left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCK_ID = re.compile(r"^\s*ID:\s+([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\
 
 
 def lock_id(failure: TerraformCommandError) -> str | None:
-    """Return the id of the lock that stopped Terraform, or None where that was something else."""
+    """Return the id of the lock that stopped Terraform, or None if something else did."""
     if not failure.state_locked:
         return None
     found = next((match for fault in failure.faults if (match := _LOCK_ID.search(fault.detail))), None)
@@ -21,7 +21,7 @@ def lock_id(failure: TerraformCommandError) -> str | None:
 
 
 def without_stale_lock(driver: TerraformDriver, work: Callable[[bool], None]) -> Callable[[bool], None]:
-    """Return the same work, which breaks a lock in its way and is done once more."""
+    """Return the same work, which breaks a lock that blocks it and then runs once more."""
 
     def attempt(adopting: bool) -> None:
         try:

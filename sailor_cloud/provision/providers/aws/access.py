@@ -1,4 +1,4 @@
-"""The instances of a run on AWS, the host keys that they published, and the tunnel to them.
+"""The instances of a run on AWS, their published host keys, and the tunnel to them.
 
 The tunnel is a session of Systems Manager, to which the node's agent connects from inside
 (docs.aws.amazon.com/systems-manager/latest/userguide, "Allow and control permissions for SSH connections through
@@ -48,7 +48,7 @@ def instances(region: str, run_id: str) -> Iterator[Instance]:
 
 
 def host_keys(instance: Instance) -> dict[str, str]:
-    """Return the keys that cloud-init has printed on the console."""
+    """Return the keys that cloud-init printed on the console."""
     try:
         printed = boto_client(instance.region).get_console_output(InstanceId=instance.machine).get("Output", "")
     except Exception as error:

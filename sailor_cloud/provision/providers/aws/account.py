@@ -1,4 +1,4 @@
-"""What an account of AWS says of its caller's credentials and rights, and of what it was billed."""
+"""The caller's credentials and rights on AWS, and a run's bill."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refu
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.run.folder import begun_at, resource_prefix
 
-# Where requests go that belong to no region; Cost Explorer has this one alone.
+# The region for requests that belong to no region; Cost Explorer exists only there.
 _HOME = "us-east-1"
 _AT_ONCE = 100
 
 
 def credentials_end() -> CredentialsEnd | None:
-    """Return when the caller's credentials end for good; None where botocore renews them, or there are none.
+    """Return when the caller's credentials end for good; None if botocore renews them, or there are none.
 
     It renews those of roles, processes, instances and of SSO sessions with a refresh token, as Terraform does.
     """
@@ -45,7 +45,7 @@ def credentials_end() -> CredentialsEnd | None:
         return None
     if credentials.method == "sso":
         return _sso_end(config)
-    # Those of the environment are read from it again when they have ended, which renews nothing.
+    # Ended credentials of the environment are reread from it, which renews nothing.
     of_environment = credentials.method == "env"
     if of_environment and not os.environ.get("AWS_SESSION_TOKEN"):
         return None
@@ -84,7 +84,7 @@ def _time(text: str) -> datetime | None:
 
 
 def check_caller(cloud: Cloud) -> None:
-    """Ask AWS who the caller is. Raises CredentialsError where nobody is, or AWS refuses the credentials."""
+    """Ask AWS for the caller's identity. Raises CredentialsError if there is none, or AWS refuses the credentials."""
     try:
         boto_client(_HOME, "sts").get_caller_identity()
     except Exception as error:
@@ -103,15 +103,15 @@ def _refused(error: Exception) -> CredentialsError | None:
 
 
 def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
-    """Return which of the actions that a run needs IAM would refuse the caller.
+    """Return the actions that a run needs and IAM would refuse the caller.
 
-    `kinds` are the types of what Terraform would create. Raises CredentialsError.
+    `kinds` are the types that Terraform would create. Raises CredentialsError.
     """
     private = document.job.cloud.network is NetworkAccess.PRIVATE
     wanted = {action for kind in kinds for action in ACTIONS.get(kind, ())}
     wanted |= {action for what in ("sweep", "host keys", "images") for action in BESIDE[what]}
     wanted |= BESIDE["sweep beside compute"] if may_have_data(document.job) else set()
-    # Policies that name the id of a session allow all later calls to the user who started it.
+    # Policies that name a session's id allow all later calls of the user who started it.
     wanted |= {"ssm:StartSession"} if private else set()
     try:
         sts, iam = boto_client(_HOME, "sts"), boto_client(_HOME, "iam")
@@ -136,7 +136,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
 
 
 def _principal(iam: Any, caller: str) -> str:
-    """Return whose policies count; a session of a role has those of the role, which may have a path."""
+    """Return whose policies apply; a role's session has those of the role, which may have a path."""
     kind, _, rest = caller.partition(":assumed-role/")
     if not rest:
         return caller
@@ -150,7 +150,7 @@ def _principal(iam: Any, caller: str) -> str:
 
 
 def _arns(service: str, region: str, account: str) -> list[str]:
-    """Return what a run would have of a service, by the names that it would give."""
+    """Return the ARNs of a service's resources, by the names that a run would use."""
     name = resource_prefix("")
     named = {
         "iam": [f"arn:aws:iam::{account}:{what}" for what in (f"role/{name}-node", f"role/{name}-watchdog")]
@@ -172,7 +172,7 @@ def _schedules(name: str) -> tuple[str, str]:
 
 
 def _allowed(iam: Any, source: str, actions: list[str], arns: list[str]) -> Iterator[str]:
-    """Yield the actions that are allowed on any of some resources that carry a run's tag."""
+    """Yield the actions that are allowed on any of some resources with a run's tag."""
     context = [
         _context(f"aws:ResourceTag/{RUN_LABEL}", "x"),
         _context(f"aws:RequestTag/{RUN_LABEL}", "x"),
@@ -194,7 +194,7 @@ def _context(key: str, value: str) -> dict[str, Any]:
 
 
 def billed(run_id: str, today: date) -> Billed:
-    """Return what Cost Explorer has for a run's tag. Raises CredentialsError or ProvisionError."""
+    """Return Cost Explorer's amounts for a run's tag. Raises CredentialsError or ProvisionError."""
     explorer = boto_client(_HOME, "ce")
     begun = begun_at(run_id)
     start = begun.date() if begun else today - timedelta(days=60)

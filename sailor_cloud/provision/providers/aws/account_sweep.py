@@ -1,7 +1,7 @@
-"""Looks for what runs have on AWS beside EC2: buckets, what nodes act as, and the watchdog.
+"""Finds resources of runs on AWS besides EC2: buckets, roles of nodes, and the watchdog.
 
-Names of all of them begin with the run's own name and their tags name the run; both must fit before anything is
-touched. Buckets and identities belong to the account, functions and schedules to a region.
+Their names begin with the run's own name and their tags name the run; both must match before anything is touched.
+Buckets and identities belong to the account, functions and schedules to a region.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sailor_cloud.provision.live_resources import (
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, error_code, is_gone, is_refusal, refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_name
 
-# Where requests go that belong to no region.
+# The region for requests that belong to no region.
 HOME = "us-east-1"
 _ABSENT = ("NoSuchEntity", "NoSuchBucket")
 _AT_ONCE = 1000
 
 Tags = dict[str, str]
-# Gives a client by region and service.
+# Returns a client by region and service.
 ClientOf = Callable[[str, str], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of resource: the name that a run gives, the names of all runs, tags, and how one is deleted.
+    """A kind of resource: a run's name for it, the pattern of all runs, its tags, and its deletion.
 
-    A run's own is looked up by its name, so that no right to list everybody's is needed.
+    A run's own resource is looked up by name, so that no right to list all of them is needed.
     """
 
     type: str
@@ -79,7 +79,7 @@ def _bucket_names(s3: Any) -> Iterator[str]:
 
 
 def _bucket_region(s3: Any, name: str) -> str:
-    # S3 tells the oldest region as none at all.
+    # S3 reports the oldest region as None.
     return s3.get_bucket_location(Bucket=name).get("LocationConstraint") or HOME
 
 
@@ -136,8 +136,7 @@ def _tags(pairs: Iterable[dict[str, str]]) -> Tags:
 
 
 _REGIONAL = ("scheduler", "lambda")
-# In the order in which they are deleted. Schedules go with their group, logs with their function, policies with their
-# role.
+# In order of deletion. A group is deleted with its schedules, a function with its logs, a role with its policies.
 _KINDS = (
     _Kind(
         type="aws_scheduler_schedule_group",
@@ -187,7 +186,7 @@ _KINDS = (
     ),
 )
 AWS_ACCOUNT_KINDS = tuple(kind.type for kind in _KINDS)
-# Those that belong to a region, unlike the rest.
+# The kinds that belong to a region.
 REGIONAL = tuple(kind.type for kind in _KINDS if kind.service in _REGIONAL)
 
 
@@ -200,8 +199,8 @@ def sweep_aws_account(
 ) -> Listing:
     """Return the resources of one run, or of all runs, of some kinds.
 
-    Looks for functions and schedules in some regions, for all else everywhere. Raises CredentialsError, or
-    ProvisionError without boto3. What the caller may not list becomes a problem.
+    Functions and schedules are searched in some regions, all else everywhere. Raises CredentialsError, or
+    ProvisionError without boto3. Kinds that the caller may not list become problems.
     """
     connect = client_of or boto_client
     places = sorted(set(regions))
@@ -222,7 +221,7 @@ def sweep_aws_account(
 
 
 def remove_aws_account(resources: Sequence[LiveResource], *, client_of: ClientOf | None = None) -> tuple[str, ...]:
-    """Delete resources that a sweep found, buckets with what is in them; return what failed."""
+    """Delete found resources, buckets with their content; return the failures."""
     connect = client_of or boto_client
     ours = [found for found in resources if found.run_id and found.provider == AWS]
     problems = []
@@ -238,12 +237,12 @@ def remove_aws_account(resources: Sequence[LiveResource], *, client_of: ClientOf
 
 
 def _listed(client: Any, kind: _Kind, names: Iterable[str], *, known: bool) -> Iterator[LiveResource]:
-    """Yield what bears a run's tag; `known`: the names are those of one run."""
+    """Yield resources with a run's tag; `known`: the names are those of one run."""
     for name in (name for name in names if name.startswith(FIRST_OF_NAMES)):
         try:
             tags = kind.tags(client, name)
         except Exception as error:
-            # Gone since it was listed.
+            # Deleted since it was listed.
             if _is_absent(error):
                 continue
             raise
@@ -260,7 +259,7 @@ def _listed(client: Any, kind: _Kind, names: Iterable[str], *, known: bool) -> I
                 expires=tags.get(EXPIRES_LABEL, ""),
             )
         elif known and kind.service == "s3":
-            # Made and tagged in two calls, between which Terraform may be killed.
+            # Created and tagged in two calls, between which Terraform may be killed.
             raise ProvisionError(f"{name} has the name of the run's bucket and not its tag; delete it if it is yours")
 
 

@@ -1,4 +1,4 @@
-"""Import ids on AWS, where ids are the cloud's own choice: tags lead to what has any, and that to its parts."""
+"""Import ids on AWS, which chooses ids itself: tags identify tagged resources, which lead to their parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sailor_cloud.provision.providers.aws.account_sweep import AWS_ACCOUNT_KINDS
 from sailor_cloud.provision.providers.aws.sweep import BLOCK, CAPACITY_KINDS, REGION, boto_client, is_gone
 from sailor_cloud.provision.rendering.root import Part, WantedRoot
 
-# Under which attribute stands the name of what is called by it and not by an id; everything else has a tag Name.
+# The attribute with the name, for types that are identified by a name; all others have a tag Name.
 _NAMED = {
     "aws_key_pair": "key_name",
     "aws_placement_group": "name",
@@ -26,14 +26,14 @@ _IN_NETWORKS = ("aws_subnet", "aws_route_table", "aws_security_group", "aws_inst
 
 
 _OF_LINKS = ("aws_vpc_peering_connection",)
-# What comes and goes with an instance and is in no state.
+# Created and deleted with an instance, and in no state.
 _LET_BE = ("aws_ebs_volume",)
 
 
 class AwsAdoptable(Adoptable):
     def __init__(self, root: WantedRoot) -> None:
         self._root = root
-        # Both of a link.
+        # The regions at both ends of a link.
         self._regions = tuple(root.variables.get("regions", (root.region,)))
         self.scopes = Scopes(Scope(provider=root.provider, kind=REGION, name=region) for region in self._regions)
 
@@ -44,7 +44,7 @@ class AwsAdoptable(Adoptable):
         if resource.type in AWS_ACCOUNT_KINDS:
             part = Part.DATA
         if resource.type in CAPACITY_KINDS:
-            # A block is never imported: `settled` drops it from the root once it is bought.
+            # A block is never imported: `settled` removes it from the root once it is bought.
             return self._root.part is Part.CAPACITY and resource.type != BLOCK
         return part is self._root.part and (part is not Part.CLUSTER or resource.region == self._root.region)
 
@@ -53,7 +53,7 @@ class AwsAdoptable(Adoptable):
         name = planned.after.get(_NAMED[planned.type]) if planned.type in _NAMED else _title(planned.after)
         same = [o for o in everything if o.type == planned.type and name in (o.name, o.title) and not o.ending]
         if planned.type == "aws_vpc":
-            # Should there be two, the one that nodes stand in.
+            # If there are two, choose the one that contains nodes.
             same.sort(key=lambda vpc: (-_inhabitants(everything, vpc.name), vpc.name))
         if planned.type in _IN_NETWORKS:
             others = _second_networks(everything)
@@ -68,7 +68,7 @@ class AwsAdoptable(Adoptable):
             try:
                 found = find(boto_client(region, _SERVICES.get(planned.type, "ec2")), planned.after)
             except Exception as error:
-                # What it would be a part of is not there, or in the other region of a link.
+                # Its parent is missing, or in the other region of a link.
                 if not is_gone(error):
                     raise
                 continue
@@ -86,7 +86,7 @@ def _inhabitants(everything: Iterable[LiveResource], network: str) -> int:
 
 
 def _second_networks(everything: tuple[LiveResource, ...]) -> set[str]:
-    """Return the networks beside those that are adopted: more than one under a name should never be."""
+    """Return duplicate networks next to the adopted ones; there should never be two of one name."""
     first: dict[str, LiveResource] = {}
     networks = [found for found in everything if found.type == "aws_vpc"]
     for vpc in sorted(networks, key=lambda vpc: (-_inhabitants(everything, vpc.name), vpc.name)):
@@ -127,7 +127,7 @@ def _rule(client: Any, after: Mapping[str, Any], *, egress: bool) -> str | None:
 
 
 def _allows_the_same(rule: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Tell what AWS would call a duplicate; rules for every protocol have no ports."""
+    """Whether AWS would call a rule a duplicate; rules for every protocol have no ports."""
     if rule["IpProtocol"] != after["ip_protocol"]:
         return False
     ports = (rule.get("FromPort"), rule.get("ToPort")) == (after.get("from_port"), after.get("to_port"))

@@ -1,4 +1,4 @@
-"""On-Demand Capacity Reservations and Capacity Blocks on AWS: what is offered, and what a run has bought."""
+"""On-Demand Capacity Reservations and Capacity Blocks on AWS: offers, and purchases of a run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 # The tag with the name of the entry that something was bought for; the same as in terraform/stacks/aws-capacity.
 _NAME_TAG = "sailor-cloud-capacity"
-# An offering may cost this much more than the plan says, for rounding.
+# An offering may exceed the plan's price by this much, for rounding.
 _CENT = 0.01
 
 
 def variables(run: RunValues, region: str, nodes: Sequence[PlacedNode]) -> Variables:
-    """Return the variables of the stack `aws-capacity`; which offering is bought is settled later."""
+    """Return the variables of the stack `aws-capacity`; the offering is chosen later."""
     offers = {placed.offer.terms.name: placed.offer for placed in nodes if placed.offer.terms is not None}
     counts = Counter(placed.offer.terms.name for placed in nodes if placed.offer.terms is not None)
     reservations, blocks = {}, {}
@@ -54,7 +54,7 @@ def _block(offer: Offer) -> Variables:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turn what boto3 raises into errors of ours: CredentialsError where AWS rejects the caller."""
+    """Convert errors of boto3 into ours: CredentialsError if AWS rejects the caller."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
@@ -82,7 +82,7 @@ def settled(root: WantedRoot, run_id: str) -> WantedRoot:
 
 
 def bought(region: str, run_id: str) -> dict[str, str]:
-    """Return the ids of what a run has bought in a region, by the names of entries."""
+    """Return the ids of a run's purchases in a region, by entry name."""
     with _told(f"list the capacity of {run_id} in {region}"):
         return _bought(region, run_id)
 
@@ -99,7 +99,7 @@ def _bought(region: str, run_id: str) -> dict[str, str]:
 
 
 def offering(region: str, block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what AWS offers for a block. Raises RequestError where that is nothing, or costs more."""
+    """Return AWS's offer for a block. Raises RequestError if there is none, or it costs more."""
     starts_at, ends_at = (datetime.fromisoformat(block[name]) for name in ("starts_at", "ends_at"))
     zones = zone_ids(region)
     found = [
@@ -124,8 +124,8 @@ def offering(region: str, block: Mapping[str, Any]) -> Mapping[str, Any]:
 def offerings(
     region: str, instance_type: str, nodes: int, starts_at: datetime, ends_at: datetime
 ) -> Iterable[Mapping[str, Any]]:
-    """Yield the blocks of so many nodes that are offered within some time, as long as that time."""
-    # Sold by the day; the first and the last one need not be whole.
+    """Yield the blocks of this many nodes offered within some time, each as long as that time."""
+    # Blocks are sold by the day; the first and the last day need not be complete.
     hours = 24 * max(1, round((ends_at - starts_at).total_seconds() / SECONDS_PER_HOUR / 24))
     yield from offerings_between(region, instance_type, nodes, hours, starts_at, ends_at)
 
@@ -133,7 +133,7 @@ def offerings(
 def offerings_between(
     region: str, instance_type: str, nodes: int, hours: int, earliest: datetime, latest: datetime
 ) -> Iterable[Mapping[str, Any]]:
-    """Yield the blocks of so many nodes and hours that begin and end between two times."""
+    """Yield the blocks of this many nodes and hours that begin and end between two times."""
     pages = boto_client(region).get_paginator("describe_capacity_block_offerings")
     asked = {"InstanceType": instance_type, "InstanceCount": nodes, "CapacityDurationHours": hours}
     for page in pages.paginate(**asked, StartDateRange=earliest, EndDateRange=latest):
@@ -141,7 +141,7 @@ def offerings_between(
 
 
 def offered(region: str, instance_type: str, nodes: int, days: int, now: datetime) -> list[Capacity]:
-    """Return the blocks of so many nodes and days that AWS offers within the next eight weeks, the soonest first."""
+    """Return the blocks of this many nodes and days that AWS offers in the next eight weeks, earliest first."""
     with _told(f"list capacity blocks in {region}"):
         zones, latest = zone_ids(region), now + timedelta(weeks=8)
         rows = list(offerings_between(region, instance_type, nodes, 24 * days, now, latest))
@@ -174,7 +174,7 @@ def zone_ids(region: str) -> dict[str, str]:
 
 
 def problem(offer: Offer) -> str:
-    """Say why a block that is to be bought can't be; nothing where AWS offers it."""
+    """Return why a block can't be bought; empty if AWS offers it."""
     if offer.market is not Market.CAPACITY_BLOCK:
         return ""
     try:

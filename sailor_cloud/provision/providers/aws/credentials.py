@@ -1,4 +1,4 @@
-"""The credentials that the caller's profile of AWS stands for, for programs that read no profiles."""
+"""The credentials of the caller's AWS profile, for programs that read no profiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 def aws_credentials() -> dict[str, str]:
-    """Return the variables that hold them; none without boto3 or credentials."""
+    """Return the credentials as environment variables; none without boto3 or credentials."""
     try:
         import boto3
         from botocore.exceptions import BotoCoreError

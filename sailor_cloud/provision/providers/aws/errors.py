@@ -1,4 +1,4 @@
-"""What AWS's own error codes mean, with the source of each row, and what to do about them."""
+"""The meaning of AWS's own error codes, with the source of each row, and what to do about them."""
 
 from __future__ import annotations
 

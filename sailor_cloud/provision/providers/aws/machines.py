@@ -1,4 +1,4 @@
-"""What instance types of AWS need of the HCL besides their row of pricing/machines.csv: which image."""
+"""HCL settings of AWS instance types besides their row in pricing/machines.csv, such as the image."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ AWS_IMAGE_DRIVER = 595
 
 
 def efa_cards(offer: Offer) -> list[int]:
-    """Return the network cards of a type that carry EFA, none for most."""
+    """Return the network cards of a type that carry EFA; empty for most."""
     known = machine_type(offer)
     return [] if known is None else list(known.efa_cards)
 
 
 def default_image(offer: Offer) -> str | None:
-    """Return the name of a public parameter that holds the image for a type; None where AWS has none with drivers.
+    """Return the public parameter that names a type's image; None if AWS has none with drivers.
 
-    NVIDIA's open driver begins with Turing, and some types have no NVIDIA device at all.
+    NVIDIA's open driver requires Turing or newer, and some types have no NVIDIA device at all.
     """
     known = machine_type(offer)
     if known is None:

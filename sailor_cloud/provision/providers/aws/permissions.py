@@ -1,4 +1,4 @@
-"""What the caller must be allowed to do on AWS, by what Terraform makes and what the program does itself.
+"""The permissions that the caller needs on AWS, for Terraform's resources and for the program itself.
 
 `docs/permissions/aws-policy.json` allows exactly this.
 """
@@ -12,8 +12,8 @@ def _ec2(*actions: str) -> set[str]:
     return {f"ec2:{action}" for action in actions}
 
 
-# What creating, reading, tagging and deleting each resource asks of AWS (docs.aws.amazon.com/service-authorization, and
-# the calls that hashicorp/aws 5.100 makes).
+# Actions to create, read, tag and delete each resource (docs.aws.amazon.com/service-authorization, and the calls that
+# hashicorp/aws 5.100 makes).
 ACTIONS: Mapping[str, Set[str]] = {
     "aws_eip": _ec2(
         *("AllocateAddress", "AssociateAddress", "DescribeAddresses", "DescribeAddressesAttribute"),
@@ -106,7 +106,7 @@ ACTIONS: Mapping[str, Set[str]] = {
         "AuthorizeSecurityGroupIngress", "DescribeSecurityGroupRules", "RevokeSecurityGroupIngress"
     ),
 }
-# What the program asks for without Terraform.
+# Actions of the program itself, without Terraform.
 BESIDE: Mapping[str, Set[str]] = {
     "sweep": _ec2(
         *(
@@ -121,7 +121,7 @@ BESIDE: Mapping[str, Set[str]] = {
         *("DescribeSecurityGroups", "DescribeSubnets", "DescribeVolumes", "DescribeVpcEndpoints"),
         *("DescribeVpcPeeringConnections", "DescribeVpcs"),
     ),
-    # By name, whether the run has made them or not.
+    # By name, whether or not the run has created them.
     "sweep beside compute": {
         *("iam:GetInstanceProfile", "iam:GetRole", "lambda:GetFunction", "s3:GetBucketTagging"),
         "scheduler:GetScheduleGroup",

@@ -1,4 +1,4 @@
-"""What a root on AWS would create."""
+"""The resources that a root on AWS would create."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sailor_cloud.provision.rendering.preview import (
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.preview import Bill
 
-# What each part of the watchdog may do in a month without being billed, in any account, also after its first year
+# The free monthly use of each part of the watchdog, in any account, also after its first year
 # (docs.aws.amazon.com/whitepapers/latest/how-aws-pricing-works/lambda.html, aws.amazon.com/eventbridge/pricing and
 # aws.amazon.com/cloudwatch/pricing). 15 minutes of 256 MB are 225 GB-s at 0.00001667 USD.
 _WATCHDOG = {
@@ -83,7 +83,7 @@ def link_resources(bill: Bill) -> list[PlannedResource]:
 
 
 def capacity_resources(bill: Bill) -> list[PlannedResource]:
-    """Return what is bought apart: reservations by the hour, blocks for their whole price at once."""
+    """Return the capacity that is bought separately: reservations by the hour, blocks at their total price."""
     name = bill.variables["name"]
     by_name = {p.offer.terms.name: p.offer for p in bill.root.nodes if p.offer.terms is not None}
     listed = [

@@ -1,4 +1,4 @@
-"""How machines of Amazon Web Services are bought, reached and removed."""
+"""How to buy, reach and remove machines of Amazon Web Services."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
 
-# What nodes of a run open to each other; the same as in terraform/modules/placement, which says why.
+# The ports that nodes of a run open to each other; the same as in terraform/modules/placement, which says why.
 PORTS = {"rendezvous": {"first": 29500, "last": 29599}, "collectives": {"first": 32768, "last": 60999}}
 
-# Rules that let others in of a security group of every run: SSH, two ranges of ports, EFA.
+# Ingress rules in the security group of every run: SSH, two port ranges, EFA.
 _OWN_RULES = 4
 
-# As in the name of a root: us-east-1, and both of aws-links-us-east-1--us-west-2.
+# Region names in a root's name: us-east-1, and both of aws-links-us-east-1--us-west-2.
 _REGION = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d+")
 
 
@@ -142,9 +142,10 @@ class Aws(MachineProvider):
         return []
 
     def refusals(self, document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Problem]:
-        """A node with several network cards needs an elastic address of its own, and accounts begin with five.
+        """Return limits on elastic addresses and security group rules that the plan would exceed.
 
-        Each node on another cloud takes a rule of the security group, which may have so many.
+        A node with several network cards needs an elastic address, and accounts begin with five. Each node on another
+        cloud takes a rule of the security group.
         """
         everything = placed_nodes(document)
         others = sum(placed.offer.provider != AWS for placed in everything)
@@ -213,7 +214,7 @@ class Aws(MachineProvider):
         return _regions(offer.region for offer in offers if offer.provider == AWS)
 
     def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
-        # What belongs to the account is seen from anywhere.
+        # Any region can list the account's resources.
         return _regions({resource.region for resource in resources} - {WHOLE_ACCOUNT} or {HOME})
 
     def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
@@ -223,7 +224,7 @@ class Aws(MachineProvider):
             if kinds:
                 looks.append(Look(scopes=(scope,), kinds=tuple(sorted(kinds)), ask=ask))
 
-        # A region that can't be asked keeps nobody from asking the others.
+        # A region that can't be asked must not prevent searches of the others.
         regional, whole = set(REGIONAL) & set(beside), set(beside) - set(REGIONAL)
         for region in regions:
             scope = Scope(provider=AWS, kind=REGION, name=region)
@@ -247,7 +248,7 @@ class Aws(MachineProvider):
         return _REGION.fullmatch(name) is not None
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        # The watchdog goes last, and only once there is nothing that it would have to delete.
+        # The watchdog is deleted last, only once it has nothing left to delete.
         return list(remove_aws(resources, poll_s=poll_s) or remove_aws_account(resources))
 
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
@@ -274,7 +275,7 @@ class Aws(MachineProvider):
 
 
 def _may_use(run: RunValues) -> list[str]:
-    """Return the regions of the plan and of every zone that the job names, to which a re-plan may go."""
+    """Return the regions of the plan and of every zone that the job names; a re-plan may use these."""
     known = catalog.load()
     zones = {zone for entry in run.document.job.resources if entry.provider == AWS for zone in entry.zones}
     own = {node.offer.region for node in run.nodes if node.offer.provider == AWS}
@@ -292,7 +293,7 @@ def _image(run: RunValues, offer: Offer) -> str | None:
 
 
 def _all_may_use_efa(nodes: Sequence[PlacedNode]) -> bool:
-    """Tell whether EFA is of use: its traffic stays in a zone, and all ranks must share one kind of network."""
+    """Whether EFA is usable: its traffic stays in a zone, and all ranks must share one kind of network."""
     return (
         len(nodes) > 1
         and len({node.offer.zone for node in nodes}) == 1
@@ -301,7 +302,7 @@ def _all_may_use_efa(nodes: Sequence[PlacedNode]) -> bool:
 
 
 def _rights(run: RunValues) -> NodeRights:
-    """Return what nodes need; Systems Manager asks nodes for rights before a session can reach them."""
+    """Return the needs of nodes; for Systems Manager, a node needs rights before a session can reach it."""
     cloud = run.document.job.cloud
     given = cloud.aws.instance_profile if cloud.aws else None
     return NodeRights(given=given, bucket=run.bucket_on(AWS), tunnel=cloud.network is NetworkAccess.PRIVATE)

@@ -1,4 +1,4 @@
-"""The numbers behind a quota of EC2 that was hit: its limit, what is in use, and what the plan has under it."""
+"""Figures of an exceeded EC2 quota: its limit, its use, and the plan's use of it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from sailor_cloud.provision.outcomes import Refused
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client
 from sailor_cloud.provision.rendering.root import PlacedNode
 
-# Which instances a quota of EC2 counts, by how their types begin (docs.aws.amazon.com/ec2/latest/instancetypes,
-# "Amazon EC2 instance type quotas", and the names of these quotas in Service Quotas).
+# The instances that a quota of EC2 counts, by the first letters of their types
+# (docs.aws.amazon.com/ec2/latest/instancetypes, "Amazon EC2 instance type quotas", and the names of these quotas in
+# Service Quotas).
 _FAMILIES = {"L-417A185B": ("p",), "L-7212CCBC": ("p",), "L-DB2E81BA": ("g", "vt"), "L-3819A6DF": ("g", "vt")}
-# What EC2 says when a quota on instances is hit; its other quotas, as on networks, are named by the error itself.
+# EC2's code for an exceeded quota on instances; the error itself names other quotas, as on networks.
 _ON_INSTANCES = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded")
-# EC2's quota on elastic IP addresses of a region, and what accounts begin with
+# EC2's quota on elastic IP addresses of a region, and its default
 # (docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html, looked up 2026-11-24).
 ADDRESS_QUOTA = "L-0263D0A3"
 _FEWEST_ADDRESSES = 5.0
-# The quota of VPC on rules of a security group in one direction, and what accounts begin with (the same page, looked up
-# 2026-11-26).
+# VPC's quota on rules of a security group in one direction, and its default (the same page, looked up 2026-11-26).
 RULES_QUOTA = "L-0EA8095F"
 _FEWEST_RULES = 60.0
 _COUNTING = ("pending", "running", "shutting-down", "stopping")
 
 
 def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaNumbers:
-    """Return what is known of the quota that AWS says was hit.
+    """Return the known figures of the quota that AWS says was exceeded.
 
-    Its error names the limit for instances on demand only, so Service Quotas is asked; what is in use is counted over
-    the instances there are, in vCPUs.
+    Its error names the limit only for on-demand instances, so Service Quotas is asked. Use is counted over all existing
+    instances, in vCPUs.
     """
     regions, markets = {group.region for group in refused}, {group.market for group in refused}
     limit = float(fault.limit) if fault.limit else None
@@ -59,9 +59,9 @@ def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[R
 
 
 def addresses(region: str) -> tuple[float, int]:
-    """Return how many elastic IP addresses an account may have in a region, and how many it has.
+    """Return the limit of elastic IP addresses in a region, and the number in use.
 
-    What can't be asked is what accounts begin with, and none.
+    If AWS can't be asked, these are the default limit and 0.
     """
     try:
         used = len(boto_client(region).describe_addresses()["Addresses"])
@@ -72,13 +72,13 @@ def addresses(region: str) -> tuple[float, int]:
 
 
 def rules_per_group(region: str) -> float:
-    """Return how many rules let others in to a security group; what can't be asked is what accounts begin with."""
+    """Return the limit of ingress rules in a security group; if AWS can't be asked, the default."""
     limit = _limit_aws(RULES_QUOTA, region, service="vpc")
     return _FEWEST_RULES if limit is None else limit
 
 
 def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule | None:
-    """Return the quota of AWS under which the refused nodes fall, if all of them fall under one."""
+    """Return the AWS quota that counts all of the refused nodes; None if there is none."""
     offers = {placed.offer.id: placed.offer for placed in nodes}
     bought = {(offers[group.offer].accelerator, group.market.quota) for group in refused}
     found = [
@@ -100,7 +100,7 @@ def _limit_aws(code: str, region: str, *, service: str = "ec2") -> float | None:
 
 
 def _usage_aws(code: str, region: str, market: Market) -> float | None:
-    """Return the vCPUs of the account's instances that a quota counts; None where nobody tells."""
+    """Return the vCPUs of the account's instances that a quota counts; None if unknown."""
     families = _FAMILIES.get(code)
     if families is None:
         return None

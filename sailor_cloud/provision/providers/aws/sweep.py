@@ -1,4 +1,4 @@
-"""Looks for what is left of runs on AWS by tag, through EC2's own API, and deletes it."""
+"""Finds leftovers of runs on AWS by tag, through EC2's own API, and deletes them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from sailor_cloud.provision.live_resources import (
 from sailor_cloud.provision.terraform.pace import at_once
 
 AWS = Provider("aws")
-# The kind of scope that is looked through.
+# The scope kind of a search.
 REGION = "region"
 RESERVATION = "aws_ec2_capacity_reservation"
 BLOCK = "aws_ec2_capacity_block_reservation"
 CAPACITY_KINDS = frozenset({RESERVATION, BLOCK})
 _TERMINATION_LIMIT_S = 900.0
-# As many connections as a client of boto3 keeps.
+# The number of connections that a client of boto3 keeps.
 _CALLS_AT_ONCE = 10
 _ENDING = ("shutting-down", "stopping", "stopped", "deleting", "rejected", "expired", "failed")
 
-# A session of boto3 makes one client at a time.
+# A session of boto3 can make only one client at a time.
 _CONNECTING = threading.Lock()
 ClientOf = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of resource: how it is listed, where its id stands, and how one is deleted.
+    """A kind of resource: how to list it, where its id is, and how to delete one.
 
-    deletion: the call that takes an id under its key alone, or a function of client and id.
+    deletion: the call that takes an id as its only key, or a function of client and id.
     """
 
     type: str
@@ -51,10 +51,10 @@ class _Kind:
     list_key: str
     id_key: str
     deletion: str | Callable[[Any, str], None]
-    # What is deleted stays listed for a while under these states; most calls filter under this name.
+    # Deleted resources stay listed for a while under these states; most calls filter under this name.
     gone: tuple[str, ...] = ()
     filter_key: str = "Filters"
-    # What the same call lists besides is of another kind.
+    # The same call also lists resources of another kind.
     of_kind: Callable[[Mapping[str, Any]], bool] = lambda item: True
 
     def delete(self, client: Any, name: str) -> None:
@@ -102,7 +102,7 @@ def _is_reservation(item: Mapping[str, Any]) -> bool:
 _RESERVATIONS = ("describe_capacity_reservations", "CapacityReservations", "CapacityReservationId")
 _PEERINGS = ("describe_vpc_peering_connections", "VpcPeeringConnections", "VpcPeeringConnectionId")
 _PEERING_GONE = ("deleted", "rejected", "expired", "failed")
-# In the order in which they are deleted: what costs money first, what others stand in last.
+# In order of deletion: first what costs money, last what contains other resources.
 _KINDS = (
     _Kind("aws_instance", "describe_instances", "Reservations", "InstanceId", _terminate, ("terminated",)),
     _Kind(RESERVATION, *_RESERVATIONS, "cancel_capacity_reservation", RESERVATION_GONE, of_kind=_is_reservation),
@@ -149,7 +149,7 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
         refused = [why for _, why in told if why is not None]
         if len(refused) == len(_KINDS):
             raise refused[0]
-        # Who may not list one kind may list others.
+        # A caller who may not list one kind may list others.
         listings += [listing for listing, _ in told]
     return Listing(
         found=tuple(one for listing in listings for one in listing.found),
@@ -158,7 +158,7 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
 
 
 def _asked(client: Any, region: str, run_id: str | None, kind: _Kind) -> tuple[Listing, CredentialsError | None]:
-    """Return what there is of a kind, and why the caller may not list it."""
+    """Return the resources of a kind, and why the caller may not list it."""
     found: list[LiveResource] = []
     failed: list[tuple[str, str]] = []
     refused = None
@@ -173,7 +173,7 @@ def _asked(client: Any, region: str, run_id: str | None, kind: _Kind) -> tuple[L
 def remove_aws(
     resources: Sequence[LiveResource], *, client_of: ClientOf | None = None, poll_s: float = 5.0
 ) -> tuple[str, ...]:
-    """Delete resources that a sweep found, compute first, and wait for instances to be gone; return what failed.
+    """Delete found resources, compute first, and wait for the end of instances; return the failures.
 
     Continues past every error, and deletes nothing without a run's tag.
     """
@@ -198,7 +198,7 @@ def _removed(client: Any, region: str, ours: Sequence[LiveResource], poll_s: flo
 
 
 def _asked_to_go(client: Any, kind: _Kind, region: str, name: str) -> str | None:
-    """Ask for a deletion, and return what went wrong: nothing, or None where the resource is gone already."""
+    """Request a deletion, and return the error: empty, or None if the resource is deleted already."""
     try:
         kind.delete(client, name)
     except Exception as error:
@@ -212,7 +212,7 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
         if _state(item) in kind.gone or not kind.of_kind(item):
             continue
         tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", [])}
-        # The filter has asked for it; what an answer holds besides is nobody's to delete.
+        # The filter requested this tag; other resources in the answer must not be deleted.
         if tags.get(RUN_LABEL, "") != (run_id or tags.get(RUN_LABEL)):
             continue
         yield LiveResource(
@@ -234,7 +234,7 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
 
 
 def _state(item: Mapping[str, Any]) -> str:
-    """Return the state of something, which the calls tell in three ways."""
+    """Return a resource's state, which calls report in three forms."""
     state = item.get("State") or item.get("Status") or ""
     return str(state.get("Name") or state.get("Code") or "") if isinstance(state, dict) else str(state).lower()
 
@@ -255,7 +255,7 @@ def _wait_until_terminated(client: Any, names: list[str], region: str, poll_s: f
         try:
             answer = client.describe_instances(InstanceIds=names)
         except Exception as error:
-            # What else there is must not wait for a question that fails; the next look tells what is left.
+            # Other deletions must not wait for a failed question; the next search finds what is left.
             return [f"whether instances in {region} are terminated can't be asked: {error}"]
         states = [instance["State"]["Name"] for group in answer["Reservations"] for instance in group["Instances"]]
         if all(state == "terminated" for state in states):
@@ -265,32 +265,31 @@ def _wait_until_terminated(client: Any, names: list[str], region: str, poll_s: f
 
 
 def error_code(error: Exception) -> str:
-    """Return what AWS calls an error; nothing where it is none of its own."""
+    """Return AWS's code for an error; empty if it is no error of AWS."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether AWS says that there is no such thing."""
+    """Whether AWS says that a resource does not exist."""
     return "NotFound" in error_code(error) or error_code(error).endswith(".Unknown")
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether AWS rejects the caller, or there are no credentials: asking again would not help."""
+    """Whether AWS rejects the caller, or there are no credentials: a retry would not help."""
     refused = ("AuthFailure", "UnauthorizedOperation", "InvalidClientTokenId", "ExpiredToken", "RequestExpired")
     return error_code(error) in refused or type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError")
 
 
 def refusal(what: str, error: Exception) -> CredentialsError:
-    """Return the error for a caller that is rejected, which may lack rights or a login."""
+    """Return the error for a rejected caller, who may lack rights or a login."""
     return CredentialsError(f"AWS refused to {what}: {error}; if your credentials have ended, {HOW}")
 
 
 def boto_client(region: str, service: str = "ec2") -> Any:
-    """Return a client for a service in a region; making one takes a tenth of a second, so each is made once.
+    """Return a client for a service in a region; each is made only once, because that takes a tenth of a second.
 
-    Another environment, which may lead to another account, gets clients of its own. Raises ProvisionError without
-    boto3.
+    Another environment, which may use another account, gets its own clients. Raises ProvisionError without boto3.
     """
     with _CONNECTING:
         return _client(
@@ -305,7 +304,7 @@ def _client(region: str, service: str, environment: tuple[tuple[str, str], ...])
 
 @lru_cache(maxsize=8)
 def _session(environment: tuple[tuple[str, str], ...]) -> Any:
-    """Return a session that has taken its credentials from an environment, and takes them from no later one."""
+    """Return a session with credentials from this environment; later environments don't change them."""
     try:
         import boto3
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""The instances of a run on Google Cloud, the host keys that they published, and the tunnel to them.
+"""The instances of a run on Google Cloud, their published host keys, and the tunnel to them.
 
-The tunnel is Identity-Aware Proxy's, which asks the caller for rights and comes in from a range of its own
+The tunnel is Identity-Aware Proxy's: it checks the caller's rights and connects from its own address range
 (cloud.google.com/iap/docs/using-tcp-forwarding).
 """
 

@@ -1,4 +1,4 @@
-"""What a project of Google Cloud says of its caller's credentials and rights, and of what it was billed."""
+"""The caller's credentials and rights in a Google Cloud project, and a run's bill."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sailor_cloud.provision.rendering.data import may_have_data
 
 _PROJECTS = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "https://cloudresourcemanager.googleapis.com")
 _BIGQUERY = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_BIGQUERY", "https://bigquery.googleapis.com")
-# That many permissions may be asked for at once.
+# The most permissions in one request.
 _AT_ONCE = 100
-# Tokens of this variable are Terraform's way around everything else; they last an hour at most.
+# Terraform prefers this variable's token to all other credentials; it lasts at most an hour.
 _TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
 _BILL = """
 SELECT
@@ -36,7 +36,7 @@ GROUP BY 1, 2 ORDER BY 3 DESC
 
 
 def credentials_end() -> CredentialsEnd | None:
-    """Return when the caller's credentials end for good; None where google-auth renews them, or there are none."""
+    """Return when the caller's credentials end for good; None if google-auth renews them, or there are none."""
     if os.environ.get(_TOKEN):
         renew = f"unset {_TOKEN} and {HOW}"
         return CredentialsEnd(what=f"the credentials in {_TOKEN}", at=None, renew=renew)
@@ -51,7 +51,7 @@ def credentials_end() -> CredentialsEnd | None:
         credentials: Any = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])[0]
     except GoogleAuthError:
         return None
-    # A token that came without anything to get the next one with.
+    # A token without a refresh token.
     if not hasattr(credentials, "refresh_token") or credentials.refresh_token is not None:
         return None
     at = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
@@ -59,7 +59,7 @@ def credentials_end() -> CredentialsEnd | None:
 
 
 def check_caller(cloud: Cloud) -> None:
-    """Ask the project for one permission. Raises CredentialsError without credentials, or where they are refused."""
+    """Ask the project for one permission. Raises CredentialsError without credentials, or if they are refused."""
     if cloud.gcp is None:
         return
     try:
@@ -72,7 +72,7 @@ def check_caller(cloud: Cloud) -> None:
 
 
 def _granted(project: str, asked: list[str]) -> set[str]:
-    """Return which of some permissions the caller has on a project."""
+    """Return those of some permissions that the caller has on a project."""
     granted = set[str]()
     projects = google_api(*_PROJECTS)
     for first in range(0, len(asked), _AT_ONCE):
@@ -89,9 +89,9 @@ def _refused(error: Exception) -> CredentialsError | None:
 
 
 def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
-    """Return which of the permissions that a run needs the caller lacks on the project.
+    """Return the permissions that a run needs and the caller lacks on the project.
 
-    `kinds` are the types of what Terraform would create. Raises CredentialsError.
+    `kinds` are the types that Terraform would create. Raises CredentialsError.
     """
     account = document.job.cloud.gcp
     if account is None:
@@ -100,7 +100,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     wanted = {right for kind in kinds for right in PERMISSIONS.get(kind, ())} | set(BESIDE["host keys"])
     wanted |= set(BESIDE["tunnel"]) if private else set()
     if "google_storage_bucket" not in kinds:
-        # A bucket of the user's may lie in another project, or have rights of its own.
+        # A user's bucket may be in another project, or have rights of its own.
         wanted = {right for right in wanted if not right.startswith("storage.")}
     wanted |= BESIDE["sweep"] | (BESIDE["sweep beside compute"] if may_have_data(document.job) else set())
     asked = sorted(wanted)
@@ -116,7 +116,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
 
 
 def billed(run_id: str, cloud: Cloud) -> Billed:
-    """Return what the billing export has for a run's label. Raises CredentialsError or ProvisionError."""
+    """Return the billing export's amounts for a run's label. Raises CredentialsError or ProvisionError."""
     account = cloud.gcp
     if account is None or account.billing_export is None:
         switch_on = (
@@ -171,7 +171,7 @@ def _rows(bigquery: GoogleApi, project: str, table: str, run_id: str) -> list[li
 
 
 def _told(error: Exception) -> str:
-    """Return what an interface answered, which its exception does not repeat."""
+    """Return an interface's answer, which its exception does not repeat."""
     response = getattr(error, "response", None)
     try:
         answer: Json = response.json() if response is not None else {}

@@ -1,4 +1,4 @@
-"""Import ids on Google Cloud, where names are the run's own choice and lead to everything."""
+"""Import ids on Google Cloud, where a run chooses the names, which identify everything."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GLOBAL = ("google_compute_network", "google_compute_firewall")
 _COLLECTIONS = {"google_compute_resource_policy": "resourcePolicies"}
 
 
-# What comes and goes with an instance and is in no state, and a right, which can be added over and over.
+# Created and deleted with an instance and in no state; and a right, which may be added repeatedly.
 _LET_BE = ("google_compute_disk", MEMBER)
 
 
-# What no look finds, by the interface that knows it and the name that it has there.
+# Types that no search finds, by the interface and the name that identify them.
 _PARTS = {
     "google_cloud_scheduler_job": (SCHEDULER, "projects/{project}/locations/{region}/jobs/{name}"),
     "google_project_iam_custom_role": (IAM, "projects/{project}/roles/{role_id}"),

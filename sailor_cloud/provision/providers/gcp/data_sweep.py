@@ -1,7 +1,7 @@
-"""Looks for what runs have on Google Cloud beside Compute Engine: buckets, service accounts, the watchdog.
+"""Finds resources of runs on Google Cloud besides Compute Engine: buckets, service accounts, the watchdog.
 
-Through the JSON interfaces of Cloud Storage and IAM, with the credentials that google-cloud-compute uses. Labels name a
-bucket's run, the description that of an account; the name must begin with the run's own besides.
+Uses the JSON interfaces of Cloud Storage and IAM, with the credentials of google-cloud-compute. Labels name a bucket's
+run, the description an account's; the name must also begin with the run's own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sailor_cloud.provision.providers.gcp.sweep import BUSY, GCP, refusal
 from sailor_cloud.run.folder import FIRST_OF_NAMES, resource_prefix
 
 BUCKET, ACCOUNT, FUNCTION = "google_storage_bucket", "google_service_account", "google_cloudfunctions2_function"
-# In the order in which they are deleted.
+# In order of deletion.
 GCP_DATA_KINDS = (FUNCTION, ACCOUNT, BUCKET)
 STORAGE = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "https://storage.googleapis.com")
 IAM = ("CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM", "https://iam.googleapis.com")
@@ -41,14 +41,14 @@ Json = dict[str, Any]
 
 
 class Session(Protocol):
-    """What is needed of `requests.Session`."""
+    """The part of `requests.Session` that is used."""
 
     def request(self, method: str, url: str, **options: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleApi:
-    """One interface: its address and a session that may use it."""
+    """One interface: its address and an authorized session."""
 
     url: str
     session: Session
@@ -65,7 +65,7 @@ class GoogleApi:
     def _told(self, method: str, path: str, **options: Any) -> Json:
         answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
-        # Only a deletion may say nothing: an empty list says that it is one.
+        # Only a deletion may return an empty body: a list without items still has one.
         told: Json = answer.json() if answer.content or method != "DELETE" else {}
         return told
 
@@ -84,7 +84,7 @@ class GoogleApi:
 def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[str] = GCP_DATA_KINDS) -> Listing:
     """Return the buckets, service accounts and functions of one run, or of all runs, in a project.
 
-    Raises CredentialsError, or ProvisionError without google-auth. What the caller may not list becomes a problem.
+    Raises CredentialsError, or ProvisionError without google-auth. Kinds that the caller may not list become problems.
     """
     prefix = resource_prefix(run_id) if run_id else FIRST_OF_NAMES
     found: list[LiveResource] = []
@@ -103,7 +103,7 @@ def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[s
 
 
 def remove_gcp_data(project: str, resources: Sequence[LiveResource]) -> tuple[str, ...]:
-    """Delete resources that a sweep found, buckets with what is in them; return what failed."""
+    """Delete found resources, buckets with their content; return the failures."""
     problems = []
     delete = {BUCKET: _delete_bucket, ACCOUNT: _delete_account, FUNCTION: _delete_function}
     for kind in GCP_DATA_KINDS:
@@ -120,7 +120,7 @@ def _buckets(project: str, prefix: str) -> Iterator[LiveResource]:
     storage = google_api(*STORAGE)
     for item in storage.pages("/storage/v1/b", "items", project=project, prefix=prefix):
         if RUN_LABEL in item.get("labels", {}):
-            # Nobody misses the code of a watchdog.
+            # The code of a watchdog is never wanted.
             of_results = not item["name"].endswith(_WATCHDOG)
             held = of_results and storage.ask("GET", f"/storage/v1/b/{quote(item['name'])}/o", maxResults="1").get(
                 "items"
@@ -150,7 +150,7 @@ def _functions(project: str, prefix: str) -> Iterator[LiveResource]:
 
 
 def _is_switched_off(error: Exception) -> bool:
-    """Whether a project does not use an interface at all, so that nothing can have been made through it."""
+    """Whether an interface is disabled in a project, so that nothing can have been created through it."""
     return status_of(error) == 403 and "SERVICE_DISABLED" in str(getattr(getattr(error, "response", None), "text", ""))
 
 
@@ -180,7 +180,7 @@ def _delete_bucket(found: LiveResource) -> None:
 
 
 def _delete_account(found: LiveResource) -> None:
-    """Delete an account, and the role that was made for it alone."""
+    """Delete an account, and the role that was made only for it."""
     iam, name, project = google_api(*IAM), found.name.partition("@")[0], quote(found.project)
     if name.endswith(_WATCHDOG):
         _delete_if_there(iam, f"/v1/projects/{project}/roles/{name.replace('-', '_')}")
@@ -203,7 +203,7 @@ def _delete_if_there(api: GoogleApi, path: str) -> None:
 
 
 def google_api(variable: str, usual: str) -> GoogleApi:
-    """Return an interface: the one that a variable of the environment names, or the usual one."""
+    """Return an interface: the one that an environment variable names, or the default."""
     url = os.environ.get(variable, "").rstrip("/") or usual
     return GoogleApi(url=url, session=_session(plain=url.startswith("http://")))
 
@@ -220,7 +220,7 @@ def _session(*, plain: bool) -> Session:
         raise ProvisionError(
             "looking at Google Cloud needs google-auth and requests; install them with pip install 'sailor-cloud[gcp]'"
         ) from error
-    # What is not reached at all, or says how long to wait, is not waited for.
+    # Don't retry an unreachable service, nor wait as long as an answer requests.
     again = Retry(
         connect=0,
         read=0,
@@ -234,7 +234,7 @@ def _session(*, plain: bool) -> Session:
     )
     made: Any
     if plain:
-        # A token never travels in the clear.
+        # A token must never be sent unencrypted.
         made = requests.Session()
         made.mount("http://", HTTPAdapter(max_retries=again))
         return cast(Session, made)
@@ -250,7 +250,7 @@ def _session(*, plain: bool) -> Session:
 
 
 def api_errors() -> tuple[type[Exception], ...]:
-    """Return what a question to an interface fails with; errors of requests are OSErrors."""
+    """Return the exceptions of requests to an interface; errors of requests are OSErrors."""
     try:
         from google.auth.exceptions import GoogleAuthError
     except ImportError:
@@ -259,5 +259,5 @@ def api_errors() -> tuple[type[Exception], ...]:
 
 
 def status_of(error: Exception) -> int | None:
-    """Return the HTTP status that an interface answered with, if it answered."""
+    """Return the HTTP status of an interface's answer, if there is one."""
     return getattr(getattr(error, "response", None), "status_code", None)

@@ -1,4 +1,4 @@
-"""What Google Cloud's own error codes mean, with the source of each row, and what to do about them."""
+"""The meaning of Google Cloud's own error codes, with the source of each row, and what to do about them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _RULES = (
         _GOOGLE_HTTP,
     ),
     Rule(Cause.SERVER, r"googleapi: Error 50[0234]\b|\bbackendError\b|\binternalError\b", _GOOGLE_HTTP),
-    # How the provider passes on an operation that failed with INTERNAL_ERROR: without that code.
+    # The provider forwards an operation that failed with INTERNAL_ERROR without that code.
     Rule(Cause.SERVER, r"\bINTERNAL_ERROR\b|Internal error\. Please try again or contact Google Support", _GCE_BULK),
     Rule(Cause.SLOW, NO_ANSWER, _GCE_SLOW),
 )

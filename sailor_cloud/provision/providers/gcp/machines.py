@@ -1,9 +1,8 @@
-"""What instance types of Google Cloud need of the HCL besides their row of pricing/machines.csv."""
+"""HCL settings of Google Cloud instance types besides their row in pricing/machines.csv."""
 
 from __future__ import annotations
 
-# N1 machines take these; all other types that carry accelerators have them built in
-# (cloud.google.com/compute/docs/gpus).
+# N1 machines take these; all other types with accelerators have them built in (cloud.google.com/compute/docs/gpus).
 ATTACHABLE = {
     "V100-16": "nvidia-tesla-v100",
     "T4-16": "nvidia-tesla-t4",
@@ -17,10 +16,10 @@ DEFAULT_GCP_IMAGE = "projects/deeplearning-platform-release/global/images/family
 
 
 def image_for(chosen: str | None) -> str:
-    """Return the image of nodes; what a job has chosen may be an image of AWS, which is meant for other nodes."""
+    """Return the image of nodes; an image of AWS in the job is meant for other nodes."""
     return DEFAULT_GCP_IMAGE if chosen is None or chosen.startswith(("ami-", "/")) else chosen
 
 
 def is_attached(instance_type: str) -> bool:
-    """Tell whether the accelerators are no part of the instance type."""
+    """Whether accelerators are attached, not part of the instance type."""
     return instance_type.startswith("n1-")

@@ -1,7 +1,7 @@
-"""Looks for the right that a run has added on a bucket of the user's, and takes it away.
+"""Finds and removes the right that a run has added on a user's bucket.
 
-It has no tag: its member is an account whose name is the run's own. What has become of the account makes no difference,
-because a bucket remembers the members of accounts that were deleted.
+It has no tag: its member is an account with the run's own name. The account itself may be deleted, because a bucket
+remembers the members of deleted accounts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MEMBER = "google_storage_bucket_iam_member"
 # The only right that a run adds; see terraform/stacks/gcp-data.
 _ROLE = "roles/storage.objectUser"
 _DELETED = re.compile(r"deleted:(?P<member>[^?]+)\?uid=\d+")
-# Somebody else may change the policy between our look and our change.
+# The policy may change between our read and our write.
 _TRIES = 5
 
 
 def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> Listing:
-    """Return the rights that a run has on buckets of the user's; `detail` is the bucket, `name` the member.
+    """Return a run's rights on the user's buckets; `detail` is the bucket, `name` the member.
 
-    A bucket that is gone has no members. Raises CredentialsError, or ProvisionError without google-auth.
+    A deleted bucket has no members. Raises CredentialsError, or ProvisionError without google-auth.
     """
     found: list[LiveResource] = []
     failed = []
@@ -45,7 +45,7 @@ def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> L
 
 
 def remove_gcp_members(project: str, resources: Sequence[LiveResource]) -> tuple[str, ...]:
-    """Take away rights that a sweep found, and nobody else's; return what failed."""
+    """Remove found rights, and nobody else's; return the failures."""
     problems = []
     for found in (resource for resource in resources if (resource.type, resource.project) == (MEMBER, project)):
         try:
@@ -88,7 +88,7 @@ def _remove(storage: GoogleApi, bucket: str, member: str) -> None:
 
 
 def _policy(storage: GoogleApi, bucket: str) -> Json:
-    # Of an older version, conditions of others would be lost at the next change.
+    # With an older version, the next change would lose conditions of other members.
     return storage.ask("GET", _place(bucket), optionsRequestedPolicyVersion="3")
 
 
@@ -97,7 +97,7 @@ def _bindings(policy: Json) -> Iterator[Json]:
 
 
 def _alive(member: str) -> str:
-    """Return a member as it is called while its account exists."""
+    """Return a member's name from when its account existed."""
     deleted = _DELETED.fullmatch(member)
     return deleted["member"] if deleted else member
 

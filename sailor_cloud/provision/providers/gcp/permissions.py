@@ -1,4 +1,4 @@
-"""What the caller must be allowed to do on Google Cloud, by what Terraform makes and what the program does itself.
+"""The permissions that the caller needs on Google Cloud, for Terraform's resources and for the program itself.
 
 `docs/permissions/gcp-role.yaml` allows exactly this.
 """
@@ -51,7 +51,7 @@ BESIDE: Mapping[str, Set[str]] = {
         f"compute.{collection}.list"
         for collection in ["disks", "firewalls", "instances", "networks", "resourcePolicies", "routers", "subnetworks"]
     },
-    # Whether the run has made them or not.
+    # Whether or not the run has created them.
     "sweep beside compute": {"cloudfunctions.functions.list", "iam.serviceAccounts.list", "storage.buckets.list"},
     "host keys": _compute("instances", "getGuestAttributes"),
     "results": {"storage.objects.get"},

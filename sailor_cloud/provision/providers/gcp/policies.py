@@ -1,6 +1,6 @@
-"""Asks what an organization's policies forbid, before anything is bought.
+"""Checks what an organization's policies forbid, before any purchase.
 
-Policies are those of `getEffectiveOrgPolicy` of the Resource Manager, which needs the right orgpolicy.policy.get.
+Policies come from the Resource Manager's `getEffectiveOrgPolicy`, which needs the right orgpolicy.policy.get.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LOCATIONS = "constraints/gcp.resourceLocations"
 
 
 def refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Problem]:
-    """Return the policies of the project's organization that would refuse some nodes, each with the way out."""
+    """Return the policies of the project's organization that would refuse some nodes, each with a way out."""
     account = document.job.cloud.gcp
     compute = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "")
     if account is None or (compute.startswith("http://") and _API[0] not in os.environ):
-        # Compute Engine is a stand-in, for which nobody's policies hold.
+        # Compute Engine is a stand-in here, without policies.
         return []
     image = image_for(document.job.cloud.image)
     regions = sorted({placed.offer.region for placed in nodes})
@@ -70,12 +70,12 @@ def _values(policy: Mapping[str, Any], key: str) -> Collection[str]:
 
 
 def _closed(policy: Mapping[str, Any]) -> bool:
-    """Tell whether all is forbidden but what is named, which a new instance never is."""
+    """Whether everything is forbidden except listed names, which never include a new instance."""
     return policy.get("listPolicy", {}).get("allValues") == "DENY" or bool(_values(policy, "allowedValues"))
 
 
 def _trusts(policy: Mapping[str, Any], image: str) -> bool:
-    """Tell whether images of an image's project may be used; what belongs to a folder can't be seen from here."""
+    """Whether images of an image's project are allowed; folders' settings are invisible from here."""
     parts = image.split("/")
     if "projects" not in parts[:-1]:
         return True
@@ -87,7 +87,7 @@ def _trusts(policy: Mapping[str, Any], image: str) -> bool:
 
 
 def _allows(policy: Mapping[str, Any], region: str) -> bool:
-    """Tell whether a region, or a zone of it, is allowed; groups such as in:us-locations go by how they begin."""
+    """Whether a region, or a zone of it, is allowed; groups such as in:us-locations match by prefix."""
     allowed = _values(policy, "allowedValues")
     if policy.get("listPolicy", {}).get("allValues") == "DENY":
         return False

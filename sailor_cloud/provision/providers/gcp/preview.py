@@ -1,4 +1,4 @@
-"""What a root on Google Cloud would create."""
+"""The resources that a root on Google Cloud would create."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cluster_resources(bill: Bill) -> list[PlannedResource]:
     listed.append(free("google_compute_subnetwork", f"{name}-{variables['region']}"))
     if bill.private:
         listed.append(free("google_compute_router", f"{name}-{variables['region']}"))
-        # Cloud NAT takes addresses by itself, and they are billed as those of VMs are.
+        # Cloud NAT allocates addresses itself; they are billed like those of VMs.
         parts = [("gateway", bill.gateway), ("address", bill.address)]
         listed.append(priced("google_compute_router_nat", f"{name}-nat", *parts, by_use=bill.nat_data))
     listed += [free("google_compute_resource_policy", f"{name}-{group}") for group in placement_groups(variables)]
@@ -31,7 +31,7 @@ def cluster_resources(bill: Bill) -> list[PlannedResource]:
 
 
 def _watchdog(bill: Bill) -> list[PlannedResource]:
-    """Return its parts, each with what it may do in a month without being billed.
+    """Return the watchdog's parts, each with its free monthly use.
 
     The allowances are those of the whole billing account, also after its first year: cloud.google.com/scheduler/pricing
     (0.10 USD for a job of 31 days, by the day), /functions/pricing and /build/pricing.

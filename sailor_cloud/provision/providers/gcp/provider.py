@@ -1,4 +1,4 @@
-"""How machines of Google Cloud are bought, reached and removed."""
+"""How to buy, reach and remove machines of Google Cloud."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
 
-# The kind of scope that is a bucket of the user's, on which a run may have added rights.
+# The scope kind of a user's bucket, on which a run may have added rights.
 _BUCKET = "bucket"
-# As variables and states of Terraform name it.
+# In the form of Terraform's variables and states.
 _NAMED_PROJECT = re.compile(r'"project":\s*"([a-z][a-z0-9:.-]{4,})"')
 
 
@@ -137,7 +137,7 @@ class Gcp(MachineProvider):
         return Scopes(scope for scope in scopes if scope.kind == PROJECT)
 
     def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
-        # Cloud NAT takes an address by itself, which is billed as those of VMs are.
+        # Cloud NAT allocates an address itself, billed like those of VMs.
         return (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS) if kind == "google_compute_router_nat" else ()
 
     def time_server(self, scopes: Scopes) -> str:
@@ -148,7 +148,7 @@ class Gcp(MachineProvider):
         return Scopes(Scope(provider=GCP, kind=PROJECT, name=project) for project in found)
 
     def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
-        # Rights on the run's own buckets go with them, others are looked for in known ones.
+        # Rights on the run's own buckets are deleted with these; others are searched on known buckets.
         own = (resource_name(run_id, part) for part in ("data", "watchdog"))
         buckets = (*own, *named(scopes, _BUCKET))
         return kind in self.swept and (kind != MEMBER or any(key.endswith(f'["{bucket}"]') for bucket in buckets))
@@ -158,7 +158,7 @@ class Gcp(MachineProvider):
         for project in sorted({resource.project for resource in resources}):
             mine = [resource for resource in resources if resource.project == project]
             failed = remove_gcp(project, mine, poll_s=poll_s)
-            # The watchdog goes last, and only once there is nothing that it would have to delete.
+            # The watchdog is deleted last, only once it has nothing left to delete.
             problems += failed or [*remove_gcp_members(project, mine), *remove_gcp_data(project, mine)]
         return problems
 
@@ -183,11 +183,11 @@ def _project(run: RunValues) -> str:
 
 
 def _common(run: RunValues) -> Variables:
-    # Values of labels: small letters, digits, hyphens and underscores, at most 63.
+    # Allowed in label values: lowercase letters, digits, hyphens and underscores, at most 63.
     return run.common(owner=re.sub(r"[^a-z0-9_-]", "_", (run.document.job.cloud.owner or "").lower())[:63])
 
 
 def _rights(run: RunValues) -> NodeRights:
-    """Return what nodes need; Identity-Aware Proxy asks only the caller for rights."""
+    """Return the needs of nodes; Identity-Aware Proxy checks only the caller's rights."""
     account = run.document.job.cloud.gcp
     return NodeRights(given=account.service_account if account else None, bucket=run.bucket_on(GCP))

@@ -1,4 +1,4 @@
-"""The numbers behind a quota of Compute Engine that was hit: its limit, what is in use, what the plan has under it."""
+"""Figures of an exceeded Compute Engine quota: its limit, its use, and the plan's use of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.provision.rendering.root import PlacedNode
 def quota_numbers(
     fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
 ) -> QuotaNumbers:
-    """Return what is known of the quota that Google Cloud says was hit; its message names the limit.
+    """Return the known figures of the quota that Google Cloud says was exceeded; its message names the limit.
 
     Quotas on accelerators count devices.
     """
@@ -29,7 +29,7 @@ def quota_numbers(
 
 
 def _usage(fault: Fault, regions: set[str], scopes: Scopes) -> float | None:
-    """Return what is in use of a quota, or None where that can't be found out: the quota was hit anyway."""
+    """Return a quota's use, or None if it can't be determined; the quota was exceeded anyway."""
     region = fault.region or (next(iter(regions)) if len(regions) == 1 else "")
     projects = named(scopes, PROJECT)
     if not region or len(projects) != 1:

@@ -1,4 +1,4 @@
-"""Looks for what is left of runs on Google Cloud by label, through Compute Engine's own API, and deletes it."""
+"""Finds leftovers of runs on Google Cloud by label, through Compute Engine's own API, and deletes them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from sailor_cloud.provision.live_resources import (
 from sailor_cloud.provision.terraform.pace import at_once
 
 GCP = Provider("gcp")
-# The kind of scope that is looked through.
+# The scope kind of a search.
 PROJECT = "project"
-# Answers after which the same question may be answered, and for how long it is repeated.
+# Answers after which a question is repeated, and for how long.
 BUSY = (429, 500, 502, 503, 504)
 _BUSY_LIMIT_S = 15.0
 _DELETION_LIMIT_S = 900.0
 
-# Gives a client of google-cloud-compute by the name of its class.
+# Returns a client of google-cloud-compute by the name of its class.
 ClientOf = Callable[[str], Any]
 
 
@@ -38,7 +38,7 @@ ClientOf = Callable[[str], Any]
 class _Kind:
     """A kind of resource: its client, the attribute of its lists, and its key in requests.
 
-    place: what a name is unique in; `global` kinds have one list, all others one for each place.
+    place: the scope in which a name is unique; `global` kinds have one list, all others one per place.
     """
 
     type: str
@@ -48,7 +48,7 @@ class _Kind:
     place: str
 
 
-# In the order in which they are deleted: what costs money first, what others stand in last.
+# In order of deletion: first what costs money, last what contains other resources.
 _KINDS = (
     _Kind("google_compute_instance", "InstancesClient", "instances", "instance", "zone"),
     _Kind("google_compute_disk", "DisksClient", "disks", "disk", "zone"),
@@ -62,7 +62,7 @@ GCP_KINDS = tuple(kind.type for kind in _KINDS)
 
 
 def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | None = None) -> Listing:
-    """Return the resources of one run, or of all runs, that exist in a project, in every region.
+    """Return the resources of one run, or of all runs, in a project, in every region.
 
     A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
     """
@@ -70,7 +70,7 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
     refused = [why for _, why in told if why is not None]
     if len(refused) == len(_KINDS):
         raise refused[0]
-    # Who may not list one kind may list others.
+    # A caller who may not list one kind may list others.
     return Listing(
         found=tuple(one for listing, _ in told for one in listing.found),
         failed=tuple(one for listing, _ in told for one in listing.failed),
@@ -78,7 +78,7 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
 
 
 def _asked(connect: ClientOf, project: str, run_id: str | None, kind: _Kind) -> tuple[Listing, CredentialsError | None]:
-    """Return what there is of a kind, and why the caller may not list it."""
+    """Return the resources of a kind, and why the caller may not list it."""
     found: list[LiveResource] = []
     failed: list[tuple[str, str]] = []
     refused = None
@@ -99,7 +99,7 @@ def remove_gcp(
     client_of: ClientOf | None = None,
     poll_s: float = 5.0,
 ) -> tuple[str, ...]:
-    """Delete resources that a sweep found, compute first, each kind gone before the next; return what failed.
+    """Delete found resources, compute first, each kind fully before the next; return the failures.
 
     Continues past every error, and deletes nothing without a run's label.
     """
@@ -116,7 +116,7 @@ def remove_gcp(
 
 
 def _asked_to_go(connect: ClientOf, kind: _Kind, project: str, resource: LiveResource) -> str | None:
-    """Ask for a deletion, and return what went wrong: nothing, or None where the resource is gone already."""
+    """Request a deletion, and return the error: empty, or None if the resource is deleted already."""
     try:
         connect(kind.client).delete_unary(project=project, **_address(kind, resource))
     except Exception as error:
@@ -155,7 +155,7 @@ def _listed(
 
 
 def _items(client: Any, kind: _Kind, project: str, failed: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the item, of all places; those that can't be asked are added to `failed`."""
+    """Yield place and item from all places; those that can't be asked are added to `failed`."""
     listed = everywhere(client, project) if kind.place != "global" else _pages(client.list, project)
     for scope, part, why in listed:
         if why:
@@ -165,7 +165,7 @@ def _items(client: Any, kind: _Kind, project: str, failed: list[tuple[str, str]]
 
 
 def everywhere(client: Any, project: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield every place of a project, what it has, and why that may not be all: nothing where it is."""
+    """Yield every place of a project, its items, and why the list may be incomplete: empty if it is complete."""
     for scope, page, why in _pages(client.aggregated_list, project):
         yield from ((name, part, _doubt(part.warning)) for name, part in page.items.items())
         yield from ((name, None, "Google Cloud does not reach it") for name in page.unreachables)
@@ -184,7 +184,7 @@ def _pages(ask: Callable[..., Any], project: str) -> Iterator[tuple[str, Any, st
 
 
 def _doubt(warning: Any) -> str:
-    """Return a warning of a list that may lack something; that there is nothing to list is none."""
+    """Return the warning of a possibly incomplete list; an empty list is no reason for one."""
     return f"{warning.code}: {warning.message}" if warning.code not in ("", "NO_RESULTS_ON_PAGE") else ""
 
 
@@ -208,31 +208,31 @@ def _exists(client: Any, kind: _Kind, project: str, resource: LiveResource) -> b
     try:
         client.get(project=project, **_address(kind, resource))
     except Exception as error:
-        # Whatever else went wrong, it is no proof that the resource is gone.
+        # Any other error does not prove that the resource is deleted.
         return not is_gone(error)
     return True
 
 
 def is_gone(error: Exception) -> bool:
-    """Whether Google Cloud says that there is no such thing."""
+    """Whether Google Cloud says that a resource does not exist."""
     return getattr(error, "code", None) == 404
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether Google Cloud rejects the caller, or there are no credentials: asking again would not help."""
+    """Whether Google Cloud rejects the caller, or there are no credentials: a retry would not help."""
     if type(error).__name__ in ("DefaultCredentialsError", "RefreshError"):
         return True
     return getattr(error, "code", None) in (401, 403) and not is_busy(error)
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether Google Cloud has too much to do, or the caller asks too much of it: asking again helps."""
+    """Whether Google Cloud is overloaded, or throttles the caller: a retry helps."""
     reasons = [told.get("reason") for told in getattr(error, "errors", ()) if isinstance(told, dict)]
     return getattr(error, "code", None) in BUSY or "rateLimitExceeded" in reasons
 
 
 def refusal(what: str, error: Exception) -> CredentialsError:
-    """Return the error for a caller that is rejected, which may lack rights or a login."""
+    """Return the error for a rejected caller, who may lack rights or a login."""
     return CredentialsError(f"Google Cloud refused to {what}: {error}; if your credentials have ended, {HOW}")
 
 
@@ -250,7 +250,7 @@ def google_client(name: str) -> Any:
         return getattr(compute_v1, name)()
     options: dict[str, Any] = {"client_options": ClientOptions(api_endpoint=endpoint)}
     if endpoint.startswith("http://"):
-        # A token never travels in the clear.
+        # A token must never be sent unencrypted.
         anonymous: Any = AnonymousCredentials
         options["credentials"] = anonymous()
     return getattr(compute_v1, name)(**options)

@@ -16,7 +16,7 @@ GROUP, VERSION, PLURAL = "jobset.x-k8s.io", "v1alpha2", "jobsets"
 CONTAINER = "agent"
 # A Secret holds at most 1 MiB (Kubernetes, "Secrets", 2026-11).
 _MOST_BYTES = 1_000_000
-# Finished pods, and their logs, are kept so long. The pods of a job that is deleted have so long for a last checkpoint.
+# How long finished pods and their logs are kept, and how long pods of a deleted job have for a last checkpoint.
 _KEPT_S, _GRACE_S = 3600, 60
 
 
@@ -29,7 +29,7 @@ def names(job: ClusterJob) -> tuple[str, dict[str, str]]:
 
 
 def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a Secret and the JobSet: the plan may hold variables that the job takes from who starts it.
+    """Return a Secret and the JobSet: the plan may contain variables from the environment of whoever starts it.
 
     Raises RequestError for a plan that is too large.
     """
@@ -48,7 +48,7 @@ def manifests(job: ClusterJob) -> tuple[dict[str, Any], dict[str, Any]]:
         "kind": "JobSet",
         "metadata": {**metadata, "labels": labels | queue},
         "spec": {
-            # What has failed is planned again, not repeated in the old shape.
+            # After a failure the run plans again instead of repeating the old shape.
             "failurePolicy": {"maxRestarts": 0},
             "successPolicy": {"operator": "All"},
             "network": {"enableDNSHostnames": True, "subdomain": name},
@@ -103,7 +103,7 @@ def _replicated(job: ClusterJob, group: JobGroup, short: str, name: str, meeting
 
 def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str, Any]:
     has, cluster = job.inventory.groups[group.name], job.inventory
-    # Kubernetes puts the value of a variable that it knows in the place of $(NAME); indexed jobs have this one.
+    # Kubernetes replaces $(NAME) by the value of a known variable; indexed jobs have this one.
     agent = job.command(
         group,
         index="$(JOB_COMPLETION_INDEX)",
@@ -153,7 +153,7 @@ def _pod(job: ClusterJob, group: JobGroup, name: str, meeting: str) -> dict[str,
 
 
 def _affinity(job: ClusterJob, group: JobGroup) -> dict[str, Any]:
-    """Return that pods stand on a node each, since a plan's nodes are whole ones, and on none that was lost."""
+    """Return the affinity: each pod on its own node, since a plan's nodes are whole ones, and on no lost node."""
     same = {"matchLabels": {RUN_LABEL: job.run_id}}
     found: dict[str, Any] = {
         "podAntiAffinity": {

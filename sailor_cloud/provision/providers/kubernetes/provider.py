@@ -21,7 +21,7 @@ _NAME = "kubernetes"
 class JobSets(SchedulerProvider):
     name = _NAME
     scheduler = Kubernetes()
-    ends_within_s = 120.0  # pods have a minute for a last checkpoint
+    ends_within_s = 120.0  # Pods have a minute for a last checkpoint.
 
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
         return _jobs(cluster, run_id)
@@ -52,7 +52,7 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
     for jobset in listed:
         metadata = jobset["metadata"]
         if "deletionTimestamp" in metadata and (metadata["namespace"], metadata["name"]) not in running:
-            # It waits for pods of machines that don't answer; the loop above yields those.
+            # The JobSet waits for pods of machines that don't answer; the loop above yields those.
             continue
         labels, notes = metadata.get("labels", {}), metadata.get("annotations", {})
         groups = (group["template"]["spec"]["template"] for group in jobset["spec"]["replicatedJobs"])

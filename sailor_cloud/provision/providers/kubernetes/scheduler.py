@@ -1,4 +1,4 @@
-"""A Kubernetes cluster through its official client: creates JobSets, asks for their pods, deletes them."""
+"""A Kubernetes cluster through its official client: creates JobSets, reads their pods, deletes them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 class Kubernetes:
-    """See `provision.jobs.Scheduler`. Pods share no folder with the controller: it reads their logs."""
+    """See `provision.jobs.Scheduler`. Pods share no folder with the controller, so it reads their logs."""
 
     form = "jobset"
     shares_folders = False
@@ -45,7 +45,7 @@ class Kubernetes:
         return as_yaml(job)
 
     def identity(self) -> str:
-        """Return the uid of kube-system, which lives as long as its cluster; the API's address where that is hidden."""
+        """Return the uid of kube-system, which is constant for a cluster; the API's address if that is hidden."""
         with calls() as api:
             try:
                 return str(api.core.read_namespace("kube-system", _request_timeout=_TIMEOUT_S).metadata.uid)
@@ -72,7 +72,7 @@ class Kubernetes:
                 ),
                 "metadata",
             )
-            # Pods wait for their plan, and Kubernetes deletes it with the JobSet, even where nobody else is there.
+            # Pods wait for their plan. With this owner, Kubernetes deletes the plan with the JobSet without our help.
             owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "JobSet", "name": name, "uid": made["metadata"]["uid"]}
             owned = {**plan, "metadata": {**plan["metadata"], "ownerReferences": [owner]}}
             try:
@@ -110,7 +110,7 @@ class Kubernetes:
         }
         told = [f"{one.get('reason', kind)}: {one.get('message', '')}".rstrip(": ") for kind, one in conditions.items()]
         why = "; ".join(told) or ", ".join(sorted({_phase(pod) for pod in pods})) or "no pods yet"
-        # Kueue takes a job's place away by suspending it, and would start the same shape again.
+        # Kueue preempts a job by suspending it, and would start the same shape again.
         suspended = bool(jobset.get("spec", {}).get("suspend")) and bool(hosts)
         if {"Completed", "Failed"} & conditions.keys() or suspended:
             ending = any(_phase(pod) == "Running" and ready.get(pod.spec.node_name, False) for pod in pods)
@@ -170,12 +170,12 @@ class Kubernetes:
         if answer is None:
             return b"", offset
         said = bytes(answer.data)
-        # A kubelet begins a new file every 10 MiB and shows that one alone; what was read before has its own numbers.
+        # A kubelet begins a new file every 10 MiB and shows only that; events that repeat have known sequence numbers.
         return said[offset if offset <= len(said) else 0 :], len(said)
 
 
 class Calls:
-    """The parts of the API that are used; `kubernetes` is the official client."""
+    """The used parts of the API; `kubernetes` is the official client."""
 
     def __init__(self, kubernetes: Any) -> None:
         self.refused = kubernetes.client.exceptions.ApiException
@@ -183,7 +183,7 @@ class Calls:
         self.jobsets = kubernetes.client.CustomObjectsApi()
 
     def found(self, call: Any, *arguments: Any, **options: Any) -> Any:
-        """Return what a call finds; None where there is no such thing."""
+        """Return the result of a call; None if there is no such object."""
         try:
             return call(*arguments, _request_timeout=_TIMEOUT_S, **options)
         except self.refused as error:
@@ -192,13 +192,13 @@ class Calls:
             raise
 
     def gone(self, delete: Any, *arguments: Any, **options: Any) -> None:
-        """Delete something; what is gone already is no error."""
+        """Delete an object; one that is deleted already is no error."""
         self.found(delete, *arguments, **options)
 
 
 @contextmanager
 def calls() -> Iterator[Calls]:
-    """Reach the cluster that kubeconfig, or the pod that this runs in, names. Raises ProvisionError."""
+    """Connect to the cluster of kubeconfig, or of the pod that runs this. Raises ProvisionError."""
     try:
         import kubernetes
         import urllib3
@@ -208,7 +208,7 @@ def calls() -> Iterator[Calls]:
             "'sailor-cloud export PLAN --format jobset'"
         ) from error
     try:
-        # The client's own choice looks at the variable once, when it is imported, and prints what it chose.
+        # The client reads the variable only once, at import, and prints its choice.
         named, usual = os.environ.get("KUBECONFIG"), Path("~/.kube/config").expanduser()
         if named or usual.exists():
             kubernetes.config.load_kube_config(config_file=named or str(usual))
@@ -232,7 +232,7 @@ def calls() -> Iterator[Calls]:
 
 
 def delete(name: str, namespace: str) -> None:
-    """Delete a JobSet and its plan; Kubernetes then ends the pods, and keeps the JobSet for as long."""
+    """Delete a JobSet and its plan; Kubernetes ends the pods and keeps the JobSet until they have ended."""
     place = (GROUP, VERSION, namespace, PLURAL, name)
     with calls() as api:
         api.gone(api.jobsets.delete_namespaced_custom_object, *place, propagation_policy="Foreground")
@@ -242,7 +242,7 @@ def delete(name: str, namespace: str) -> None:
 def pods_left(run_id: str | None) -> list[tuple[str, str, str, str, str]]:
     """Return namespace, JobSet, run and node of each pod that may still run, of one run or of all runs.
 
-    The last is the machine that does not answer, of a pod on such a one; else empty.
+    The last item is the pod's machine if that does not answer, else empty.
     """
     with calls() as api:
         pods = _living(api, RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}")
@@ -258,7 +258,7 @@ def pods_left(run_id: str | None) -> list[tuple[str, str, str, str, str]]:
 
 
 def _living(api: Calls, selector: str) -> list[tuple[Any, bool]]:
-    """Return the pods that may still run, and whether somebody can end them: whether their machine answers."""
+    """Return the pods that may still run, and whether their machines answer, so that they can be ended."""
     pods = api.core.list_pod_for_all_namespaces(label_selector=selector, _request_timeout=_TIMEOUT_S).items
     pods = [pod for pod in pods if _phase(pod) in ("Pending", "Running", "Unknown")]
     hosts = {pod.spec.node_name for pod in pods if pod.spec.node_name}
@@ -277,7 +277,7 @@ def jobsets(run_id: str | None) -> list[dict[str, Any]]:
 
 
 def _whole(answer: Any, part: str) -> dict[str, Any]:
-    """Return an answer that the client hands on unread. Raises ValueError where it lacks a part that all have."""
+    """Return an answer that the client does not parse. Raises ValueError if it lacks a mandatory part."""
     if not isinstance(answer, dict) or part not in answer:
         raise ValueError(f"{str(answer)[:80]!r} came in place of an object with {part}")
     return answer
@@ -288,17 +288,17 @@ def _told(error: Any) -> str:
         said = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         if error.status == 404:
-            # A path that no kind answers at has no body of the API's own form.
+            # An answer for an unknown path is not in the API's own format.
             return f"the cluster has no {PLURAL}.{GROUP}; install JobSet (https://jobset.sigs.k8s.io) and try again"
         said = error.reason
-    # A webhook, a quota and a missing right all answer 403; only the last names who may not.
+    # A webhook, a quota and a missing right all answer 403; only the last names the caller.
     if error.status == 401 or (error.status == 403 and " cannot " in said):
         return f"the Kubernetes API refuses: {said}; docs/clusters.md lists the rights that a run needs"
     return f"the Kubernetes API refuses: {said} ({error.status})"
 
 
 def _node_of(pod: Any, job: ClusterJob) -> str | None:
-    """Return the node of a plan that a pod is: its replicated job's group, at its completion index."""
+    """Return the plan's node of a pod: in its replicated job's group, at its completion index."""
     labels = {**(pod.metadata.annotations or {}), **(pod.metadata.labels or {})}
     groups = {short: name for name, short in names(job)[1].items()}
     name, index = groups.get(labels.get(_OF_GROUP, "")), labels.get(_INDEX, "")
@@ -313,7 +313,7 @@ def _phase(pod: Any) -> str:
 
 
 def _disrupted(pod: Any) -> bool:
-    """Whether a pod was taken away rather than failed of its own (Kubernetes, "Pod disruption conditions")."""
+    """Whether a pod was disrupted, not failed by itself (Kubernetes, "Pod disruption conditions")."""
     conditions = pod.status.conditions or ()
     return pod.status.reason in ("Evicted", "NodeLost", "Preempting") or any(
         one.type == "DisruptionTarget" and one.status == "True" for one in conditions

@@ -1,4 +1,4 @@
-"""How nodes on this machine are started, reached and removed."""
+"""How to start, reach and remove nodes on this machine."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import ADDRESS_ATTEMPTS, PORT, SPEC_VARIABLE, USER, VmInfo, VmSpec
 
 _PR_SET_PDEATHSIG = 1
-# The supervisor ends the node at its expiry; should there be none any more, the server does so a little later.
+# The supervisor ends the node at its expiry; if it died, the server does so a little later.
 _LATE_S = 10.0
 
 
 class _NodeFiles(asyncssh.SFTPServer):
-    """SFTP where relative paths start in the node's folder and absolute ones must lie inside it.
+    """SFTP: relative paths start in the node's folder, and absolute ones must be inside it.
 
     The check is on names: a symbolic link inside the folder may point out of it.
     """
@@ -42,7 +42,7 @@ class _NodeFiles(asyncssh.SFTPServer):
 
 
 async def _run_command(process: asyncssh.SSHServerProcess[bytes]) -> None:
-    """Run one command as sshd does: it ends when the command has ended and nobody holds its output any more."""
+    """Run one command as sshd does, until the command has ended and no process has its output open."""
     argv = ["/bin/sh"] if process.command is None else ["/bin/sh", "-c", process.command]
     child = await asyncio.create_subprocess_exec(
         *argv,
@@ -67,7 +67,7 @@ def _login_environment() -> dict[str, str]:
 
 
 async def _listen(spec: VmSpec, host_key: asyncssh.SSHKey) -> tuple[asyncssh.SSHAcceptor, str]:
-    """Listen on the node's address, or on the next one of its own where that is taken."""
+    """Listen on the node's address, or on the next one if that is taken."""
     for attempt in range(ADDRESS_ATTEMPTS):
         address = spec.address(attempt)
         try:
@@ -111,10 +111,10 @@ async def _serve(spec: VmSpec) -> None:
 
 
 def main() -> int:
-    # A supervisor that was killed can't end the node any more; then this process does.
+    # If the supervisor was killed, this process ends the node.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     supervisor = os.getppid()
-    # The supervisor blocks these signals for itself, and a child begins with what its parent blocks.
+    # The supervisor blocks these signals for itself, and a child inherits its parent's blocked signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     spec = VmSpec.from_environment()
     with contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What a local node is made from, and what it tells about itself once it runs."""
+"""The specification of a local node, and the information that it publishes once it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADDRESS_ATTEMPTS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmSpec:
-    """The wish: `folder` is the node's disk, `expires_at` the time at which the node shuts itself down."""
+    """The requested node: `folder` is its disk, `expires_at` the time at which it shuts itself down."""
 
     run_id: str
     node: str
@@ -51,14 +51,14 @@ class VmSpec:
         return datetime.fromisoformat(self.expires_at)
 
     def address(self, attempt: int) -> str:
-        """Return the loopback address of the node; further attempts give others, for when one is taken."""
+        """Return the loopback address of the node; further attempts give others, if one is taken."""
         digest = hashlib.sha256(f"{self.run_id}/{attempt}".encode()).digest()
         return f"127.{1 + digest[0] % 254}.{digest[1]}.{1 + self.index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VmInfo:
-    """What a running node publishes in its folder; `pid` supervises everything on the node."""
+    """Information that a running node publishes in its folder; `pid` supervises everything on the node."""
 
     run_id: str
     node: str
@@ -72,7 +72,7 @@ class VmInfo:
 
     @classmethod
     def read(cls, folder: Path) -> VmInfo | None:
-        """Return what the node in this folder published, or None when it has not."""
+        """Return the information that the node in this folder published; None if there is none."""
         try:
             return cls(**json.loads((folder / NODE_FILE).read_text()))
         except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""Looks for what is left of a run on this machine."""
+"""Finds the leftovers of a run on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROCESS = "process"
 
 
 def sweep_local(run_id: str, *, nodes_dir: Path | None = None) -> tuple[LiveResource, ...]:
-    """Return the processes that carry the run's tag and a node's, and the node folders; nothing means all is gone."""
+    """Return the node folders, and the processes with the run's tag and a node's; empty if all are deleted."""
     running = [
         _found(run_id, PROCESS, str(process.pid), process.node, process.command[:200])
         for process in processes.on_nodes(run_id)

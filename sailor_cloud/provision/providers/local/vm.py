@@ -1,8 +1,8 @@
 """Starts, supervises and stops one local node; Terraform runs `start` and `stop`.
 
-`supervise` is to the node what a cloud's host is to a VM: it adopts every process that was started on the node, ends
-all of them at the node's expiry or when the SSH server dies, and needs nobody to tell it. Standard library only,
-because Terraform waits for these programs.
+`supervise` is to the node what a cloud's host is to a VM: it adopts every process that was started on the node. It ends
+all of them at the node's expiry or when the SSH server dies, without a request. Standard library only, because
+Terraform waits for these programs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sailor_cloud.provision.providers.local.spec import SPEC_VARIABLE, VmInfo, V
 _START_LIMIT_S = 60.0
 _GRACE_S = 2.0
 _POLL_S = 0.03
-# Looked at again at least this often, so that a machine that slept still ends its nodes on time.
+# The longest interval between checks, so that a machine that slept still ends its nodes on time.
 _LONGEST_SLEEP_S = 5.0
 _PR_SET_CHILD_SUBREAPER = 36
-# A login environment of its own: what the node runs must not depend on the user's variables.
+# A separate login environment: a node must not depend on the user's variables.
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 
 def start(spec: VmSpec) -> int:
-    """Start the node and wait until SSH answers; a node that runs already is adopted."""
+    """Start the node and wait until SSH answers; a running node is adopted."""
     if _answers(spec):
         return 0
     left = processes.end(lambda: processes.of_node(spec.run_id, spec.node), grace_s=_GRACE_S)
@@ -42,7 +42,7 @@ def start(spec: VmSpec) -> int:
     spec.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     (spec.path / "tmp").mkdir(mode=0o700, exist_ok=True)
     spec.node_file.unlink(missing_ok=True)
-    # Terraform waits until nobody holds its pipes any more, so the node gets the log instead of them.
+    # Terraform waits until no process has its pipes open, so the node gets the log instead of them.
     with open(spec.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "sailor_cloud.provision.providers.local.vm", "supervise"],
@@ -66,13 +66,13 @@ def start(spec: VmSpec) -> int:
 
 
 def stop(spec: VmSpec) -> int:
-    """End the node; one that is gone already is no error."""
+    """End the node; one that has ended already is no error."""
     problem = remove(spec.run_id, spec.node, spec.path)
     return _fail(problem) if problem else 0
 
 
 def remove(run_id: str, node: str, folder: Path) -> str:
-    """End every process of a node and delete its folder; return what could not be removed, or nothing."""
+    """End every process of a node and delete its folder; return what could not be removed, or an empty string."""
     left = processes.end(lambda: processes.of_node(run_id, node), grace_s=_GRACE_S)
     if left:
         return f"node {node}: processes {[process.pid for process in left]} do not end"
@@ -102,7 +102,7 @@ def supervise(spec: VmSpec) -> int:
 
 
 def end_everything(spec: VmSpec, *, besides: int) -> None:
-    """End what runs on the node, tagged or started below, except the caller."""
+    """End all processes of the node, tagged or descendants, except the caller."""
 
     def found() -> Sequence[processes.Process]:
         _reaped(0)
@@ -113,7 +113,7 @@ def end_everything(spec: VmSpec, *, besides: int) -> None:
 
 
 def _reaped(pid: int) -> bool:
-    """Collect ended children, adopted ones too, and tell whether this one is among them."""
+    """Collect ended children, adopted ones too; return whether this one is among them."""
     seen = False
     try:
         while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
@@ -126,7 +126,7 @@ def _reaped(pid: int) -> bool:
 def _environment(spec: VmSpec) -> dict[str, str]:
     kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     own = {"HOME": spec.folder, "TMPDIR": f"{spec.folder}/tmp", SPEC_VARIABLE: spec.to_json()}
-    # The supervisor must find this package also where it is not installed but only on the path.
+    # The supervisor must find this package even if it is not installed but only on the path.
     paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
     return {**kept, **paths, **own, processes.RUN_TAG: spec.run_id, processes.NODE_TAG: spec.node}
 

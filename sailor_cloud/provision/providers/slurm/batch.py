@@ -10,9 +10,9 @@ from sailor_cloud.provision.jobs import JOB_TOKEN, RENDEZVOUS_PORT, ClusterJob, 
 
 
 def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None = None) -> str:
-    """Return the script for `sbatch`. Without the path of a `plan` file it brings the plan along.
+    """Return the script for `sbatch`. Without the path of a `plan` file it includes the plan.
 
-    Slurm's own requeue would repeat the old shape, so there is none: who submitted the job plans again.
+    It disables Slurm's own requeue, which would repeat the old shape: whoever submitted the job plans again.
     """
     components = [_component(job, group, output if number == 0 else None) for number, group in enumerate(job.groups)]
     lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "set -u", "umask 077"]
@@ -27,11 +27,11 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
     lines += ["export PYTHONDONTWRITEBYTECODE=1", f"home={shlex.quote(job.home)}", 'mkdir -p "$home"']
     if plan is None:
         lines += ['plan="$home/plan-$SLURM_JOB_ID.json"', "cat > \"$plan\" <<'PLAN'", job.artefact.rstrip("\n"), "PLAN"]
-        # Others may read a script; its job's environment is its owner's alone.
+        # Others may read a script; only its owner can read its job's environment.
         lines += [f"{JOB_TOKEN}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')", f"export {JOB_TOKEN}"]
     else:
         lines.append(f"plan={shlex.quote(plan)}")
-    # A node's name need not be one that the network knows.
+    # The network may not know a node's name.
     lines += [
         f'first=$(scontrol show hostnames "${nodes}" | head -n 1)',
         """first=$(scontrol show node "$first" | sed -n 's/.*NodeAddr=\\([^ ]*\\).*/\\1/p')""",
@@ -40,13 +40,13 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
     ]
     for number, group in enumerate(job.groups):
         lines += [f"{_step(job, group, number)} &", "started+=($!)"]
-    # A step ends on its own once another one's ranks are gone; the worst exit code is the job's.
+    # A step ends by itself once another one's ranks have ended; the worst exit code is the job's.
     lines += ["code=0", 'for step in "${started[@]}"; do wait "$step" || code=$?; done', "exit $code"]
     return "\n".join(lines) + "\n"
 
 
 def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
-    """Return the options of one component. `--nodes` are whole nodes, since plans are made for those."""
+    """Return the options of one component. `--nodes` are whole nodes, since plans use whole nodes."""
     has, cluster = job.inventory.groups[group.name], job.inventory
     comment = " ".join(f"{name}={value}" for name, value in job.labels(group.nodes).items())
     options = [
@@ -72,21 +72,22 @@ def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
 
 
 def _step(job: ClusterJob, group: JobGroup, number: int) -> str:
-    """Return the step that starts the agents of a group; a node knows its place in it from SLURM_NODEID."""
+    """Return the step that starts the agents of a group; SLURM_NODEID is a node's index in it."""
     step = ["srun"]
     if len(job.groups) > 1:
         step.append(f"--het-group={number}")
     if job.inventory.runtime.image is not None:
         step.append(f"--container-image={job.inventory.runtime.image}")
     step += ["--kill-on-bad-exit=0", "--cpu-bind=none"]
-    # Quoted for the batch script, which knows $plan, $home and $first, and then for the node, which knows its number.
+    # Quoted for the batch script, which expands $plan, $home and $first, and then for the node, which expands its
+    # index.
     agent = job.command(group, index="$SLURM_NODEID", meeting=f"$first:{RENDEZVOUS_PORT}", plan="$plan", home="$home")
     words = [f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in agent]
     return f"{' '.join(step)} bash -c {shlex.quote('exec ' + ' '.join(words))}"
 
 
 def check_groups(job: ClusterJob) -> None:
-    """Raise RequestError where the plan has a group that the inventory lacks."""
+    """Raise RequestError if the plan has a group that the inventory lacks."""
     missing = [group.name for group in job.groups if group.name not in job.inventory.groups]
     if missing:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Slurm's own commands: runs them and reads what they print."""
+"""Runs Slurm's own commands and parses their output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from sailor_cloud.errors import ProvisionError
 
 _TIMEOUT_S = 60.0
-# Behind a node's state: it does not answer.
+# A suffix of a node's state: it does not answer.
 _NOT_ANSWERING = "*"
 _DOWN = ("down", "drained", "fail", "error", "power_down", "powered_down")
 
@@ -29,14 +29,14 @@ class NodeRow:
 
 
 def node_rows(partition: str | None = None) -> tuple[NodeRow, ...]:
-    """Return all nodes, once for each partition that they are in. Raises ProvisionError."""
+    """Return all nodes, once for each of their partitions. Raises ProvisionError."""
     only = [f"--partition={partition}"] if partition else []
     shown = slurm("sinfo", "--noheader", "--Node", *only, "--format=%N|%T|%P|%f|%G|%c|%m")
     return tuple(NodeRow(line) for line in shown.splitlines() if line.count("|") == 6)
 
 
 def cluster_name() -> str:
-    """Return what the cluster calls itself. Raises ProvisionError."""
+    """Return the cluster's own name. Raises ProvisionError."""
     found = re.search(r"^ClusterName\s*=\s*(\S+)", slurm("scontrol", "show", "config"), re.MULTILINE)
     if found is None:
         raise ProvisionError("'scontrol show config' does not print the cluster's name; is this Slurm's scontrol?")
@@ -52,7 +52,7 @@ def cancel(job_id: str) -> None:
 
 
 def slurm(program: str, *arguments: str) -> str:
-    """Run one of Slurm's commands. Raises ProvisionError with what it said."""
+    """Run one of Slurm's commands. Raises ProvisionError with its error output."""
     try:
         done = subprocess.run(
             [program, *arguments],
@@ -79,7 +79,7 @@ def hostnames(compact: str) -> tuple[str, ...]:
 
 
 def hosts_down(hosts: Sequence[str]) -> frozenset[str]:
-    """Return which machines don't answer or take no jobs."""
+    """Return the machines that don't answer or take no jobs."""
     if not hosts:
         return frozenset()
     shown = slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", "--format=%N|%T")
@@ -87,7 +87,7 @@ def hosts_down(hosts: Sequence[str]) -> frozenset[str]:
 
 
 def hosts_silent(hosts: Collection[str]) -> frozenset[str]:
-    """Return which machines of the cluster don't answer."""
+    """Return the machines of the cluster that don't answer."""
     shown = slurm("sinfo", "--noheader", "--Node", "--format=%N|%T") if hosts else ""
     rows = (line.partition("|") for line in shown.splitlines())
     return frozenset(name for name, _, state in rows if name in hosts and state.endswith(_NOT_ANSWERING))

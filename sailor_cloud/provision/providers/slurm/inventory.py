@@ -13,7 +13,7 @@ from sailor_cloud.model.provider import Provider
 from sailor_cloud.provision.jobs import ImportedCluster
 from sailor_cloud.provision.providers.slurm.commands import NodeRow, cluster_name, node_rows
 
-# What clusters call GPUs in GRES and features, without their memory where there is one size.
+# Clusters' names of GPUs in GRES and features, without the memory size if there is only one.
 _NAMES = {
     "a100": "A100-40",
     "a100_80g": "A100-80",
@@ -26,7 +26,7 @@ _NAMES = {
     "rtx3090": "RTX-3090-24",
     "titan": "Titan-RTX-24",
 }
-# What is sold in two sizes under one name.
+# GPUs of two memory sizes under one name.
 _SIZES = {"A100-40": "A100-80", "V100-16": "V100-32"}
 # The network card, which Slurm does not report: a guess that the user must check.
 GUESSED_GBIT_PER_S = 10.0
@@ -34,10 +34,10 @@ _GUESSED_LINK_GB_PER_S = 32.0
 
 
 def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str, as_of: date) -> ImportedCluster:
-    """Return the nodes that have GPUs, in groups that are equal in partition, features and GRES.
+    """Return the nodes with GPUs, in groups of equal partition, features and GRES.
 
-    `accelerators` are the names that have profiles. Raises ProvisionError where Slurm does not answer, RequestError
-    where it has no node that can be used.
+    `accelerators` are the names that have profiles. Raises ProvisionError if Slurm does not answer, RequestError if it
+    has no usable node.
     """
     notes: list[str] = []
     rows: dict[tuple[str, str, tuple[str, ...], int, int], list[NodeRow]] = defaultdict(list)
@@ -61,7 +61,7 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
             continue
         if (other := _SIZES.get(accelerator)) in accelerators:
             notes.append(f"{names}: taken for {accelerator}; write {other} where they have that")
-        # Of nodes that share partition and GRES, a feature that the others lack tells which are meant.
+        # Among nodes of equal partition and GRES, a feature that only these have identifies them.
         rivals = [key[2] for key in rows if key[:2] == (partition, gres) and key[2] != features]
         own = [one for one in features if rivals and not any(one in others for others in rivals)]
         *kind, count = gres.split(":")[1:] if gres else ("1",)
@@ -110,7 +110,7 @@ def _plain(name: str) -> str:
 
 
 def _accelerator(gres: str, features: tuple[str, ...], known: Collection[str]) -> str | None:
-    """Return the accelerator that GRES or a feature names: by our own name, or by the one that clusters use."""
+    """Return the accelerator that GRES or a feature names: by our own name, or by the clusters' usual one."""
     by_name = {_letters(name): name for name in known}
     told = [part for part in gres.split(":")[1:] if not part.isdigit()]
     for word in (*told, *features):
@@ -118,7 +118,7 @@ def _accelerator(gres: str, features: tuple[str, ...], known: Collection[str]) -
         found = by_name.get(plain) or by_name.get(plain.removesuffix("gb").removesuffix("g"))
         if found is not None:
             return found
-    # A name with its size, wherever it stands, tells more than one without.
+    # A name with its size is more specific than one without, wherever it is.
     for word in (*told, *features):
         if (usual := _NAMES.get(word.lower().replace("-", "_"))) in known:
             return usual

@@ -20,14 +20,14 @@ from sailor_cloud.provision.providers.slurm.scheduler import Slurm
 from sailor_cloud.provision.scheduled import SchedulerProvider
 
 _NAME = "slurm"
-# What a job of a run is called; see `ClusterJob.name`.
+# The name of a run's job; see `ClusterJob.name`.
 _NAMED = re.compile(r"sailor-(.+)-g\d+")
 
 
 class SlurmJobs(SchedulerProvider):
     name = _NAME
     scheduler = Slurm()
-    ends_within_s = 90.0  # slurmd kills what has not ended 30 s after its first signal (KillWait)
+    ends_within_s = 90.0  # slurmd kills processes 30 s after their first signal (KillWait).
 
     def jobs(self, cluster: str, run_id: str | None) -> Iterator[LiveResource]:
         return _jobs(cluster, run_id)
@@ -37,11 +37,11 @@ class SlurmJobs(SchedulerProvider):
 
 
 def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
-    """Yield a resource for each node of each job that is queued or runs."""
+    """Yield a resource for each node of each queued or running job."""
     shown = slurm("squeue", "--noheader", "--format=%i|%T|%N|%j|%k")
     rows = [line.split("|", 4) for line in shown.splitlines() if line.count("|") >= 4]
     if shown.strip() and not rows:
-        # That there is no job is said by silence alone.
+        # Only empty output means that there is no job.
         raise ProvisionError(f"squeue did not print a list of jobs: {shown.strip()[:200]!r}")
     for job, state, left, name, comment in rows:
         labels = labels_in(comment)
@@ -53,7 +53,7 @@ def _jobs(cluster: str, run_id: str | None) -> Iterator[LiveResource]:
         silent = ""
         if state == "COMPLETING" and left and set(hostnames(left)) <= hosts_down(hostnames(left)):
             silent = unanswered(hostnames(left))
-        # Which nodes stood on the machines that a job still waits for, only the journal tells.
+        # Only the journal knows which nodes were on the machines that an ending job waits for.
         for node in labels.get(NODE_LABEL, "").split(",") if not silent else ("",):
             yield LiveResource(
                 provider=_NAME,

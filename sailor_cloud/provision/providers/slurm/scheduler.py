@@ -1,4 +1,4 @@
-"""Slurm by its own commands: submits, asks, cancels."""
+"""Slurm through its own commands: submits, queries, cancels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sailor_cloud.provision.providers.slurm.commands import (
 
 _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "RESV_DEL_HOLD"})
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
-# Reasons for which a job waits for ever (squeue(1), "JOB REASON CODES").
+# Reasons for which a job waits forever (squeue(1), "JOB REASON CODES").
 _HOPELESS = frozenset(
     {
         "AccountNotAllowed",
@@ -43,7 +43,7 @@ _FREE = frozenset({"idle", "completing"})
 
 
 class Slurm:
-    """See `provision.jobs.Scheduler`. The run's folder must lie where all nodes see it."""
+    """See `provision.jobs.Scheduler`. All nodes must see the run's folder."""
 
     form = "slurm"
     shares_folders = True
@@ -69,7 +69,7 @@ class Slurm:
                 f"no {missing[0]} on PATH, so nothing can be submitted to Slurm; run this on a login node of "
                 f"{inventory.name}, or write a script for one with 'sailor-cloud export PLAN --format slurm'"
             )
-        # Says by itself where the controller does not answer.
+        # Raises by itself if the controller does not answer.
         slurm("sinfo", "--noheader", "--format=%P")
         cluster_name()
 
