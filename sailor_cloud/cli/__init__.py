@@ -1,4 +1,4 @@
-"""The command line. A command is imported only when it is called, so that `--help` stays quick."""
+"""The command line. A command is imported only when it is called, so that `--help` stays fast."""
 
 from sailor_cloud.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Prints on stdout or stderr; whatever a text has come from, it can't steer the terminal."""
+"""Prints on stdout or stderr; a text can't control the terminal, whatever its source."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from sailor_cloud.errors import printable
 
 
 def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
-    """Print a text with control characters as their escapes."""
+    """Print a text with control characters escaped."""
     click.echo(printable(text), nl=nl, err=err)
 
 
 def complain(text: str) -> None:
-    """Print on stderr; where that can't be written, the exit code has to do."""
+    """Print on stderr; if that fails, the exit code must suffice."""
     print(text, file=Lasting(sys.stderr), flush=True)
 
 
 def forget(stream: TextIO) -> None:
-    """Send the rest of a stream nowhere, so that Python's own flush at exit succeeds as well."""
+    """Redirect a stream to nowhere, so that Python's own flush at exit succeeds as well."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Lasting:
-    """A stream whose writer continues where it can't be written: its reader has left, its terminal is gone."""
+    """A stream whose writer continues after its reader or terminal has closed."""
 
     def __init__(self, stream: TextIO, errors: type[OSError] = OSError) -> None:
         self._stream, self._errors = stream, errors

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 INTERRUPTED = 130
-# So many new containers, and rounds of the generation before. Python's own 700 suits programs that make less at once.
+# New containers, and rounds of the previous generation, before a collection. Python's own 700 suits programs that
+# allocate less at once.
 CYCLES_LOOKED_FOR_EVERY = (20_000, 20, 50)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Where a command lives, and its line in `--help`, which must not import it."""
+    """The module of a command, and its line in `--help`, which must not import it."""
 
     module: str
     attribute: str
@@ -70,7 +71,7 @@ COMMANDS: dict[str, _Entry] = {
 
 
 class _ReaderLeftError(Exception):
-    """Nobody reads stdout any more; click would end with 1 at a BrokenPipeError."""
+    """The reader of stdout has closed it; click would end with 1 at a BrokenPipeError."""
 
 
 @contextlib.contextmanager
@@ -140,7 +141,7 @@ def cli() -> None:
 
 
 def _complain(error: click.ClickException) -> None:
-    """Print a wrong use of the command line as every other error, below a hint at the usage."""
+    """Print a usage error like every other error, below a usage hint."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
@@ -150,11 +151,11 @@ def _complain(error: click.ClickException) -> None:
 
 
 def _start_and_end_quickly() -> None:
-    """Spare every command work that nobody sees: looking for plugins, and over and again for cycles."""
-    # Otherwise pydantic reads the metadata of every package that is installed, to find plugins for job files.
+    """Spare every command unnecessary work: searching for plugins, and repeated garbage collection."""
+    # Otherwise pydantic reads the metadata of every installed package, to find plugins for job files.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     gc.set_threshold(*CYCLES_LOOKED_FOR_EVERY)
-    # What still exists at the end goes with the process.
+    # Objects that still exist at the end are freed with the process.
     atexit.register(gc.freeze)
 
 
@@ -179,7 +180,7 @@ def main() -> None:
         complain("interrupted")
         sys.exit(INTERRUPTED)
     except (BrokenPipeError, _ReaderLeftError):
-        # The reader of a pipe has gone; Python would complain again when it flushes at exit.
+        # The reader of a pipe has closed it; Python would fail again when it flushes at exit.
         forget(sys.stdout)
         forget(sys.stderr)
         sys.exit(0)

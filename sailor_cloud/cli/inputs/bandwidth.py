@@ -1,4 +1,4 @@
-"""`sailor-cloud bandwidth`: how fast bytes move between two zones, and what that costs."""
+"""`sailor-cloud bandwidth`: transfer times between two zones, and their cost."""
 
 from __future__ import annotations
 

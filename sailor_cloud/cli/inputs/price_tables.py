@@ -1,4 +1,4 @@
-"""How prices, changes, history and refreshes are shown."""
+"""Tables of prices, changes, history and refreshes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sailor_cloud.model.offer import Offer, ZoneConfidence
 from sailor_cloud.report.tables import plain_table, print_report
 from sailor_cloud.report.text import change, usd
 
-# From so many columns on, those of the list of offers stand two blanks apart; below so many, the list shows only the
-# price that it is sorted by.
+# From WIDE columns on, the offer list has two blanks between its columns; below NARROW it shows only the price that it
+# is sorted by.
 WIDE, NARROW = 110, 90
 
 
@@ -33,7 +33,7 @@ def devices(offer: Offer) -> str:
 
 
 def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit: int, console: Console) -> None:
-    """Print offers one per line, and what their sources stand for."""
+    """Print one offer per line, and explain their sources."""
     if not rows:
         console.print("no offer meets these conditions")
         return
@@ -99,7 +99,7 @@ def _without_offer(row: Listed) -> dict[str, Any]:
 
 
 def matches(offer: Offer, selected: Mapping[str, Any]) -> bool:
-    """Tell whether an offer meets the filters of a command."""
+    """Whether an offer matches the filters of a command."""
     fields = {
         "regions": offer.region,
         "zones": offer.zone,
@@ -115,7 +115,7 @@ def matches(offer: Offer, selected: Mapping[str, Any]) -> bool:
 
 
 def print_diff(changes: Sequence[PriceChange], limit: int, console: Console) -> None:
-    """Print moves, then offers that came or went as counts."""
+    """Print price changes, then the numbers of new and removed offers."""
     moved = [found for found in changes if found.relative is not None]
     came = sum(found.before is None for found in changes)
     went = sum(found.after is None for found in changes)
@@ -155,7 +155,7 @@ def diff_json(changes: Sequence[PriceChange]) -> str:
 
 
 def print_history(points: Sequence[PricePoint], limit: int, console: Console) -> None:
-    """Print prices by series and day; the newest are kept where there are too many."""
+    """Print prices by series and day; if there are too many, the newest ones."""
     if not points:
         console.print("no price meets these conditions")
         return
@@ -191,7 +191,7 @@ def history_json(points: Sequence[PricePoint]) -> str:
 
 
 def print_refreshed(result: Refreshed, console: Console) -> None:
-    """Print what a refresh brought and what it lacks."""
+    """Print the result of a refresh, and what it lacks."""
     table = plain_table("what", "count", numbers=("count",))
     for provider, count in sorted(result.offers.items()):
         table.add_row(f"{provider} prices read", str(count))

@@ -1,4 +1,4 @@
-"""`sailor-cloud profile`: measure on this machine what plans are made of."""
+"""`sailor-cloud profile`: measures on this machine what plans are based on."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _link(to: str | None, end: int | None, zones: str | None) -> tuple[LinkTask 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar on a terminal, a line per measurement elsewhere; both on stderr."""
+    """Show a bar on a terminal, else a line per measurement; both on stderr."""
     from sailor_cloud.cli.terminal.bars import progress_bar
     from sailor_cloud.report.console import progress_console
 

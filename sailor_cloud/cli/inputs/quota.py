@@ -109,7 +109,7 @@ def _wanted(
     from sailor_cloud.catalog.quota_needs import all_needs, needs
     from sailor_cloud.errors import RequestError
 
-    # A job's inventory must be known before the catalog is read.
+    # The catalog must know a job's inventory before it is read.
     job = None if job_file is None else read_job(job_file, on=on, cluster=cluster)
     catalog, rules = load(), load_rules()
     if job is None:

@@ -1,4 +1,4 @@
-"""`sailor-cloud compare`: published planners beside ours, on one job."""
+"""`sailor-cloud compare`: published planners and ours, on one job."""
 
 from __future__ import annotations
 

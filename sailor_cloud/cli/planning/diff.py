@@ -1,4 +1,4 @@
-"""`sailor-cloud diff`: what a change in the job file costs."""
+"""`sailor-cloud diff`: the cost of a change in the job file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def diff(
 
 
 def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
-    """Return which limit is exceeded, or ""; without a plan to compare with, the whole cost counts as the change."""
+    """Return the exceeded limit, or ""; without a base plan, the whole cost counts as the change."""
     unit, head = found.usd.unit, found.usd.head
     if found.usd.base is None and head is not None:
         if usd is not None and head > usd:

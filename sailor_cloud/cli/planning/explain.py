@@ -1,4 +1,4 @@
-"""`sailor-cloud explain`: why this plan, why not another, and what more of something would bring."""
+"""`sailor-cloud explain`: why this plan, why not another, and what more resources would bring."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def explain(
 
 
 def _names(job: Job) -> list[str]:
-    """Return what a job names that a plan may leave out."""
+    """Return the names in a job that a plan may leave out."""
     every = [
         name
         for entry in job.resources
@@ -143,7 +143,7 @@ def _check_named(job: Job, name: str) -> None:
 
 
 def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_json: bool) -> int:
-    """Print what insisting on something costs, or that the plan uses it."""
+    """Print the cost of insisting on something, or that the plan uses it."""
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.decision.decision_rows import left_out_table
     from sailor_cloud.report.tables import print_report

@@ -170,7 +170,7 @@ def plan(
 
 
 def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:
-    """Return what shows the choices so far while a search continues; None where nobody sees them."""
+    """Return a function that shows the choices so far during a search; None if they would be invisible."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         return None
 

@@ -164,4 +164,4 @@ def _duration(name: str, text: str) -> float:
 
 
 def _silent(done: float, of: float, what: str = "") -> None:
-    """With --verbose the lines tell how far it is."""
+    """Show no bar: with --verbose the lines show the progress."""

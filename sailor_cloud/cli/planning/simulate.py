@@ -1,4 +1,4 @@
-"""`sailor-cloud simulate`: time, memory and money of a plan that is already made, or of a layout on stated nodes."""
+"""`sailor-cloud simulate`: time, memory and cost of an existing plan, or of a layout on stated nodes."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
 
 
 def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple[str, ...]]]:
-    """Return what the stages of each pipeline do, once for neighbours that do the same: first, last, lines."""
+    """Return the work of each pipeline's stages, once for equal neighbours: first, last, lines."""
     from sailor_cloud.report import text
 
     stages: dict[int, list[str]] = {}

@@ -1,1 +1,1 @@
-"""Commands on runs: start, follow, end, and what they cost."""
+"""Commands on runs: start, follow, end, and cost."""

@@ -1,4 +1,4 @@
-"""`sailor-cloud cost`: what a run has cost."""
+"""`sailor-cloud cost`: the cost of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sailor_cloud.cli.terminal.options import json_option, run_argument
 @click.option("--actual", is_flag=True, help="Also show what the cloud has billed for the run's tag.")
 @json_option
 def cost(run: str, actual: bool, as_json: bool) -> None:
-    """Show the ledger of RUN, line by line, and what it will come to at its end.
+    """Show the ledger of RUN, line by line, and its projected total.
 
     \b
     sailor-cloud cost RUN

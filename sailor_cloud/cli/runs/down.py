@@ -60,7 +60,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
 
 
 def show_unwritten(folder: RunFolder) -> None:
-    """Print on stderr what belongs into the run's files and could not be written there."""
+    """Print on stderr the lines that could not be written to the run's files."""
     from sailor_cloud.run.appended import kept_lines
 
     for path in (folder.journal_file, folder.ledger_file):

@@ -22,9 +22,9 @@ ABANDONED = 1
 
 
 def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: bool = False) -> int:
-    """Run a controller, show what it does and its receipt (as JSON where asked), and return the exit code.
+    """Run a controller, show its progress and its receipt (as JSON on request), and return the exit code.
 
-    The first Ctrl-C stops and tears down, the second leaves the run as it is. Whoever stops reading changes nothing.
+    The first Ctrl-C stops and tears down, the second leaves the run as it is. A closed stdout changes nothing.
     """
     with redirect_stderr(Lasting(sys.stderr)), redirect_stdout(Lasting(sys.stdout, BrokenPipeError)):
         return _followed(control, as_json=as_json)
@@ -77,7 +77,7 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
             f"TTL; unless its teardown has begun, 'sailor-cloud resume {folder.run_id}' takes it over",
             err=True,
         )
-        # Threads that wait for Terraform would keep a normal exit waiting too.
+        # Threads that wait for Terraform would delay a normal exit.
         os._exit(ABANDONED)
 
     loop = asyncio.get_running_loop()

@@ -65,13 +65,13 @@ def history(job: str | None, measurements: bool, forget: bool, by: str | None, f
     else:
         console = result_console()
         if not console.is_terminal:
-            # Ten columns; in a pipe nothing may be cut off.
+            # The table has ten columns; in a pipe nothing may be cut off.
             console.width = max(console.width, 160)
         print_report(history_report(runs), console)
 
 
 def _billed(job: str | None) -> list[BilledRun]:
-    """Return the ended runs whose folders are still there; a damaged receipt is reported and left out."""
+    """Return the ended runs whose folders exist; damaged receipts are reported and left out."""
     from sailor_cloud.errors import RequestError
     from sailor_cloud.run.focus import BilledRun
     from sailor_cloud.run.folder import RunFolder, begun_at

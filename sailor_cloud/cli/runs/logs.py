@@ -1,4 +1,4 @@
-"""`sailor-cloud logs`: what the ranks of a run have written."""
+"""`sailor-cloud logs`: the output of a run's ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import json_option, run_argument
 from sailor_cloud.errors import RequestError
 
-# What only sets colours.
+# Escape sequences that only set colours.
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -50,5 +50,5 @@ def logs(run: str, follow: bool, node: str | None, rank: int | None, as_json: bo
 
 
 def _as_shown(line: str) -> str:
-    """Return a line without colours and, of a progress bar that was drawn again and again, as it was drawn last."""
+    """Return a line without colours; of a progress bar that was redrawn, only its last state."""
     return _COLOURS.sub("", line).rstrip("\r").rpartition("\r")[2]

@@ -1,4 +1,4 @@
-"""`sailor-cloud reap`: removes what no live run owns."""
+"""`sailor-cloud reap`: removes resources that no live run owns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     os.umask(PRIVATE)
     scopes = scopes_named("project", projects) | scopes_named("region", regions)
     age, folders = _age(older_than), RunFolder.list()
-    # By a clock that is ahead, runs of other machines would have expired.
+    # If this machine's clock is ahead, runs of other machines would seem to have expired.
     clock = by_cloud(SystemClock(), scopes_to_sweep(folders, scopes), lambda text, ahead_s: echo(text, err=True))
     with waiting("looking for what runs have left") as show:
         found = find_leftovers(folders, clock=clock, scopes=scopes, older_than=age, progress=show)
@@ -78,7 +78,7 @@ def _age(older_than: str | None) -> Any:
 
 
 def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
-    """Delete what a run has left, and look again; return what is left, or nobody has confirmed as gone."""
+    """Delete a run's leftovers, and search again; return what is left, or not confirmed as deleted."""
     import time
 
     from sailor_cloud.clock import SystemClock
@@ -91,7 +91,7 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     if leftover.folder is None:
         return remove_strangers(leftover, pause=time.sleep)
     try:
-        # Another cloud that does not answer says nothing about what was found on this one.
+        # If another cloud does not answer, that says nothing about the resources on this one.
         clouds = {found.provider for found in leftover.resources}
         also = where_found(leftover.resources) | {scope for scope in asked if scope.provider in clouds}
         receipt = take_down(leftover.folder, clock=SystemClock(), also=also)

@@ -1,4 +1,4 @@
-"""`sailor-cloud resume`: takes a run over whose controller has died."""
+"""`sailor-cloud resume`: takes over a run whose controller has died."""
 
 from __future__ import annotations
 

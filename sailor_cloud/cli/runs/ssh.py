@@ -61,5 +61,5 @@ def ssh(run: str, node: str | None, command: tuple[str, ...], as_json: bool) -> 
 
 
 def _proxy(tunnel: Tunnel) -> str:
-    """Return the tunnel as OpenSSH wants it, which takes a % for something to replace."""
+    """Return the tunnel in OpenSSH's form, with % escaped because it marks a placeholder."""
     return shlex.join(tunnel.program).replace("%", "%%")

@@ -1,4 +1,4 @@
-"""`sailor-cloud status`: runs and how far they are."""
+"""`sailor-cloud status`: runs and their progress."""
 
 from __future__ import annotations
 

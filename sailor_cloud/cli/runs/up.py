@@ -170,7 +170,7 @@ def up(
 def _show_dry_run(
     document: PlanDocument, base: Path, ssh_from: str | None, *, with_terraform: bool, as_json: bool
 ) -> None:
-    """Print the job of a scheduler, or what Terraform would get."""
+    """Print the job of a scheduler, or Terraform's input."""
     from sailor_cloud.cli.terminal.dry_run import show_dry_run
     from sailor_cloud.launch.fleet.job_artefact import job_text
 
@@ -182,7 +182,7 @@ def _show_dry_run(
 
 
 def _agreed(document: PlanDocument, *, buy_reserved: bool, yes: bool) -> bool:
-    """Ask what was not agreed to beforehand, and say so where nothing is bought."""
+    """Ask for everything that was not confirmed beforehand; without consent, report that nothing is bought."""
     try:
         agreed = (buy_reserved or _reserved_confirmed(document)) and (yes or _confirmed(document))
     except click.Abort:
@@ -223,7 +223,7 @@ def _document(
     if changes:
         job = with_constraints(job, changes)
     if plan_file is None:
-        # A search may take a minute; what no plan can do without is asked for before it.
+        # A search may take a minute, so what every plan needs is checked before it.
         clouds = all(on_a_cloud(entry.provider) for entry in job.resources)
         if clouds and (missing := missing_from_request(job, ssh_from)):
             raise RequestError(missing)
@@ -242,7 +242,7 @@ def _document(
                 progress=lambda share: show(share, 1.0),
             )
     document = read_document(plan_file)
-    # A plan holds the commits of what its job names on the Hub.
+    # A plan contains the commits of the job's models and data on the Hub.
     job = pinned_as(job, document.job)
     if document.job != job:
         raise RequestError(
@@ -270,7 +270,7 @@ def _check_terminal() -> None:
 
 
 def _reserved_confirmed(document: PlanDocument) -> bool:
-    """Show the whole price of what is bought apart from nodes, and ask for it alone; yes where there is nothing."""
+    """Show the total price of separately bought capacity, and ask for it separately; True if there is none."""
     from datetime import UTC, datetime, timedelta
 
     from sailor_cloud.provision.checks.capacity_check import bought_apart

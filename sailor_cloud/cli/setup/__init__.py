@@ -1,1 +1,1 @@
-"""Commands to begin with: a job file, its schema, this machine, the shell."""
+"""Commands for a first start: a job file, its schema, this machine, the shell."""

@@ -1,4 +1,4 @@
-"""`sailor-cloud completion`: what a shell needs to complete commands, options and files."""
+"""`sailor-cloud completion`: a shell script that completes commands, options and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sailor-cloud doctor`: what this machine has."""
+"""`sailor-cloud doctor`: checks this machine."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as
 
 
 def _ask() -> tuple[Provider, JobExample]:
-    """Ask on stderr, so that stdout stays a result; every question has an answer already."""
+    """Ask on stderr, so that stdout contains only the result; every question has a default answer."""
     from dataclasses import replace
 
     from sailor_cloud.catalog.providers import of
@@ -140,7 +140,7 @@ def _accelerators(provider: Provider, default: tuple[tuple[str, int], ...]) -> t
 
 
 def _names(question: str, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
-    """Ask for known names until all are; a wrong one is answered with the closest."""
+    """Ask until all names are known; for an unknown name, suggest the closest."""
     from sailor_cloud.catalog.catalog import did_you_mean
 
     while True:

@@ -1,1 +1,1 @@
-"""What several commands share: options, progress, and what is shown while one waits."""
+"""Shared by several commands: options, progress, and the display during a wait."""

@@ -1,4 +1,4 @@
-"""Progress bars, of a refresh and of a teardown too; apart, since rich is imported only where something takes long."""
+"""Progress bars, also of a refresh and of a teardown; separate, because rich is imported only for slow work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAR_WIDTH = 30
 
 
 class BarWhereKnown(ProgressColumn):
-    """A bar for what has an end that is known, and nothing for what has none."""
+    """A bar if the total is known, else nothing."""
 
     def render(self, task: Task) -> RenderableType:
         if not task.total:
@@ -32,7 +32,7 @@ class BarWhereKnown(ProgressColumn):
 
 
 class Percentage(ProgressColumn):
-    """`42 %`; where no end is known, how many things are done."""
+    """`42 %`; without a known total, the number of things done."""
 
     def render(self, task: Task) -> RenderableType:
         if task.total:
@@ -41,7 +41,7 @@ class Percentage(ProgressColumn):
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return the one look of all bars: what, a bar, the percentage and the time spent; it leaves no trace."""
+    """Return the common style of all bars: description, bar, percentage and elapsed time; it leaves no trace."""
     columns = (
         SpinnerColumn("line"),
         TextColumn("{task.description}", markup=False),
@@ -54,10 +54,10 @@ def progress_bar(console: Console) -> Progress:
 
 @contextmanager
 def refresh_progress(console: Console) -> Iterator[Report]:
-    """Show a bar for each list on a terminal, and a line for each that is read in a pipe.
+    """Show a bar for each list on a terminal; in a pipe, a line for each list that was read.
 
-    AWS is read region by region, Google Cloud list by list; the lists of the latter come page by page and do not say
-    how long they are, so what has come of each is counted below.
+    AWS is read region by region, Google Cloud list by list. Lists of Google Cloud come page by page with unknown
+    length, so the rows of each are counted below the bar.
     """
     if not console.is_terminal:
         seen: set[str] = set()
@@ -81,7 +81,7 @@ def refresh_progress(console: Console) -> Iterator[Report]:
 
 
 class TeardownDisplay:
-    """Counts resources that are gone, of those that are known to go."""
+    """Counts deleted resources, of those known to be deleted."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or progress_console()

@@ -1,4 +1,4 @@
-"""What `up --dry-run` shows: the roots that Terraform would get, and each resource with its price."""
+"""The output of `up --dry-run`: the roots that Terraform would get, and each resource with its price."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.guards import CloudTraffic
     from sailor_cloud.provision.rendering.preview import PlannedRoot
 
-# The key pair of a run is made when the run begins.
+# A run's key pair is created when the run begins.
 _KEY_TO_COME = "ssh-ed25519 (made when the run begins)"
 
 

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-# The umask of commands that write into run folders: keys, logs and checkpoints are nobody else's business.
+# The umask of commands that write into run folders: keys, logs and checkpoints are private.
 PRIVATE = 0o077
 
-# Training programs that plans are for or are simulated under; those of the simulator, whose import would take time.
+# Training programs that plans are for or are simulated under: those of the simulator, whose import would take time.
 ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
 
-# The forms of reports by the endings of files.
+# The report formats by file suffix.
 _FORMS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}
 
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class Amount(click.FloatRange):
-    """A number that is neither infinite nor NaN, which no comparison would refuse."""
+    """A number that is neither infinite nor NaN: comparisons would not reject these."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -51,7 +51,7 @@ POSITIVE, NOT_NEGATIVE = Amount(min=0, min_open=True), Amount(min=0)
 
 
 class ProviderName(click.ParamType):  # type: ignore[type-arg]
-    """The name of a provider; the names are looked up only where they are shown or checked."""
+    """The name of a provider; the names are loaded only to show or check them."""
 
     name = "provider"
 
@@ -86,12 +86,12 @@ def job_argument(command: _Command) -> _Command:
 
 
 def run_argument(*, required: bool = True) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds RUN: the id of a run or the beginning of one, which shells complete."""
+    """Return a decorator that adds RUN: a run's id or unique prefix, which shells complete."""
     return click.argument("run", required=required, shell_complete=_runs)
 
 
 def runs_argument(command: _Command) -> _Command:
-    """Add RUN…: any number of runs, also none."""
+    """Add RUN…: any number of runs, including none."""
     return click.argument("runs", metavar="[RUN]...", nargs=-1, shell_complete=_runs)(command)
 
 
@@ -114,7 +114,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --profiles, --network and --pricing: folders whose files the command reads before the shipped ones."""
+    """Add --profiles, --network and --pricing: folders with files that replace the shipped ones."""
 
     @functools.wraps(command)
     def within(*, profiles: Path | None, network: Path | None, pricing: Path | None, **options: Any) -> Any:
@@ -135,7 +135,7 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Add --on and --cluster: machines that exist already, in the place of those that the job's resources name."""
+    """Add --on and --cluster: existing machines that replace those of the job's resources."""
     for option in (
         click.option(
             "--cluster",
@@ -166,9 +166,9 @@ def choose_option(command: _Command) -> _Command:
 
 
 def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) -> Job:
-    """Return the job in a file, with the inventory that it names; `on` and `cluster` as of `with_inventory`.
+    """Return the job in a file, with its inventory; `on` and `cluster` are as in `with_inventory`.
 
-    Raises RequestError where a file can't be read or is wrong.
+    Raises RequestError if a file can't be read or is wrong.
     """
     from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
@@ -179,7 +179,7 @@ def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) 
 
 
 def clock_for(as_of: datetime | None) -> Clock:
-    """Return the system's clock, or one that stands at midnight UTC of a given day."""
+    """Return the system's clock, or one fixed at midnight UTC of a given day."""
     if as_of is None:
         return SystemClock()
     day: date = as_of.date()
@@ -187,7 +187,7 @@ def clock_for(as_of: datetime | None) -> Clock:
 
 
 def read_document(path: Path) -> PlanDocument:
-    """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+    """Return the plan in a file. Raises RequestError if it can't be read or is wrong."""
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
 
@@ -197,7 +197,7 @@ def read_document(path: Path) -> PlanDocument:
 
 
 def refuse_on_a_plan(path: Path, on: str | None, cluster: Path | None) -> None:
-    """Raise RequestError where a plan is to be put on a cluster: its nodes are chosen."""
+    """Raise RequestError for a plan with cluster options: its nodes are already chosen."""
     if on is not None or cluster is not None:
         raise RequestError(
             f"--on and --cluster belong to a job file, and {path} is a plan with its nodes; leave them out"
@@ -205,20 +205,20 @@ def refuse_on_a_plan(path: Path, on: str | None, cluster: Path | None) -> None:
 
 
 def check_output(path: Path | None) -> None:
-    """Raise RequestError where a result could not be written to a file, before it is worked for."""
+    """Raise RequestError early if a result could not be written to a file."""
     if path is not None and not path.absolute().parent.is_dir():
         raise RequestError(f"can't write {path}: there is no folder {path.parent}")
 
 
 def form_of(path: Path, asked: str | None, *, alone: bool = True) -> str:
-    """Return the form of a file: what was asked for one file alone, else what its ending says, else that or JSON."""
+    """Return a file's format: the requested one for a single file, else by suffix, else the requested one or JSON."""
     if asked is not None and alone:
         return asked
     return _FORMS.get(path.suffix, asked or "json")
 
 
 def write_output(path: Path | None, content: str) -> None:
-    """Write a result to a file, or to stdout where no file is given. Raises RequestError where that fails."""
+    """Write a result to a file, or to stdout without one. Raises RequestError if that fails."""
     if path is None:
         echo(content, nl=False)
         return
@@ -229,7 +229,7 @@ def write_output(path: Path | None, content: str) -> None:
 
 
 def asked_for(look_up: Callable[..., object], *names: object) -> None:
-    """Look a name of the command line up. Raises RequestError where there is no such thing."""
+    """Look up a name of the command line. Raises RequestError if it doesn't exist."""
     try:
         look_up(*names)
     except DataError as error:
@@ -237,7 +237,7 @@ def asked_for(look_up: Callable[..., object], *names: object) -> None:
 
 
 def with_constraints(job: Job, changes: dict[str, Any]) -> Job:
-    """Return the job with some constraints replaced. Raises RequestError where a value is wrong."""
+    """Return the job with some constraints replaced. Raises RequestError if a value is wrong."""
     from pydantic import ValidationError
 
     from sailor_cloud.model.job import Constraints

@@ -1,4 +1,4 @@
-"""A sign of life on stderr while something takes longer than a second: how far it is, where that is known."""
+"""Shows progress on stderr while something takes longer than a second."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ REDRAWN_EVERY_S = 0.1
 
 
 class Show(Protocol):
-    """Gets how much is done, of how much, and, where it changes, what it is about; any thread may call it."""
+    """Gets the amount done, the total and, if it changes, the subject; any thread may call it."""
 
     def __call__(self, done: float, of: float, what: str = "") -> None: ...
 
     def screen(self, shown: RenderableType) -> None:
-        """Show something above the bar until the end, where both streams are a terminal."""
+        """Show something above the bar until the end, if both streams are a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,16 @@ class _Progress:
             self.state = replace(self.state, shown=shown)
 
     def finish(self) -> None:
-        """Be done with all of it, also where the last report came before the end."""
+        """Show the work as complete, even if the last report was incomplete."""
         if (of := self.state.of) is not None:
             self.state = replace(self.state, done=of)
 
 
 @contextmanager
 def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
-    """Show an animated line with the seconds spent, and once told how far it is a bar with a percentage.
+    """Show an animated line with the elapsed seconds and, once the total is known, a bar with a percentage.
 
-    Nothing is shown in a pipe, nor for what ends soon. A bar whose work is done goes full before it goes.
+    Nothing is shown in a pipe, nor for short work. The bar of complete work fills before it disappears.
     """
     told = _Progress(activity)
     if not sys.stderr.isatty():
