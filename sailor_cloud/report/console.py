@@ -15,14 +15,14 @@ NARROWEST = 80
 
 
 class PlainConsole(Console):
-    """A console on which no text of a file or a cloud can move the cursor or change colours."""
+    """A console on which text from files or clouds can't move the cursor or change colours."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
     def on_broken_pipe(self) -> None:
-        # Rich would end with 1 here; a reader that has left ends every command alike.
+        # Rich would exit with 1 here; every command handles a closed stdout the same way.
         raise BrokenPipeError
 
 
@@ -38,6 +38,6 @@ def progress_console() -> Console:
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     chosen = os.environ.get("COLUMNS", "")
-    # A pipe has no width of its own; long lines are better there than folded columns.
+    # A pipe has no width; long lines are better there than folded columns.
     width = None if stream.isatty() or chosen.isdigit() else 120
     return PlainConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False)

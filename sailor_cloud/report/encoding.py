@@ -34,7 +34,7 @@ _PLAIN = {
 
 
 def make_writable(stream: TextIO) -> None:
-    """Let a stream write a plain stand-in for each character that its encoding lacks, instead of failing."""
+    """Make a stream write a plain substitute for each character that its encoding lacks, instead of failing."""
     if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
         codecs.register_error(HANDLER, _stand_in)
         stream.reconfigure(errors=HANDLER)

@@ -27,7 +27,7 @@ def joined(*parts: str) -> Markup:
     return Markup("".join(part if isinstance(part, Markup) else html.escape(part, quote=False) for part in parts))
 
 
-# Columns of sentences, and columns of short words, which never fold.
+# Columns of sentences, and columns of short words, which never wrap.
 WIDE = ("what", "price of")
 TIGHT = ("pipelines", "devices", "zone", "nodes", "market", "as of", "from", "to")
 
@@ -35,7 +35,7 @@ TIGHT = ("pipelines", "devices", "zone", "nodes", "market", "as of", "from", "to
 def html_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = (), total: bool = False
 ) -> Markup:
-    """Return a table whose rows become lines where the page is narrow; `total` sets the last row apart."""
+    """Return a table whose rows become lines on a narrow page; `total` sets the last row apart."""
     classes = [_column_class(heading, numbers) for heading in headings]
     head = element(
         "tr",

@@ -14,7 +14,7 @@ from sailor_cloud.report.console import PlainConsole
 def plain_table(*headings: str, numbers: tuple[str, ...] = (), whole: tuple[str, ...] = (), gap: int = 2) -> Table:
     """Return an empty table, columns `gap` apart; those named in `numbers` are aligned to the right.
 
-    Columns named in `whole` are never folded, since people copy what stands there.
+    Columns named in `whole` are never folded, since people copy their content.
     """
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for heading in headings:
@@ -26,7 +26,7 @@ def plain_table(*headings: str, numbers: tuple[str, ...] = (), whole: tuple[str,
 
 
 def print_report(report: RenderableType, console: Console) -> None:
-    """Print a report; away from a terminal its lines carry no trailing blanks."""
+    """Print a report; outside a terminal, without trailing blanks."""
     if console.is_terminal:
         console.print(report)
         return
@@ -67,7 +67,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, nu
 
 
 def folded(summary: str, content: str) -> str:
-    """Return a section that readers open themselves."""
+    """Return a collapsed section."""
     return f"<details><summary>{summary}</summary>\n\n{content}\n\n</details>"
 
 

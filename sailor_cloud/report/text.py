@@ -1,4 +1,4 @@
-"""Numbers as people read them: short, with units, the same everywhere."""
+"""Numbers for people: short, with units, and uniform."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def usd(amount: float | None) -> str:
 
 
 def usd_beside(amount: float, whole: float) -> str:
-    """Return dollars with as many decimals as the whole deserves, so that the parts line up beneath it."""
+    """Return dollars with the decimals that suit `whole`, so that the parts align below it."""
     decimals = 2 if abs(whole) >= 10 else 3 if abs(whole) >= 1 else 4
     return f"{amount:,.{decimals}f}"
 
 
 def signed_usd_beside(amount: float, whole: float) -> str:
-    """Return a difference in dollars with as many decimals as the larger of it and of the amount beside it deserves."""
+    """Return a difference in dollars with the decimals that suit the larger of it and `whole`."""
     return f"{'-' if amount < 0 else '+'}{usd_beside(abs(amount), max(abs(amount), abs(whole)))}"
 
 
@@ -32,7 +32,7 @@ def seconds(duration_s: float | None) -> str:
 
 
 def amount(quantity: float) -> str:
-    """Return a count of anything in four digits, never in powers of ten: `0.1056`, `843.9`, `1,688`."""
+    """Return any count with four digits, never in powers of ten: `0.1056`, `843.9`, `1,688`."""
     if abs(quantity) >= 1000:
         return f"{quantity:,.0f}"
     return f"{quantity:.4g}" if abs(quantity) >= 1e-4 or quantity == 0 else f"{quantity:.6f}"
@@ -56,7 +56,7 @@ def share(fraction: float) -> str:
 
 
 def change(fraction: float) -> str:
-    """Return a relative difference: `+12 %`, `-0.4 %`; where it is more than tenfold, `x 6,555`."""
+    """Return a relative difference: `+12 %`, `-0.4 %`; if it is more than tenfold, `x 6,555`."""
     if fraction >= 10:
         return f"x {1 + fraction:,.0f}"
     return f"{'-' if fraction < 0 else '+'}{share(abs(fraction))}"

@@ -1,1 +1,1 @@
-"""Plans beside one another: published planners' and ours, and what changes between two."""
+"""Compares plans: published planners' with ours, and two plans with each other."""

@@ -1,4 +1,4 @@
-"""What changes between two PlanDocuments: money, time, plan and job."""
+"""The difference between two PlanDocuments: money, time, plan and job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sailor_cloud.report.tables import cell, markdown_table, plain_table, print_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One number before and after; None where a document has none."""
+    """One number before and after; None if a document lacks it."""
 
     what: str
     unit: str
@@ -33,13 +33,13 @@ class Figure:
 
     @property
     def share(self) -> float | None:
-        """The change relative to the base; None where that is unknown or 0."""
+        """The change relative to the base; None if that is unknown or 0."""
         return None if self.delta is None or not self.base else self.delta / self.base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """A field of the job or a count of nodes, before and after, as text; "" where it is not there."""
+    """A field of the job or a count of nodes, before and after, as text; "" if absent."""
 
     what: str
     base: str
@@ -48,7 +48,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """`usd` is the whole run, or one iteration where a document has no number of steps."""
+    """Two documents' difference. `usd` is the whole run, or one iteration if a document has no number of steps."""
 
     base_job: str
     head_job: str
@@ -68,7 +68,7 @@ class Difference:
 
 
 def difference(base: PlanDocument, head: PlanDocument) -> Difference:
-    """Compare two documents; the base is what there was, the head what is proposed."""
+    """Compare two documents: the base is the old one, the head the proposed one."""
     whole = all(document.job.training.steps is not None for document in (base, head))
     usd = (
         Figure(what="total", unit="USD", base=_total(base), head=_total(head))
@@ -177,7 +177,7 @@ NO_CHANGE = "no change in cost, time or plan"
 
 
 def headline(found: Difference) -> str:
-    """Return the whole difference in one line: `+38.20 USD (+12 %), +4 h`."""
+    """Return the total difference in one line: `+38.20 USD (+12 %), +4 h`."""
     if found.head_status == "infeasible":
         return f"no plan any more: {found.message}" if found.base_status != "infeasible" else "infeasible as before"
     if found.base_status == "infeasible":
@@ -269,7 +269,7 @@ def _delta(figure: Figure) -> str:
     if figure.unit == "s":
         return text.signed_seconds(figure.delta)
     beside = text.signed_usd_beside(figure.delta, max(abs(figure.base or 0.0), abs(figure.head or 0.0)))
-    # A difference smaller than the decimals of the amounts is shown with its own.
+    # A difference smaller than the amounts' decimals is shown with more decimals.
     return beside if beside.strip("+-0.") else text.signed_usd(figure.delta)
 
 

@@ -1,4 +1,4 @@
-"""Shows published planners beside ours: as a table, Markdown, JSON or one HTML page."""
+"""Compares published planners with ours: as a table, Markdown, JSON or one HTML page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KEY = (
 
 
 def columns(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return headings and the cells of each planner under them; what nobody has a figure or note for is left out."""
+    """Return headings and each planner's cells; columns without any figure or note are left out."""
     cells = [_row(each) for each in comparison.contenders]
     shown = [i for i in range(len(HEADINGS)) if any(row[i] not in ("", "-") for row in cells)]
     return [HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in cells]
@@ -108,7 +108,7 @@ def comparison_chart(contenders: Sequence[Contender]) -> Markup:
 
 
 def _name_equals(*kinds: list[dict[str, Any]]) -> None:
-    """Let one point tell of all that lie under or on it, which show no names of their own."""
+    """Let one point name all that overlap it, and hide their own names."""
     seen: dict[tuple[str, ...], dict[str, Any]] = {}
     for point in (point for kind in kinds for point in kind):
         place = tuple(f"{value:.3g}" for value in point["value"])

@@ -1,1 +1,1 @@
-"""The first screen: plans to choose from, what they leave out, and what their GPUs cost elsewhere."""
+"""The first screen: plans to choose from, what they leave out, and the price of their GPUs elsewhere."""

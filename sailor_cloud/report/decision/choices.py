@@ -1,4 +1,4 @@
-"""The chosen plan beside its alternatives: what each brings, which limits it breaks, which ones nothing beats."""
+"""The chosen plan and its alternatives: their benefits, the limits that they break, and which are efficient."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CHOSEN = "chosen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A plan that could be bought. `usd` is the whole run, or one iteration where there is no number of steps.
+    """A plan that could be bought. `usd` is the whole run, or one iteration if there is no number of steps.
 
-    `efficient` means that no other choice is both faster and cheaper. `breaks` names the limits it doesn't keep.
+    `efficient`: no other choice is both faster and cheaper. `breaks` names the limits that it violates.
     """
 
     label: str
@@ -67,12 +67,12 @@ def choices(document: PlanDocument) -> tuple[Choice, ...]:
 
 
 def without_plan(document: PlanDocument) -> tuple[Rejected, ...]:
-    """Return the smaller spaces that hold no plan, each with the reason; they stand beside the alternatives."""
+    """Return the restricted spaces without a plan, each with the reason; they are listed with the alternatives."""
     return tuple(row for row in document.rejected if row.restrictions)
 
 
 def usd_unit(document: PlanDocument) -> str:
-    """Return what a choice's `usd` counts."""
+    """Return the unit of a choice's `usd`."""
     return "USD" if document.job.training.steps else "USD/iteration"
 
 
@@ -108,17 +108,17 @@ def _broken(document: PlanDocument, other: Alternative) -> tuple[str, ...]:
 
 
 TITLE = "cost against time"
-# In which money no plan as fast costs less: that of the run, or that of the nodes per hour.
+# In which of two costs no plan of this speed is cheaper: that of the run, or that of the nodes per hour.
 BEST = "best per"
 
 
 def frontier_numbers(document: PlanDocument) -> tuple[str, ...]:
-    """Return the headings of the columns of numbers, between those of devices and zones and that of `BEST`."""
+    """Return the headings of the number columns, between devices and zones and `BEST`."""
     return ("iteration", usd_unit(document), "nodes USD/h")
 
 
 def frontier_rows(document: PlanDocument) -> list[tuple[str, ...]]:
-    """Return the cells of each point, fastest first: devices, zones, the numbers, and what it is best per."""
+    """Return the cells of each point, fastest first: devices, zones, the numbers, and the cost in which it is best."""
     return [
         (
             " + ".join(f"{count} {name}" for name, count in point.devices.items()),

@@ -1,4 +1,4 @@
-"""The first screen: three plans to choose from, and what it takes to insist on what the chosen one leaves out."""
+"""The first screen: three plans to choose from, and the price of insisting on what the chosen one leaves out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERS = _HEADINGS[1:4]
 
 
 def headline(job: Job, decision: Decision) -> str:
-    """Say which plan is chosen and by whom."""
+    """Return which plan is chosen, and by whom."""
     by = f"the goal is {job.goal.value}" if decision.asked is None else f"--choose {decision.asked.value}"
     first, *others = (pick.value for pick in decision.choice(decision.chosen).picks)
     also = f", which is also the {' and the '.join(others)} one" if others else ""
@@ -30,7 +30,7 @@ def headline(job: Job, decision: Decision) -> str:
 
 
 def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
-    """Return the cells of a choice under name, USD, time, chance and what it runs on."""
+    """Return the cells of a choice: name, USD, time, probability and machines."""
     devices = " + ".join(f"{count} {name}" for name, count in choice.devices.items())
     place = " and ".join(choice.zones) if len(choice.zones) <= 2 else f"{len(choice.zones)} zones"
     per = "" if job.training.steps else " per iteration"
@@ -48,13 +48,13 @@ def _short(chance: float) -> str:
 
 
 def left_out_cells(row: LeftOut) -> tuple[str, str, str]:
-    """Return the cells of something left out: what, what insisting on it changes, and what that runs on."""
+    """Return the cells of something left out: its name, the change from insisting on it, and that plan's machines."""
     kind = "" if row.subject.value == "accelerator" else f"{row.subject.value} "
     return f"{kind}{row.name}", row.why, row.runs_on
 
 
 def limits_note(job: Job) -> str:
-    """Say what the chance is of."""
+    """Return a note that explains the probability."""
     given = (("budget", job.constraints.budget_usd), ("deadline", job.constraints.deadline))
     known = [name for name, value in given if value is not None]
     hold = "hold" if len(known) > 1 else "holds"
@@ -76,7 +76,7 @@ def decision_report(job: Job, decision: Decision, *, width: int, ascii_only: boo
 
 
 def left_out_table(left_out: Sequence[LeftOut]) -> Table:
-    """Return what is left out, with the price of insisting."""
+    """Return a table of what is left out, with the price of insisting."""
     rows = plain_table("why not", "insisting on it", "would run on", whole=("why not",))
     for row in left_out:
         rows.add_row(*left_out_cells(row))

@@ -1,4 +1,4 @@
-"""What a plan's GPUs would cost at providers where this program buys nothing."""
+"""The price of a plan's GPUs at providers where this program buys nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 3
 
 
 def elsewhere_line(document: PlanDocument) -> str:
-    """Return the cheapest providers that list all GPUs of a plan; empty where there is none, or no price of our own."""
+    """Return the cheapest providers that list all GPUs of a plan; empty if there is none, or if we have no price."""
     if document.plan is None or document.cost is None:
         return ""
     offers = document.inputs.offers_by_id()

@@ -19,7 +19,7 @@ _SMALL_MODEL = """\
 
 
 def job_text(provider: Provider, answers: JobExample, *, schema: str | None) -> str:
-    """Return the text of a job file for a provider's machines; `schema` is what editors should check it against."""
+    """Return the text of a job file for a provider's machines; editors validate it against `schema`."""
     accelerators = ", ".join(f"{name}: {count}" for name, count in answers.accelerators)
     return "".join(
         (

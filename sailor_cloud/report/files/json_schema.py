@@ -15,7 +15,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def job_schema(*, presets: Sequence[str], accelerators: Sequence[str], zones: Sequence[str]) -> dict[str, Any]:
-    """Return the schema of a job file; the names are offered by editors, others are left to the command to judge."""
+    """Return the schema of a job file; editors suggest the given names, and the command validates any others."""
     schema = Job.model_json_schema()
     parts = schema["$defs"]
     _drop_unknown_keywords(schema)
@@ -28,7 +28,7 @@ def job_schema(*, presets: Sequence[str], accelerators: Sequence[str], zones: Se
 
 
 def document_schema() -> dict[str, Any]:
-    """Return the schema of what `plan --json` prints."""
+    """Return the schema of the output of `plan --json`."""
     schema = TypeAdapter(PlanDocument).json_schema(mode="serialization")
     schema["properties"]["schema_version"] = {"const": SCHEMA_VERSION, "title": "Schema Version"}
     return {"$schema": DIALECT, **schema, "title": "sailor-cloud PlanDocument", "$id": _name("plan")}
@@ -54,7 +54,7 @@ def _offer(schema: dict[str, Any], names: Sequence[str]) -> None:
 
 
 def _drop_unknown_keywords(value: Any) -> None:
-    """Remove limits that pydantic writes beside a choice of types, where JSON Schema has no such keyword."""
+    """Remove limits that pydantic writes next to a choice of types: JSON Schema has no such keyword there."""
     if isinstance(value, dict):
         if "anyOf" in value:
             value.pop("gt", None)

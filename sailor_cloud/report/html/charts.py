@@ -1,4 +1,4 @@
-"""The charts of the HTML report. The bundled ECharts draws them; where scripts are blocked, the tables stand alone."""
+"""The charts of the HTML report. The bundled ECharts draws them; if scripts are blocked, only the tables remain."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd
 from sailor_cloud.simulator import TimelineSpan
 from sailor_cloud.units import GIB, MIB, SECONDS_PER_HOUR, pace_text, signed_usd_text
 
-# What is between points and the edge of a chart, and how a chart is zoomed: with the wheel, or by dragging the bar.
+# Margins between points and the edge of a chart; zoom by the wheel or by dragging the bar.
 _GRID = {"left": 24, "right": 24, "top": 56, "bottom": 44, "containLabel": True}
 _THINNEST, _THICKEST = 1.5, 8.0
 _LEGEND = {"top": 0, "left": 0, "type": "scroll"}
 
 
 def echart(title: str, option: dict[str, Any], *, height: int, canvas: bool = False) -> Markup:
-    """Return the place of a chart. `option` is ECharts'; data items may have a `tip` of several lines.
+    """Return the element of a chart. `option` is ECharts'; data items may have a `tip` of several lines.
 
-    Colours are names of the page's own, as in `var(--c1)`. `canvas`: for charts of thousands of shapes, which would
-    each be an element of the page otherwise.
+    Colours are the page's variables, as in `var(--c1)`. `canvas`: for charts of thousands of shapes, each of which
+    would otherwise be an element of the page.
     """
     shown = {"grid": _GRID, "legend": _LEGEND, "tooltip": {"trigger": "item", "confine": True}, **option}
     content = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
@@ -44,7 +44,7 @@ def echart(title: str, option: dict[str, Any], *, height: int, canvas: bool = Fa
 
 
 def arcs(lines: Sequence[dict[str, Any]], *, on: str, curveness: float, named: bool = True) -> list[dict[str, Any]]:
-    """Return the series of arcs between places, as wide as their `share` of the busiest, which is 0 to 1."""
+    """Return arcs between places as ECharts series; `share`, 0 to 1 of the busiest, sets their width."""
     return [
         {
             "type": "lines",
@@ -66,7 +66,7 @@ def arcs(lines: Sequence[dict[str, Any]], *, on: str, curveness: float, named: b
 
 
 def points_option(series: Sequence[dict[str, Any]], *, across: str, up: str, from_zero: bool = False) -> dict[str, Any]:
-    """Return the option of a chart of points that can be zoomed; `across` and `up` are the titles of its axes."""
+    """Return the option of a zoomable scatter chart; `across` and `up` are its axis titles."""
     axis = {"type": "value", "scale": not from_zero, "boundaryGap": ["8%", "12%"], "nameLocation": "middle"}
     return {
         "xAxis": {**axis, "name": across, "nameGap": 28},
@@ -77,7 +77,7 @@ def points_option(series: Sequence[dict[str, Any]], *, across: str, up: str, fro
 
 
 def script() -> Markup:
-    """Return the library and what draws the charts of a page with it."""
+    """Return the chart library, and the script that draws a page's charts."""
     library = files("sailor_cloud.report.html.vendor").joinpath("echarts.min.js").read_text(encoding="utf-8")
     own = files("sailor_cloud.report.html").joinpath("charts.js").read_text(encoding="utf-8")
     return Markup(f"<script>{library}</script><script>{own}</script>")
@@ -135,12 +135,12 @@ def _named(branch: CostBranch, whole: float) -> str:
 
 
 FRONTIER_TITLE = "Cost against time of the chosen plan and its alternatives"
-# Points of the frontier are drawn up to so many times the shortest iteration.
+# Points of the frontier are drawn up to this multiple of the shortest iteration.
 FRONTIER_SPAN = 12.0
 
 
 def frontier_chart(document: PlanDocument) -> Markup:
-    """Draw training time (or seconds of an iteration) against USD; nothing where there is one plan alone."""
+    """Draw training time (or seconds of an iteration) against USD; empty if there is only one plan."""
     found = choices(document)
     unit, factor = _time_unit(document, found)
     nearby = _nearby(document, found)
@@ -159,7 +159,7 @@ def frontier_chart(document: PlanDocument) -> Markup:
     ]
     if len(chosen) + len(others) + len(best) + len(hourly) + len(choose) < 2:
         return Markup("")
-    # Nothing is drawn above and to the right of a point of the frontier: its line falls.
+    # Labels go above and to the right of a frontier point, where nothing is drawn: its line falls.
     label = {"show": True, "position": "right", "formatter": "{b}"}
     above = {"labelLayout": {"dy": -10}}
     series: list[dict[str, Any]] = [
@@ -193,7 +193,7 @@ def _dots(name: str, data: list[dict[str, Any]], size: int, colour: str, **more:
 
 
 def _time_unit(document: PlanDocument, found: Sequence[Choice]) -> tuple[str, float]:
-    """Return the axis title and what turns seconds of an iteration into its unit."""
+    """Return the axis title, and the factor from seconds of an iteration to its unit."""
     steps = document.job.training.steps
     if steps is None:
         return "seconds of an iteration", 1.0
@@ -206,11 +206,11 @@ def _time_unit(document: PlanDocument, found: Sequence[Choice]) -> tuple[str, fl
 
 
 def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
-    """Return the lines of budget and deadline; ECharts leaves out what is outside the axes."""
+    """Return the lines of budget and deadline; ECharts leaves out lines outside the axes."""
     given, steps = document.constraints, document.job.training.steps
     lines: list[dict[str, Any]] = []
     if steps and given.budget_usd is not None:
-        # At the end of the line it would lie outside the chart.
+        # A label at the end of the line would be outside the chart.
         lines.append({"yAxis": given.budget_usd, "name": "budget", "label": {"position": "insideEndTop"}})
     if steps and given.deadline is not None:
         lines.append({"xAxis": given.deadline / steps * factor, "name": "deadline"})
@@ -244,7 +244,7 @@ def _small(document: PlanDocument, point: FrontierPoint, factor: float) -> dict[
 
 
 def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
-    """Return the points of the frontier that are not so slow that they would press the others into a corner."""
+    """Return the points of the frontier, without slow ones that would compress the others."""
     longest = FRONTIER_SPAN * min(choice.iteration_s for choice in found)
     return [point for point in document.frontier if point.iteration_s <= longest]
 
@@ -272,7 +272,7 @@ def _frontier_tip(document: PlanDocument, choice: Choice) -> str:
 
 SCHEDULE_TITLE = "Schedule of one iteration"
 
-# Kinds later in the list cover earlier ones: of what goes over the network, what no computation hides is seen.
+# Later kinds cover earlier ones, so only transfers that no computation hides are visible.
 _KINDS = {
     "transfer": ("c2", ("receive_activation", "receive_gradient", "send_activation", "send_gradient")),
     "all-reduce or gather": ("c5", ("sync", "gather")),
@@ -283,7 +283,7 @@ _KINDS = {
 
 
 def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
-    """Draw one pipeline of each group; where a stage does nothing, its row shows the bubble."""
+    """Draw one pipeline of each group; if a stage is idle, its row shows the bubble."""
     assert document.plan is not None
     places = {pipeline.id: place for place, pipeline in enumerate(document.plan.pipelines)}
     stages = [(group, stage) for group in pipeline_groups(document) for stage in group.stages]
@@ -296,7 +296,7 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
     for span in shown:
         busy[rows[span.pipeline, span.stage]] += span.end_s - span.start_s
     waits = [f"waiting: {text.seconds(max(0.0, end_s - each))} of {text.seconds(end_s)}" for each in busy]
-    # `spans` is charts.js's: rows of (row, start, end, what it shows where it is pointed at).
+    # `spans` is charts.js's: rows of (row, start, end, tooltip).
     series: list[dict[str, Any]] = [
         {
             "name": "bubble",

@@ -19,14 +19,14 @@ from sailor_cloud.units import GB, SECONDS_PER_HOUR
 
 
 def gigabytes(document: PlanDocument, use: LinkUse) -> float:
-    """GB of the whole run, or of one hour where there is no number of steps."""
+    """GB of the whole run, or of one hour if there is no number of steps."""
     assert document.prediction is not None
     steps = document.job.training.steps or SECONDS_PER_HOUR / document.prediction.iteration_s_replay
     return use.bytes_per_iteration * steps / GB
 
 
 def volume_text(document: PlanDocument, uses: list[LinkUse]) -> str:
-    """Return what some links carry, and what that costs where their prices are known."""
+    """Return the volume of some links and, if prices are known, its cost."""
     amounts = [gigabytes(document, use) for use in uses]
     carried = f"{text.amount(sum(amounts))} GB"
     prices = [use.usd_per_gb for use in uses if use.usd_per_gb is not None]
@@ -37,7 +37,7 @@ def volume_text(document: PlanDocument, uses: list[LinkUse]) -> str:
 
 
 def told(document: PlanDocument, use: LinkUse) -> list[str]:
-    """Return the traffic with its price, and the link that carries it."""
+    """Return the traffic with its price, and its link."""
     kind = "measured" if use.measured else "estimated, not measured,"
     span = "" if document.job.training.steps else " an hour"
     amount = gigabytes(document, use)
@@ -53,7 +53,7 @@ ZONE_TITLE = "Zones of the plan and the traffic between them"
 
 
 def zone_map(document: PlanDocument) -> Markup:
-    """Draw zones below one another, region by region, and an arc for each pair with traffic; nothing for one zone."""
+    """Draw zones in a column, region by region, and an arc for each pair with traffic; empty for one zone."""
     used = plan_hardware(document).values()
     places = sorted({(hardware.provider, hardware.region, hardware.zone) for hardware in used})
     if len(places) < 2:
@@ -96,7 +96,7 @@ def zone_map(document: PlanDocument) -> Markup:
 
 
 def _told(document: PlanDocument, zone: str, *, brief: bool = False) -> str:
-    """Return a zone with its nodes; `brief`: with devices and price only."""
+    """Return a zone with its nodes; `brief`: only devices and price."""
     nodes = [hardware for hardware in plan_hardware(document).values() if hardware.zone == zone]
     home = f"{nodes[0].provider} {nodes[0].region}"
     rate = nodes_usd_per_hour(nodes)
@@ -114,14 +114,14 @@ def _told(document: PlanDocument, zone: str, *, brief: bool = False) -> str:
 
 REGION_TITLE = "Map of the regions and the traffic between them"
 HEIGHT = 420
-# What is shown around the regions: at least so many degrees, and so much of their spread on each side.
+# The map's area around the regions: its least degrees, and its margin on each side as a share of their spread.
 LEAST_DEGREES, ROOM = 60.0, 0.22
-# Latitudes of the map: the outlines of land end there.
+# The map's latitudes: the outlines of land end there.
 SOUTH, NORTH = -60.0, 84.0
 
 
 def region_map(document: PlanDocument, regions: Iterable[Region]) -> Markup:
-    """Draw the plan's regions on a map; nothing when there is one region only, or one whose place isn't known."""
+    """Draw the plan's regions on a map; empty if there is only one region, or if a region's place is unknown."""
     known = {(region.provider, region.name): region for region in regions}
     home = {hardware.zone: (hardware.provider, hardware.region) for hardware in plan_hardware(document).values()}
     places = {
@@ -176,7 +176,7 @@ def region_map(document: PlanDocument, regions: Iterable[Region]) -> Markup:
 
 
 def _shown(places: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """Return the north-west and south-east corners of what is shown, in degrees of longitude and latitude."""
+    """Return the north-west and south-east corners of the visible area, in degrees of longitude and latitude."""
     west, east = min(x for x, _ in places), max(x for x, _ in places)
     south, north = min(y for _, y in places), max(y for _, y in places)
     wide = max(LEAST_DEGREES, (east - west) * (1 + 2 * ROOM)) / 2
@@ -186,7 +186,7 @@ def _shown(places: Sequence[tuple[float, float]]) -> list[list[float]]:
 
 
 def _land() -> Markup:
-    """Return closed lines around land, for the script: longitude and latitude in degrees, by turns."""
+    """Return closed outlines of land for the script: alternating longitude and latitude in degrees."""
     data = json.loads(files("sailor_cloud.report.html").joinpath("land.json").read_text(encoding="utf-8"))
     rings = json.dumps(data["rings"], separators=(",", ":"))
     return element("script", Markup(rings), type="application/json", id="land")

@@ -1,4 +1,4 @@
-"""Puts the HTML report together: one file that needs nothing else."""
+"""Assembles the HTML report: one self-contained file."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _cost_lines(document: PlanDocument) -> Markup:
 
 
 def _frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
-    """Return what grey points are, where there are any."""
+    """Return the meaning of grey points, if there are any."""
     if all(point.cheapest for point in document.frontier):
         return ()
     told = (
@@ -160,15 +160,15 @@ def _rejected(document: PlanDocument) -> Markup:
 def plan_as_html(document: PlanDocument, *, timeline: Sequence[TimelineSpan], regions: Sequence[Region] = ()) -> str:
     """Return the report as one HTML file.
 
-    `timeline` is what the simulator says one iteration does; `regions` say where on earth the plan's regions are,
-    without them there is no map.
+    `timeline` is the simulated schedule of one iteration. `regions` have the places of the plan's regions; without them
+    there is no map.
     """
     content = _infeasible(document) if document.plan is None else _report(document, timeline, regions)
     return page(f"{document.job.name}: plan and cost", content)
 
 
 def page(title: str, content: Markup) -> str:
-    """Return one HTML file that needs nothing else."""
+    """Return one self-contained HTML file."""
     head = joined(
         Markup('<meta charset="utf-8">'),
         Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
@@ -211,7 +211,7 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
 
 
 def _money(document: PlanDocument) -> tuple[Markup, ...]:
-    """Return the sections about money; none for a plan without prices."""
+    """Return the sections about money; empty for a plan without prices."""
     if document.cost is None:
         return ()
     return (

@@ -1,1 +1,1 @@
-"""What a plan is, for the terminal, Markdown and HTML."""
+"""Reports of a plan for the terminal, Markdown and HTML."""

@@ -1,4 +1,4 @@
-"""An explanation of a plan, for a terminal or a pipe, in the parts in which it comes."""
+"""Prints the explanation of a plan on a terminal or in a pipe, part by part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def print_reasons(found: Explanation, console: Console) -> None:
-    """Print all but the gains: why the plan is what it is, what it leaves out, and what can't be used."""
+    """Print all but the gains: the reasons for the plan, what it leaves out, and what can't be used."""
     title = Text(found.job, style="bold")
     verdict = "plan as given, not searched" if found.verdict == Status.GIVEN else found.verdict
     title.append(f"  {verdict}", style="green" if found.feasible else "bold red")
@@ -40,15 +40,15 @@ def print_reasons(found: Explanation, console: Console) -> None:
 
 
 def print_gain(gain: Gain, console: Console) -> None:
-    """Print one gain as it comes."""
+    """Print one gain when it is found."""
     if not gain.is_nothing:
         print_report(Text(f"with {gain.change}: {gain.text}"), console)
 
 
 def print_rest(gains: Sequence[Gain], wanted: int | None, console: Console) -> None:
-    """Name in one line what brings nothing, and in another that changes were not searched.
+    """Name in one line the changes without a gain, and in another those that were not searched.
 
-    wanted: how many changes there are; None where the search for the first one never began.
+    wanted: the number of changes; None if the search for the first one never began.
     """
     nothing = [gain.change for gain in gains if gain.is_nothing]
     if nothing:

@@ -1,4 +1,4 @@
-"""What a plan is for, what it keeps to, and what it will do, as short sentences that every format shows."""
+"""A plan's goal, limits and predictions, as short sentences that every format shows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sailor_cloud.simulator.resimulate import broken_limits
 from sailor_cloud.units import probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
-# A gap is explained from this size on, by parts of at least this share of the goal.
+# A gap of at least this size is explained, by parts of at least this share of the goal.
 SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
-# Of the variance.
+# As a share of the variance.
 SMALLEST_SHARE_SHOWN = 0.01
 # The engine that `up` runs; others are simulated only.
 OURS = "sailor"
@@ -103,7 +103,7 @@ def limits(document: PlanDocument) -> tuple[str, ...]:
 
 
 def proof(document: PlanDocument) -> str:
-    """Return how good the plan is known to be: status, gap to the proven bound, effort."""
+    """Return the proven quality of the plan: status, gap to the bound, effort."""
     if document.status is Status.GIVEN:
         return "plan as given, not searched"
     if document.job.model is None and document.plan is not None:
@@ -130,7 +130,7 @@ def proof(document: PlanDocument) -> str:
 
 
 def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
-    """Return what is predicted, with its error, and the money; () for an infeasible document."""
+    """Return the predictions, with their error, and the money; () for an infeasible document."""
     prediction, cost = document.prediction, document.cost
     if prediction is None:
         return () if cost is None else _command_facts(document, cost)
@@ -173,7 +173,7 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
 
 
 def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
-    """Return what is known of a command without a model: its price per hour, and with a stated rate the rest."""
+    """Return the facts of a command without a model: its price per hour, and with a stated rate the rest."""
     rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
     seconds, steps = document.iteration_s, document.job.training.steps
     line = elsewhere_line(document)
@@ -197,7 +197,7 @@ def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
 
 
 def _beyond_the_bound(document: PlanDocument) -> str:
-    """Return how far the bound is and what the plan's goal is made of, where the gap is wide enough to ask."""
+    """Return the distance to the bound and the parts of the plan's goal; empty if the gap is small."""
     parts, gap = document.gap_parts, document.optimality_gap
     if not parts or gap is None or gap < SMALLEST_GAP_EXPLAINED:
         return ""
@@ -213,13 +213,13 @@ def _beyond_the_bound(document: PlanDocument) -> str:
 
 
 def _unmeasured(prediction: Prediction) -> str:
-    """Name what the iteration rests on that nobody measured."""
+    """Name the estimated inputs of the iteration time."""
     named = [each.what for each in prediction.error_shares if not each.measured and each.share >= SMALLEST_SHARE_SHOWN]
     return f"; estimated, not measured: {', '.join(named)}" if named else ""
 
 
 def _largest_error(prediction: Prediction) -> tuple[Fact, ...]:
-    """Return what most of the ± comes from, and what would narrow it."""
+    """Return the largest part of the ±, and the measurement that would reduce it."""
     if not prediction.error_shares:
         return ()
     most = prediction.error_shares[0]
@@ -228,7 +228,7 @@ def _largest_error(prediction: Prediction) -> tuple[Fact, ...]:
 
 
 def _chance(document: PlanDocument) -> tuple[Fact, ...]:
-    """Return how probable it is that the run ends within its limits."""
+    """Return the probability that the run ends within its limits."""
     totals = document.totals
     if totals is None or totals.within_limits is None:
         return ()
@@ -243,7 +243,7 @@ def _chance(document: PlanDocument) -> tuple[Fact, ...]:
 
 
 def nine_in_ten(document: PlanDocument) -> tuple[TotalsQuantile, TotalsQuantile] | None:
-    """Return between what nine in ten runs end; None where the document has no distribution of totals."""
+    """Return the range of nine in ten runs; None if the document has no distribution of totals."""
     if document.totals is None:
         return None
     found = {round(each.probability, 4): each for each in document.totals.quantiles}
@@ -278,7 +278,7 @@ def _total(document: PlanDocument) -> str:
 
 
 def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
-    """Return what the nodes can cost if nothing ends them before their TTL, where that is over the budget."""
+    """Return the nodes' cost if nothing ends them before their TTL; empty if that is within the budget."""
     most = unlimited_usd(document)
     if most is None or (document.status is Status.GIVEN and any(broken_limits(document))):
         return ()
@@ -291,7 +291,7 @@ def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
 
 
 def _within(document: PlanDocument) -> str:
-    """Return what nine of ten runs cost; iterations make hours uncertain, and no traffic."""
+    """Return the cost range of nine in ten runs; iteration times make hours uncertain, not traffic."""
     between = nine_in_ten(document)
     if between is None:
         return ""
@@ -340,7 +340,7 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
 
 
 def short_of_memory(document: PlanDocument) -> Iterator[str]:
-    """Say where a plan that was not searched needs more memory than there is."""
+    """Yield where a plan that was not searched exceeds the memory."""
     memory = document.prediction.memory if document.prediction is not None else ()
     short = [stage for stage in memory if stage.total_bytes > stage.limit_bytes]
     if short:
@@ -353,7 +353,7 @@ def short_of_memory(document: PlanDocument) -> Iterator[str]:
 
 
 def assumptions(document: PlanDocument) -> tuple[str, ...]:
-    """Return what the figures rest on."""
+    """Return the assumptions behind the figures."""
     prediction = document.prediction
     if prediction is None:
         return ()
@@ -389,7 +389,7 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
 
 
 def _shares(prediction: Prediction) -> str:
-    """Return the parts of the ± with the errors that each makes alone."""
+    """Return the parts of the ±, each with the error that it causes alone."""
     shown = [each for each in prediction.error_shares if each.share >= SMALLEST_SHARE_SHOWN]
     told = ", ".join(
         f"{each.what} {text.share(each.error_p50)}{'' if each.measured else ' (estimated, not measured)'}"
@@ -404,7 +404,7 @@ def _span(days: list[date]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """One stage of all pipelines in which it is alike."""
+    """One stage of all pipelines in which it is equal."""
 
     pipelines: tuple[int, ...]
     accelerator: str
@@ -451,7 +451,7 @@ class RuledOutLine:
 
 
 class Row(Protocol):
-    """Something that is out; see model.document.Rejected."""
+    """Something ruled out; see model.document.Rejected."""
 
     @property
     def what(self) -> str: ...
@@ -471,7 +471,7 @@ def ruled_out(document: PlanDocument) -> tuple[RuledOutLine, ...]:
 
 
 def grouped(rows: Iterable[Row]) -> tuple[RuledOutLine, ...]:
-    """Return a line for each thing and reason, in the order in which each first comes."""
+    """Return a line for each thing and reason, in order of first appearance."""
     markets: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         markets.setdefault((row.subject or row.what, row.why, row.zone), []).append(row.market)

@@ -1,4 +1,4 @@
-"""Stages that look alike, counted together: the rows of every plan table."""
+"""Groups of equal stages: the rows of every plan table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sailor_cloud.simulator.engines import ENGINES, SAILOR, Selective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """The same stage of several equal pipelines; which of several equal nodes they use is left out.
+    """The same stage of several equal pipelines, without their choice among equal nodes.
 
-    `same_nodes` tells that it stands on the very nodes of the stage before it.
+    `same_nodes`: it is on the same nodes as the stage before it.
     """
 
     index: int
@@ -35,7 +35,7 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineGroup:
-    """Pipelines that differ in nothing but the nodes they run on."""
+    """Pipelines that differ only in their nodes."""
 
     pipelines: tuple[int, ...]
     microbatch_size: int
@@ -45,7 +45,7 @@ class PipelineGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How many devices of an accelerator a plan takes in a zone, of how many the job allows there."""
+    """The number of an accelerator's devices that a plan takes in a zone, and the job's limit there."""
 
     zone: str
     accelerator: str
@@ -74,7 +74,7 @@ def pipeline_groups(document: PlanDocument) -> tuple[PipelineGroup, ...]:
 
 
 def plan_hardware(document: PlanDocument) -> dict[str, Hardware]:
-    """Return what each node of the plan is, by node id: an offer, or a machine without a price."""
+    """Return each node's hardware by node id: an offer, or a machine without a price."""
     if document.plan is None:
         return {}
     nodes = document.inputs.hardware_by_id()
@@ -82,26 +82,26 @@ def plan_hardware(document: PlanDocument) -> dict[str, Hardware]:
 
 
 def hardware_name(hardware: Hardware) -> str:
-    """Return an instance type with the market on which it is bought, where it is bought."""
+    """Return an instance type, with its market if it is bought."""
     return (
         f"{hardware.instance_type} {hardware.market.value}" if isinstance(hardware, Offer) else hardware.instance_type
     )
 
 
 def devices_usd_per_hour(hardware: Hardware, devices: int) -> float | None:
-    """Return what some devices of a machine cost per hour; None where it has no price."""
+    """Return the hourly cost of some devices of a machine; None if it has no price."""
     return hardware.usd_per_hour * devices / hardware.accelerator_count if isinstance(hardware, Offer) else None
 
 
 def nodes_usd_per_hour(nodes: Iterable[Hardware]) -> float | None:
-    """Return what nodes cost per hour; None where one has no price."""
+    """Return the hourly cost of nodes; None if one has no price."""
     rates = [hardware.usd_per_hour if isinstance(hardware, Offer) else None for hardware in nodes]
     known = [rate for rate in rates if rate is not None]
     return sum(known) if len(known) == len(rates) else None
 
 
 def idle_devices(document: PlanDocument) -> tuple[tuple[Hardware, int], ...]:
-    """Return how many devices of each kind of node are in no stage; kinds without any are left out."""
+    """Return the number of devices in no stage by kind of node; kinds without any are left out."""
     plan = document.plan
     if plan is None:
         return ()
@@ -114,7 +114,7 @@ def idle_devices(document: PlanDocument) -> tuple[tuple[Hardware, int], ...]:
 
 
 def allowance(document: PlanDocument, hardware: Hardware) -> Allowance:
-    """Return what the plan takes of a machine's accelerator in its zone, and what the job allows there in all."""
+    """Return the plan's use of a machine's accelerator in its zone, and the job's total limit there."""
     used = (
         sum(
             node.devices
@@ -168,7 +168,7 @@ def _row(index: int, stages: list[Stage], before: list[Stage], found: dict[str, 
     )
 
 
-# What stands for the nodes of a stage that shares them with the stage before it.
+# Replaces the nodes of a stage that shares them with the stage before it.
 SAME_NODES = "same nodes"
 NUMBERS = ("USD/h", "used", "price age")
 HEADINGS = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *NUMBERS)
@@ -182,7 +182,7 @@ _OF_SCORES = (" attention recomputed", " (a)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
-    """One line; what a stage shares with the one above it is ""."""
+    """One line; values equal to the line above are ""."""
 
     pipelines: str
     stage: str
@@ -202,7 +202,7 @@ class GroupLine:
 
 
 def group_lines(document: PlanDocument, *, short: bool = False) -> tuple[GroupLine, ...]:
-    """Return the lines of all stages, then those of idle devices; `short`: letters tell stages that recompute."""
+    """Return the lines of all stages, then those of idle devices; `short`: mark recomputation by letters."""
     found = [
         _stage(document, group, row, mark(document, row.recompute)[short])
         for group in pipeline_groups(document)
@@ -212,13 +212,13 @@ def group_lines(document: PlanDocument, *, short: bool = False) -> tuple[GroupLi
 
 
 def mark(document: PlanDocument, recompute: Recompute) -> tuple[str, str]:
-    """Return how a stage is marked that recomputes, in words and in a letter."""
+    """Return the mark of a stage that recomputes, in words and as a letter."""
     scores = ENGINES.get(document.engine, SAILOR).selective is Selective.SCORES
     return _OF_SCORES if scores and recompute is Recompute.SELECTIVE else _MARKS[recompute]
 
 
 def group_columns(document: PlanDocument) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the headings and rows of the lines, without columns that say nothing."""
+    """Return the headings and rows of the lines, without empty columns."""
     rows = [line.cells for line in group_lines(document)]
     used = [any(row[place] for row in rows) for place in range(len(HEADINGS))]
     return tuple(compress(HEADINGS, used)), tuple(tuple(compress(row, used)) for row in rows)

@@ -10,7 +10,7 @@ from sailor_cloud.model.document import Cost, CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# What differs by less comes from the order of sums.
+# Smaller differences come from the order of sums.
 _ROUNDING = 1e-9
 TITLES = {
     CostKind.COMPUTE: "compute",
@@ -50,7 +50,7 @@ class CostBranch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceRow:
-    """One price that the plan rests on. `as_of_from` is the older end where only a range of dates is known."""
+    """One price behind the plan. `as_of_from` is the older end if only a range of dates is known."""
 
     what: str
     usd: float
@@ -64,7 +64,7 @@ class PriceRow:
 
     @property
     def provenance(self) -> str:
-        """Where the price is from and, for an offer, how far it can be trusted."""
+        """The source of the price and, for an offer, its confidence."""
         told = self.confidence not in ("", self.source)
         return f"{self.source} ({self.confidence})" if told else self.source
 
@@ -78,7 +78,7 @@ def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
 
 
 def expected_usd(cost: Cost) -> float:
-    """Return the sum of all lines: the whole run, or one hour of it where the job has no number of steps."""
+    """Return the sum of all lines: the whole run, or one hour of it if the job has no number of steps."""
     return sum(line.usd for line in cost.lines)
 
 
@@ -91,7 +91,7 @@ def age_days(document: PlanDocument, day: date) -> int:
 
 
 def price_rows(document: PlanDocument) -> tuple[PriceRow, ...]:
-    """Return every price that a cost line multiplies, once: instances first, then services and traffic."""
+    """Return every price in a cost line, once: instances first, then services and traffic."""
     if document.cost is None:
         return ()
     stale_dates = {(line.price_source, line.price_as_of) for line in document.cost.lines if line.stale}
@@ -140,10 +140,10 @@ def _line_row(document: PlanDocument, line: CostLine) -> PriceRow:
 
 
 def unlimited_usd(document: PlanDocument) -> float | None:
-    """Return what the nodes can cost at most, at worst prices, if nothing ends them before they shut themselves down.
+    """Return the highest cost of the nodes, at worst prices, if nothing ends them before their shutdown.
 
-    None where the budget pays for that, or nothing ends the nodes. It pays where every spot node has a highest price,
-    which is set so that the budget lasts.
+    None if the budget covers that, or if nothing ends the nodes. If every spot node has a price cap, the budget covers
+    it: the caps are set for that.
     """
     budget, cost, plan = document.constraints.budget_usd, document.cost, document.plan
     if document.ttl_s is None or budget is None or cost is None or plan is None:

@@ -1,4 +1,4 @@
-"""A plan and what it costs, as Markdown for pull requests."""
+"""A plan and its cost, as Markdown for pull requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sailor_cloud.units import pace_text
 
 
 def plan_as_markdown(document: PlanDocument) -> str:
-    """Return the whole report; long tables are folded."""
+    """Return the whole report; long tables are collapsed."""
     heading = f"### {document.job.name}: {proof(document)}"
     if document.plan is None:
         reason = document.infeasibility

@@ -1,4 +1,4 @@
-"""A plan and what it costs, for a terminal or a pipe."""
+"""A plan and its cost, for a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from sailor_cloud.units import pace_text
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-# Columns of a bar, and on narrow terminals.
+# Width of a bar in columns, on wide and on narrow terminals.
 _WIDE, _NARROW, _WIDE_FROM = 24, 10, 72
 
 
@@ -49,7 +49,7 @@ def bar_width(terminal_width: int) -> int:
 
 
 def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
-    """Return a bar that fills `share` of `width` columns; more than the whole is cut, anything above 0 is visible."""
+    """Return a bar that fills `share` of `width` columns; at most all of them; any share above 0 is visible."""
     share = min(1.0, max(0.0, share))
     if ascii_only:
         full = max(round(share * width), 1 if share else 0)
@@ -60,9 +60,9 @@ def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
     return drawn + "·" * (width - len(drawn))
 
 
-# Below this many columns, zone, nodes and market share one column on two lines.
+# Below this width, zone, nodes and market share one column on two lines.
 WIDE = 110
-# Below this many, so do stage and layers, and the age of prices stands with the cost of the run alone.
+# Below this width, so do stage and layers, and the age of prices is shown only next to the run's cost.
 NARROW = 72
 
 
@@ -92,7 +92,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
         }
         for line in group_lines(document, short=True)
     ]
-    # Columns that say nothing, as those of prices where none is known, are left out.
+    # Leave out empty columns, such as prices if none is known.
     headings = [name for name in ("pipelines", *shape, *numbers) if any(cells[name] for cells in rows)]
     table = plain_table(*headings, numbers=numbers, gap=2 if width >= WIDE else 1)
     for cells in rows:
@@ -101,7 +101,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
 
 
 def recompute_key(document: PlanDocument) -> tuple[str, ...]:
-    """Return what the letters beside layers stand for, of those that there are."""
+    """Return the meaning of the letters next to layers, for those that occur."""
     met = {row.recompute for group in pipeline_groups(document) for row in group.stages}
     told = {
         "(h)": "half of the activations are recomputed in the backward pass",
@@ -116,7 +116,7 @@ def _place(line: GroupLine) -> str:
     return f"{line.zone}\n{line.nodes} {line.market}" if line.zone else line.nodes
 
 
-# Kinds whose lines are always shown; of the others only the sum, unless details are asked for.
+# Kinds whose lines are always shown; of other kinds only the sum, unless details are requested.
 OPEN_KINDS = (CostKind.COMPUTE, CostKind.EGRESS)
 
 
@@ -160,12 +160,12 @@ def _add_lines(table: Table, document: PlanDocument, branch: CostBranch, *, deta
 
 
 def _marked(origin: str) -> str:
-    """Return text as markup in which a stale price stands out."""
+    """Return text as markup that highlights a stale price."""
     return escape(origin).replace(" STALE", " [yellow]STALE[/]")
 
 
 def _hanging(mark: str, what: str) -> Table:
-    """Return a line whose continuation stands under its text, not under its mark."""
+    """Return a line whose continuation is indented to its text."""
     cell = Table.grid(padding=(0, 1, 0, 0))
     cell.add_column(no_wrap=True)
     cell.add_column(overflow="fold")
@@ -189,18 +189,18 @@ def _summary(document: PlanDocument, branch: CostBranch) -> str:
 
 
 LARGEST_PARTS = 3
-# From this share on, memory is called tight by its colour.
+# From this share on, a colour marks memory as tight.
 TIGHT = 0.9
-# Columns that their list needs.
+# Width of their list in columns.
 LARGEST_WIDTH = 48
 
 
 def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, width: int) -> Table:
-    """Return peak memory per device of each stage against what the device holds."""
+    """Return peak memory per device of each stage against the device's capacity."""
     rows = memory_rows(document)
     bases = {row.basis for row in rows}
     columns = bar_width(width - LARGEST_WIDTH if details else width)
-    # Over the bars, whose heading would be empty.
+    # The heading of the bars, which would otherwise be empty.
     basis = "" if len(bases) > 1 else "".join(bases)
     basis = basis if len(basis) <= columns else basis.replace(" ", "\n")
     headings = ("memory of", basis, "peak", "of limit", *(("largest parts",) if details else ()))
@@ -222,7 +222,7 @@ def _warmth(share: float) -> str:
 
 
 def waits_table(document: PlanDocument, *, ascii_only: bool, width: int) -> Table:
-    """Return where the iteration of the busiest stage goes."""
+    """Return how the busiest stage spends an iteration."""
     assert document.prediction is not None
     waits = document.prediction.waits
     table = plain_table("iteration", "", "time", "share", numbers=("", "time", "share"))
@@ -248,7 +248,7 @@ REJECTED_SHOWN = 5
 
 
 def alternatives_table(document: PlanDocument, *, width: int) -> Table:
-    """Return the other plans; on a narrow terminal without their iteration's time and their price per hour."""
+    """Return the other plans; on a narrow terminal without iteration time and hourly price."""
     wide = width >= NARROW
     numbers: tuple[str, ...] = ("iteration", "per iteration", "USD/h") if wide else ("per iteration",)
     numbers = (*numbers, usd_unit(document), "more USD")
@@ -299,7 +299,7 @@ def plan_report(
 ) -> RenderableType:
     """Return the cost report of a plan; `details` adds sources of prices, every stage and the assumptions.
 
-    Where it is not the `whole` report, only what there is to decide.
+    Without `whole`, return only the decision, if there is one.
     """
     if document.plan is None:
         return _infeasible(document)

@@ -16,7 +16,7 @@ from sailor_cloud.run.progress import RunCosts
 
 
 def cost_report(costs: RunCosts) -> RenderableType:
-    """Return the ledger and what it will come to."""
+    """Return the ledger and its projected total."""
     numbers = ("quantity", "USD each", "USD")
     table = plain_table("spent on", *numbers, "price from", numbers=numbers)
     for line in costs.lines:
@@ -75,7 +75,7 @@ def _number(value: float | None) -> str:
 
 
 def bill_report(bills: Sequence[Billed], spent_usd: float) -> RenderableType:
-    """Return each bill by service, how old it is, and what of the ledger's `spent_usd` is not billed yet."""
+    """Return each bill by service, its age, and the part of the ledger's `spent_usd` that is not billed yet."""
     if not bills:
         return Text("no cloud has a bill for this run")
     parts = [part for bill in bills for part in _parts(bill)]

@@ -1,4 +1,4 @@
-"""A web page that follows runs: on this machine only, for who has the token only, and nothing can be changed."""
+"""A read-only web page that follows runs, on this machine only and only for holders of the token."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _HEADERS = {
 
 
 class Runs(Protocol):
-    """What the page shows."""
+    """The data of the page."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per run, newest first: at least `run_id`."""
         ...
 
     def snapshot(self, run: str) -> dict[str, Any]:
-        """Return all about one of these runs. Raises KeyError for another one."""
+        """Return all data of one of these runs. Raises KeyError for another one."""
         ...
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Serves the page and what it shows. Port 0 takes a free one."""
+    """Serves the page and its data. Port 0 takes a free one."""
 
     daemon_threads = True
 
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
-        # Another site can make a browser ask this address under a name of its own; then the host gives it away.
+        # Another site could make a browser request this address under the site's own name; the host reveals it.
         if self.headers.get("Host") not in {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}:
             return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"unknown host\n")
         query = parse_qs(address.query)
@@ -96,10 +96,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the address of a request holds the token."""
+        """Log nothing: a request's address contains the token."""
 
 
 def page() -> bytes:
-    """Return the page; all that it needs is in it."""
+    """Return the self-contained page."""
     written = (resources.files("sailor_cloud.report.run") / "dashboard.html").read_text(encoding="utf-8")
     return written.replace("<!-- charts -->", script()).encode()

@@ -67,7 +67,7 @@ class LivePanel:
         return Group(*parts)
 
     def _share(self, latest: RunProgress) -> tuple[int, int | None]:
-        """Return how much is done, of how much: resources while some come or go, otherwise steps."""
+        """Return the number done and the total: resources while some change, otherwise steps."""
         ready = sum(news.done for news in self._resources.values())
         if ready < len(self._resources):
             return ready, len(self._resources)
@@ -75,7 +75,7 @@ class LivePanel:
 
 
 class PlainLines:
-    """One line for each thing that happens, and for a step every few seconds."""
+    """One line for each event, and for a step every few seconds."""
 
     def __init__(self, write: Callable[[str], None], clock: Clock) -> None:
         self._write = write

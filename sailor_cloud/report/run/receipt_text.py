@@ -22,7 +22,7 @@ def print_receipt(receipt: Receipt, console: Console) -> None:
 
 
 def receipt_report(receipt: Receipt) -> RenderableType:
-    """Return the resources with their times, the money, and every estimate beside what came of it."""
+    """Return the resources with their times, the money, and every estimate next to its actual value."""
     parts: list[RenderableType] = [
         Text(f"Receipt of {receipt.run_id} ({receipt.outcome})", style="bold"),
         Padding(_resources(receipt), (1, 0)) if receipt.resources or receipt.kept else Text(""),
@@ -40,7 +40,7 @@ def _resources(receipt: Receipt) -> Table:
     for row in receipt.resources:
         gone = _clock_time(row.gone_at) if row.gone_at else "STILL THERE" if row.found else "NOT CONFIRMED"
         cells = (f"{row.type} {row.name}", row.zone, _clock_time(row.created_at), gone, row.confirmed_by)
-        # Journals may be damaged, and names are the cloud's.
+        # Journals may be damaged, and clouds choose names.
         table.add_row(*map(printable, cells))
     for kept in receipt.kept:
         state, how = f"kept, {text.usd(kept.usd_per_month)} USD/month", kept.delete_command
@@ -51,7 +51,7 @@ def _resources(receipt: Receipt) -> Table:
 
 
 def _asked(receipt: Receipt) -> Iterator[Text]:
-    """Say for each place what it was asked for, when, and what it did not answer."""
+    """Yield for each place when it was asked, for which kinds, and its missing answers."""
     kinds_of: dict[tuple[str, datetime | None, str], dict[str, None]] = {}
     for asked in receipt.asked:
         kinds_of.setdefault((asked.place, asked.asked_at, asked.problem), {})[asked.kind] = None

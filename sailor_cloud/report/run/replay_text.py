@@ -1,4 +1,4 @@
-"""Policies of a replay side by side."""
+"""Compares the policies of a replay."""
 
 from __future__ import annotations
 

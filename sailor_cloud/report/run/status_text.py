@@ -21,9 +21,9 @@ NARROW = 72
 def runs_report(
     runs: Sequence[RunStatus], *, now: datetime, width: int = 120, folder: Path | None = None
 ) -> RenderableType:
-    """Return a table with a row per run, newest last; on narrow terminals without what can be asked of a single run.
+    """Return a table with a row per run, newest last; narrow terminals leave out details of single runs.
 
-    `folder` is where runs are looked for.
+    `folder` is where runs are searched.
     """
     if not runs:
         where = "" if folder is None else f" in {folder}"
@@ -65,20 +65,20 @@ def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
 
 
 def _phase(run: RunStatus) -> str:
-    """Return where a run stands, and once it is torn down how it had ended."""
+    """Return the phase of a run, and once it is torn down its outcome."""
     ended = run.state.phase is Phase.GONE and run.state.outcome
     return f"{run.state.outcome}, gone" if ended else run.state.phase.value
 
 
 def _step(run: RunStatus) -> str:
-    """Return the newest step; a command need not tell any, which is not the same as none done."""
+    """Return the newest step; a command may report none, which differs from zero steps done."""
     if run.step == 0 and (not run.steps or run.state.outcome == "completed"):
         return "-"
     return f"{run.step}/{run.steps}" if run.steps else str(run.step)
 
 
 def _pace(run: RunStatus) -> str | None:
-    """Return how long iterations take against the plan, and where the last one went."""
+    """Return iteration times against the plan, and the parts of the last one."""
     if run.iteration_s is None:
         return None
     planned = "" if run.planned_iteration_s is None else f", {run.planned_iteration_s:.4g} s planned"

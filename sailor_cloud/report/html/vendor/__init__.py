@@ -1,1 +1,1 @@
-"""Foreign files, unchanged; README.md says which."""
+"""Third-party files, unchanged; README.md lists them."""
