@@ -1,1 +1,1 @@
-"""What a run leaves on disk: its folder, journal, ledger and receipt."""
+"""The files of a run: its folder, journal, ledger and receipt."""

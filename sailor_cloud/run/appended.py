@@ -1,7 +1,7 @@
-"""Files that are only ever appended to: written line by line through to the disk, and read each line once.
+"""Append-only files: each line is written through to the disk, and read only once.
 
-Teardown must continue where the disk is full or can't be written to. What it appends is then kept in the memory of this
-process, and all that reads the file here finds it at its end.
+Teardown must continue if the disk is full or read-only. Its lines are then kept in this process's memory, and all
+readers here find them at the end of the file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _KEPT: dict[Path, list[bytes]] = {}
 
 
 def append_line(path: Path, line: str, *, or_keep: bool = False) -> None:
-    """Append a line, or several, to a file of mode 0600 and wait until it is on disk. Raises OSError.
+    """Append one or more lines to a file of mode 0600 and wait until they are on disk. Raises OSError.
 
-    With `or_keep`, what can't be written is kept in memory.
+    With `or_keep`, lines that can't be written are kept in memory.
     """
     text = (line + "\n").encode()
     try:
@@ -33,12 +33,12 @@ def append_line(path: Path, line: str, *, or_keep: bool = False) -> None:
 
 
 def kept_lines(path: Path) -> tuple[str, ...]:
-    """Return the lines that belong into a file and are in memory alone."""
+    """Return the lines of a file that are only in memory."""
     return tuple(line.decode() for line in _KEPT.get(path, ()))
 
 
 def _write(handle: int, text: bytes) -> None:
-    """Write all of a text, or nothing where the disk has no room for it: a part would spoil what comes next."""
+    """Write all of a text, or nothing if the disk is full: a part would damage the next line."""
     before = os.fstat(handle).st_size
     try:
         left = memoryview(text)
@@ -51,7 +51,7 @@ def _write(handle: int, text: bytes) -> None:
 
 
 def close_torn_line(path: Path, *, or_keep: bool = False) -> None:
-    """End a line that a crash cut off, so that what is appended next begins its own."""
+    """End a line that a crash cut off, so that the next one begins on its own line."""
     try:
         torn = path.is_file() and (content := path.read_bytes()) and not content.endswith(b"\n")
     except OSError:
@@ -64,7 +64,7 @@ def close_torn_line(path: Path, *, or_keep: bool = False) -> None:
 
 @dataclass(slots=True)
 class AppendedFile:
-    """Remembers how far a file was read; `torn` is what follows its last whole line. Others may append meanwhile."""
+    """The read position in a file; `torn` is the text after its last complete line. Others may append meanwhile."""
 
     path: Path
     torn: bytes = b""
@@ -73,9 +73,9 @@ class AppendedFile:
     _kept: int = 0
 
     def new_lines(self) -> tuple[list[bytes], bool]:
-        """Return the whole lines that were added since the last call, and whether the file was begun again since.
+        """Return the complete lines added since the last call, and whether the file was restarted since.
 
-        A file that can't be read holds nothing.
+        An unreadable file counts as empty.
         """
         lines, anew = self._on_disk()
         kept = _KEPT.get(self.path, [])

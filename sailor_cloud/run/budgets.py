@@ -1,8 +1,8 @@
-"""Budgets of owners and projects over all their runs of a month: `budgets.yaml`, and what runs have reserved of them.
+"""Monthly budgets of owners and projects over all their runs: `budgets.yaml`, and the reservations of runs.
 
-Reservations are one JSON object per month. One lies in this user's folder of runs, for all runs of this machine, and
-one beside the Terraform states where jobs keep those in a bucket, for all runs that do so. Two `up`s can't both take
-the last dollar: the bucket's object is written only if nobody has changed it since it was read, the file under a lock.
+Reservations are one JSON object per month. One is in this user's folder of runs, for all runs of this machine. Another
+is next to the Terraform states if jobs keep those in a bucket, for all runs that do so. Two `up`s can't both take the
+last dollar: the bucket's object is written only if it is unchanged since it was read, the file under a lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FILE = "budgets.yaml"
 EVERY_MONTH = "*"
 _MOST_BYTES = 2**20
-# A month's reservations of a whole company are well below this.
+# A month's reservations of a large company are well below this.
 _MOST_BYTES_IN_BUCKET = 16 * 2**20
 _MOST_TRIES = 20
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
@@ -62,7 +62,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What a run may cost at most or, once its receipt is written, what it has cost."""
+    """The most that a run may cost or, once its receipt is written, its actual cost."""
 
     run_id: str
     owner: str | None
@@ -80,16 +80,16 @@ Entries = tuple[Reservation, ...]
 
 
 class Book(Protocol):
-    """Where the reservations of a month are kept. `shared`: other machines see them."""
+    """The store of a month's reservations. `shared`: other machines see them."""
 
     shared: bool
 
     def change(self, month: str, update: Callable[[Entries], Entries]) -> None:
-        """Replace the entries by what `update` makes of them, as if nobody else did the same at that time."""
+        """Replace the entries by the result of `update`, atomically."""
 
 
 def read_allowances(path: Path) -> tuple[Allowance, ...]:
-    """Return the budgets of a file; none where there is no file. Raises RequestError with every fault and its place."""
+    """Return the budgets of a file; empty without a file. Raises RequestError with every fault and its place."""
     try:
         text = read_at_most(path, _MOST_BYTES)
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def _allowance(row: Any, path: str, problems: list[Problem]) -> Allowance | None
 
 @dataclass(slots=True, kw_only=True)
 class LocalBook:
-    """Reservations in this user's folder of runs: those of all runs of this machine."""
+    """Reservations in this user's folder of runs, for all runs of this machine."""
 
     folder: Path
     shared: bool = False
@@ -156,7 +156,7 @@ class LocalBook:
 
 @dataclass(slots=True, kw_only=True)
 class BucketBook:
-    """Reservations in a bucket of S3 or Cloud Storage, written only over what was read."""
+    """Reservations in a bucket of S3 or Cloud Storage; a write replaces only the version that was read."""
 
     store: ObjectStore
     prefix: str
@@ -186,7 +186,7 @@ class BucketBook:
         raise DataError(f"{name} was changed by others {_MOST_TRIES} times in a row; start 'sailor-cloud up' again")
 
     def budgets_file(self) -> tuple[str, bytes]:
-        """Return the name and the text of the budgets that lie in the bucket itself. Raises DataError."""
+        """Return the name and the text of the budgets in the bucket itself. Raises DataError."""
         import obstore
         from obstore.exceptions import BaseError
 
@@ -200,9 +200,9 @@ class BucketBook:
 
 
 def bucket_book(state: StateBackend) -> BucketBook:
-    """Return the book beside shared Terraform states.
+    """Return the book next to shared Terraform states.
 
-    Raises RequestError where obstore is not installed, DataError where credentials can't be read.
+    Raises RequestError if obstore is not installed, DataError if credentials can't be read.
     """
     try:
         from obstore.exceptions import BaseError
@@ -216,7 +216,7 @@ def bucket_book(state: StateBackend) -> BucketBook:
     if state.region is not None:
         options["region"] = state.region
         with suppress(ImportError, ValueError):
-            # Profiles and SSO, which obstore alone does not know.
+            # Adds profiles and SSO, which obstore itself does not support.
             from botocore.exceptions import BotoCoreError
             from obstore.auth.boto3 import Boto3CredentialProvider
 
@@ -232,9 +232,9 @@ def bucket_book(state: StateBackend) -> BucketBook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """The books of reservations, each with the budgets that are held against it; the last one knows the most runs.
+    """The books of reservations, each with the budgets that apply to it; the last one knows the most runs.
 
-    `unread`: why a bucket's budgets are not known.
+    `unread`: why a bucket's budgets are unknown.
     """
 
     books: tuple[tuple[Book, tuple[Allowance, ...]], ...]
@@ -243,9 +243,9 @@ class Budgets:
     unread: str = ""
 
     def reserve(self, run_id: str, usd: float, now: datetime, *, only_ask: bool = False) -> tuple[str, ...]:
-        """Reserve money for a run, and return a note for each budget. Raises RequestError where one has too little.
+        """Reserve money for a run, and return a note for each budget. Raises RequestError if one has too little left.
 
-        With `only_ask` nothing is reserved. Without a budget that holds for the run nothing happens.
+        With `only_ask` nothing is reserved. Without an applicable budget nothing happens.
         """
         month = f"{now:%Y-%m}"
         wanted = Reservation(run_id=run_id, owner=self.owner, project=self.project, month=month, reserved_usd=usd)
@@ -265,7 +265,7 @@ class Budgets:
         notes: dict[Allowance, str] = {}
 
         def update(before: Entries) -> Entries:
-            # An earlier try of this run may have arrived although nobody was told so.
+            # An earlier attempt of this run may have succeeded without an answer.
             others = tuple(one for one in before if one.run_id != wanted.run_id)
             notes.update((one, self._note(book, one, others, wanted)) for one in holding)
             return before if only_ask else (*others, wanted)
@@ -301,12 +301,12 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
             shared = bucket_book(cloud.state)
             name, text = shared.budgets_file()
         except (RequestError, DataError) as error:
-            # Without a budget of one's own there may be none at all, and no reason to stop.
+            # Without a budget of the user's own, the bucket may have none either, so this is no reason to stop.
             if allowances:
                 raise
             unread = f"budgets in {cloud.state.bucket} are not known: {error}"
         else:
-            # Budgets that are there but damaged stop everybody.
+            # Existing but damaged budgets stop every run.
             theirs = parse_allowances(text, origin=f"{cloud.state.bucket}/{name}")
             books.append((shared, (*allowances, *theirs)))
     return Budgets(
@@ -318,7 +318,7 @@ def budgets_of(cloud: Cloud, home: Path) -> Budgets:
 
 
 def most_usd(document: PlanDocument) -> float | None:
-    """Return what a run of a plan may cost at most: its budget, else its worst case; None if unknown."""
+    """Return the highest cost of a plan's run: its budget, else its worst case; None if unknown."""
     if document.constraints.budget_usd is not None:
         return document.constraints.budget_usd
     cost = document.cost
@@ -326,9 +326,9 @@ def most_usd(document: PlanDocument) -> float | None:
 
 
 def release(state: StateBackend | None, home: Path, run_id: str, month: str, spent_usd: float | None) -> None:
-    """Replace what a run has reserved by what it has cost; None: it was never begun.
+    """Replace a run's reservation by its actual cost; None: it never began.
 
-    Raises DataError, OSError, or ValueError for what is not a month.
+    Raises DataError, OSError, or ValueError for an invalid month.
     """
     if not _MONTH.fullmatch(month):
         raise ValueError(f"{month!r} is not a month")

@@ -1,4 +1,4 @@
-"""What ended runs have cost as rows of FOCUS 1.0, the FinOps Foundation's format for bills (focus.finops.org)."""
+"""The cost of ended runs as rows of FOCUS 1.0, the FinOps Foundation's format for bills (focus.finops.org)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SERVICES = {
     CostKind.CHECKPOINT: ("Storage", "Object storage"),
 }
 _COMPUTE = ("Compute", "Virtual machines")
-# Columns of the standard that must be there and that say nothing about a run.
+# Mandatory columns of the standard that don't apply to a run.
 _EMPTY = (
     "BillingAccountName",
     "ChargeClass",
@@ -39,7 +39,7 @@ _EMPTY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledRun:
-    """An ended run with whose it was."""
+    """An ended run with its owner and project."""
 
     receipt: Receipt
     started_at: datetime
@@ -51,9 +51,8 @@ def focus_csv(runs: Iterable[BilledRun]) -> str:
     """Return a row per line of the ledgers.
 
     Costs are the ledger's, at list price. A line's period is that of its run, and its billing period the month in which
-    the run began. focus-validator 1.0.0 calls some columns InvoiceIssuer, Provider, Publisher and ResourceID, the
-    standard InvoiceIssuerName, ProviderName, PublisherName and ResourceId: both are written, and ChargeType, for which
-    it asks too.
+    the run began. focus-validator 1.0.0 expects InvoiceIssuer, Provider, Publisher and ResourceID, where the standard
+    has InvoiceIssuerName, ProviderName, PublisherName and ResourceId: both are written. It also expects ChargeType.
     """
     rows = [_row(run, line) for run in runs for line in run.receipt.lines]
     if not rows:

@@ -26,9 +26,9 @@ from sailor_cloud.model.document import PlanDocument
 _STAMP = "%Y%m%d-%H%M%S"
 # A teardown writes its journal, its receipt and Terraform's states; 256 nodes need less than 2 MiB.
 _RESERVE, _RESERVE_BYTES = "reserve", 4 * 2**20
-# What nodes, jobs and Terraform's own plugins keep in a run's folder; nobody reads it as a file of the run.
+# Folders for nodes, jobs and Terraform's own plugins; they contain no files of the run itself.
 _FOREIGN = frozenset({"nodes", "results", "checkpoints", ".terraform"})
-# How the names of all cloud resources begin, of whichever run.
+# The prefix of all cloud resources' names, for every run.
 FIRST_OF_NAMES = "sc-"
 
 
@@ -51,7 +51,7 @@ def new_run_id(job_name: str, *, clock: Clock, suffix: str | None = None) -> str
 
 
 def begun_at(run_id: str) -> datetime | None:
-    """Return the time in a run's id, None where it has none."""
+    """Return the time in a run's id, None if it has none."""
     try:
         return datetime.strptime(_stamp(run_id), _STAMP).replace(tzinfo=UTC)
     except ValueError:
@@ -59,9 +59,9 @@ def begun_at(run_id: str) -> datetime | None:
 
 
 def resource_prefix(run_id: str) -> str:
-    """Return how the names of a run's cloud resources begin: the same run always gives the same names.
+    """Return the prefix of a run's cloud resources; the same run always gives the same names.
 
-    The hash keeps names of long job names inside the 63 characters that clouds allow.
+    A hash keeps the names of long job names within the 63 characters that clouds allow.
     """
     return f"{FIRST_OF_NAMES}{hashlib.sha256(run_id.encode()).hexdigest()[:10]}"
 
@@ -80,7 +80,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
-        """Make the folder of a new run. Raises RequestError when the run exists."""
+        """Make the folder of a new run. Raises RequestError if the run exists."""
         folder = cls(run_id=run_id, path=runs_root(root) / run_id)
         try:
             folder.path.mkdir(mode=0o700, parents=True)
@@ -96,7 +96,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, run_id: str, *, root: Path | None = None) -> RunFolder:
-        """Return the folder of a run by its id or by a beginning that fits one run only. Raises RequestError."""
+        """Return the folder of a run by its id or a unique prefix. Raises RequestError."""
         known = run_ids(root)
         fitting = [name for name in known if run_id and name.startswith(run_id)]
         if run_id not in known and len(fitting) != 1:
@@ -110,7 +110,7 @@ class RunFolder:
 
     @classmethod
     def _looked_at(cls, run_id: str, root: Path | None) -> RunFolder:
-        """Return a run. Raises RequestError if its folder holds a FIFO, socket or device, which would block readers."""
+        """Return a run. Raises RequestError if its folder has a FIFO, socket or device, which would block readers."""
         path = runs_root(root) / run_id
         for place, folders, files in os.walk(path):
             folders[:] = [name for name in folders if name not in _FOREIGN]
@@ -147,7 +147,7 @@ class RunFolder:
 
     @property
     def public_key_file(self) -> Path:
-        """The public half, in OpenSSH's form; its comment is the run's id."""
+        """The public key in OpenSSH's form; its comment is the run's id."""
         return self.path / "ssh_key.pub"
 
     @property
@@ -178,12 +178,12 @@ class RunFolder:
         return self.path / "terraform" / f"{provider}-{region}"
 
     def terraform_dirs(self) -> tuple[Path, ...]:
-        """Return the roots that exist."""
+        """Return the existing roots."""
         base = self.path / "terraform"
         return tuple(sorted(entry for entry in base.iterdir() if entry.is_dir())) if base.is_dir() else ()
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a file of the run so that a reader sees the old text or the new one, never a part."""
+        """Write a file of the run atomically: a reader sees the old text or the new one."""
         target = self.path / name
         private_dir(target.parent)
         write_atomically(target, text)
@@ -193,7 +193,7 @@ class RunFolder:
         self.write_text(self.plan_file.name, document.to_json())
 
     def read_document(self) -> PlanDocument:
-        """Return the run's plan. Raises RequestError when there is none."""
+        """Return the run's plan. Raises RequestError if there is none."""
         if not self.plan_file.is_file():
             down = f"'sailor-cloud down {self.run_id}' removes what it may have bought"
             raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}; {down}")
@@ -202,7 +202,7 @@ class RunFolder:
         return document
 
     def keep_reserve(self) -> None:
-        """Take the room on the disk that a teardown needs for its own files, for when the disk is full by then."""
+        """Reserve disk space for a teardown's own files, in case the disk is full by then."""
         handle = os.open(self.path / _RESERVE, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(handle, 0, _RESERVE_BYTES)
@@ -215,10 +215,10 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run alone. Raises RunLockedError, which names the process that holds it.
+        """Hold the run exclusively. Raises RunLockedError with the process that holds it.
 
-        Both the folder and the file in it are locked: the file may be deleted, or can't be made on a disk that is full,
-        and on some network file systems a folder can't be locked.
+        Both the folder and the file in it are locked. The file may be deleted, or can't be made on a full disk; some
+        network file systems can't lock a folder.
         """
         with contextlib.ExitStack() as held:
             locked = [self._flocked(held, path, flags) for path, flags in self._lockable]
@@ -234,7 +234,7 @@ class RunFolder:
                     os.truncate(self.lock_file, 0)
 
     def lock_holder(self) -> LockHolder | None:
-        """Return the process that holds the run, or None when it is free."""
+        """Return the process that holds the run, or None if it is free."""
         for path in (self.path, self.lock_file):
             with contextlib.suppress(OSError), contextlib.ExitStack() as held:
                 handle = os.open(path, os.O_RDONLY)
@@ -250,7 +250,7 @@ class RunFolder:
         return (self.path, os.O_RDONLY), (self.lock_file, os.O_RDWR | os.O_CREAT)
 
     def _flocked(self, held: contextlib.ExitStack, path: Path, flags: int) -> bool:
-        """Lock a file or folder until `held` is closed; False where it can't be locked by anybody."""
+        """Lock a file or folder until `held` is closed; False if it can't be locked at all."""
         try:
             handle = os.open(path, flags, 0o600)
             held.callback(os.close, handle)
@@ -278,7 +278,7 @@ class RunFolder:
 
 
 def private_dir(path: Path) -> Path:
-    """Make a directory with mode 0700, with its parents; one that exists is left as it is."""
+    """Make a directory with mode 0700, with its parents; an existing one stays as it is."""
     for parent in (*reversed(path.parents), path):
         parent.mkdir(mode=0o700, exist_ok=True)
     return path
@@ -292,7 +292,7 @@ def run_ids(root: Path | None = None) -> list[str]:
 
 
 def runs_root(root: Path | None = None) -> Path:
-    """Return the folder that keeps all runs."""
+    """Return the folder of all runs."""
     return root if root is not None else resources.home() / "runs"
 
 
@@ -305,7 +305,7 @@ def _stamp(run_id: str) -> str:
 
 
 def _read_holder(text: str) -> LockHolder:
-    """The holder writes its name just after it got the lock, so for a moment the name may be missing."""
+    """Return the holder; its name may briefly be missing, because it is written just after locking."""
     try:
         raw = json.loads(text)
         return LockHolder(pid=int(raw["pid"]), command=str(raw["command"]), since=datetime.fromisoformat(raw["since"]))

@@ -1,4 +1,4 @@
-"""The runs of the past, one row each, in a small SQLite file beside the run folders."""
+"""Past runs, one row each, in a small SQLite file next to the run folders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADDED = ("owner", "project")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """A run that was torn down; `clean`: everything it had bought is confirmed gone."""
+    """A run that was torn down; `clean`: all its purchases are confirmed as deleted."""
 
     run_id: str
     job: str
@@ -53,7 +53,7 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """What the runs of an owner, or those that began in a month, have cost."""
+    """The cost of an owner's runs, or of those that began in a month."""
 
     name: str
     runs: int
@@ -85,7 +85,7 @@ def sums(runs: Sequence[PastRun], by: GroupBy) -> tuple[Sum, ...]:
 
 
 def remember(folder: RunFolder, run: PastRun) -> None:
-    """Write down a run that has ended; written again, it replaces what was there."""
+    """Record a run that has ended; a second call replaces its row."""
     with closing(_open(_file(folder.path.parent))) as database, database:
         marks = ", ".join("?" for _ in fields(PastRun))
         row = tuple(value.isoformat() if isinstance(value, datetime) else value for value in astuple(run))
@@ -113,14 +113,14 @@ def _file(runs_root: Path) -> Path:
 def _open(path: Path) -> sqlite3.Connection:
     private_dir(path.parent)
     if not path.exists():
-        # SQLite would make it readable for others, and gives its journal files the same mode.
+        # SQLite would make the file readable for others; its journal files get the same mode.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
     database = sqlite3.connect(path, timeout=_BUSY_S)
     database.execute(_TABLE)
     known = {row[1] for row in database.execute("PRAGMA table_info(runs)")}
     for name in _ADDED:
         if name not in known:
-            with contextlib.suppress(sqlite3.OperationalError):  # another process has just added it
+            with contextlib.suppress(sqlite3.OperationalError):  # Another process has just added it.
                 database.execute(f"ALTER TABLE runs ADD COLUMN {name} TEXT")
     return database
 

@@ -1,4 +1,4 @@
-"""The journal of a run: what was intended and what came of it, written before anybody is asked to do it."""
+"""The journal of a run: intents and their results, each intent written before the request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sailor_cloud.run.folder import RunFolder
 
 
 class Event(StrEnum):
-    """Every event that a journal can hold."""
+    """Every event of a journal."""
 
     RUN_CREATED = "run_created"
     RUN_RESUMED = "run_resumed"
@@ -56,7 +56,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of a journal. `resource` is the type and `key` the name of what the event is about."""
+    """One line of a journal. `resource` is the type and `key` the name of the event's subject."""
 
     seq: int
     ts: datetime
@@ -93,14 +93,14 @@ class Journal:
 
     @classmethod
     def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Journal:
-        """Return a run's journal. `or_keep`: in a teardown, which continues where nothing can be written."""
+        """Return a run's journal. `or_keep`: in a teardown, which continues even if nothing can be written."""
         return cls(folder.journal_file, clock, or_keep=or_keep)
 
     def append(self, event: Event, *, resource: str = "", key: str = "", **data: Any) -> Entry:
         return self.append_all([Draft(event=event, resource=resource, key=key, data=data)])[0]
 
     def append_all(self, drafts: Sequence[Draft]) -> tuple[Entry, ...]:
-        """Append several entries at once, with one wait for the disk; a crash may leave the first of them only."""
+        """Append several entries with one wait for the disk; after a crash, only the first ones may exist."""
         with self._mutex:
             now = self._clock.now()
             entries = tuple(
@@ -119,7 +119,7 @@ class Journal:
 def read(path: Path) -> tuple[Entry, ...]:
     """Return the entries of a journal.
 
-    A line that is no entry was cut off by a crash and is left out: teardown must work with what is left of a journal.
+    Invalid lines are left out as cut off by a crash: teardown must work with whatever remains of a journal.
     """
     with _MUTEX:
         known = _READ.pop(path, None) or _Known(AppendedFile(path))
@@ -143,27 +143,27 @@ class _Known:
     entries: tuple[Entry, ...] = ()
 
 
-# A controller asks for its journal at every turn; only what was appended since is read again.
+# A controller reads its journal constantly; only new lines are read again.
 _READ: dict[Path, _Known] = {}
 _MOST_KNOWN = 8
-# What the journal says of a resource or a run in words; anything else there is damage.
+# Fields with words about a resource or a run; anything else in them is damage.
 _WORDS = ("provider", "region", "zone", "stack", "cloud_id", "capacity", "instance_type", "market", "host", "outcome")
-# No run has as many entries; a number beyond it is damage.
+# No run has this many entries; a larger number is damage.
 _LARGEST = 10**9
 _MUTEX = threading.Lock()
 
 
 def damage(path: Path, *, cut: bool = True) -> str:
-    """Say why a journal can't be believed as a whole; nothing where it begins at its beginning and lacks no entry.
+    """Return why a journal is not trustworthy as a whole; empty if it starts at entry 1 and lacks none.
 
-    A crash cuts off the last line at most, which is damage with `cut` only. Whoever continues ends that line, and gives
-    its number to the next entry.
+    A crash cuts off at most the last line, which is damage only with `cut`. A controller that takes over ends that
+    line, and gives its number to the next entry.
     """
     entries = read(path)
     if not entries:
         return f"{path} is missing" if not path.exists() else f"{path} holds no entry"
     for entry in entries:
-        # Written by a teardown, whose own entries would hide it.
+        # A teardown writes this, because its own entries would hide the damage.
         if entry.event is Event.JOURNAL_DAMAGED:
             return str(entry.data.get("why", ""))
     numbers = {entry.seq for entry in entries}

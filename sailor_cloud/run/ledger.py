@@ -1,4 +1,4 @@
-"""The ledger of a run: what was used, for how long, at which frozen price."""
+"""The ledger of a run: what was used, for how long, at which fixed price."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sailor_cloud.model.document import CostKind
 from sailor_cloud.run.appended import AppendedFile, append_line, close_torn_line
 from sailor_cloud.run.folder import RunFolder
 
-# What Compute Engine and EC2 bill at least per VM; safety rule 7 in docs/design.md.
+# The minimum that Compute Engine and EC2 bill per VM; safety rule 7 in docs/design.md.
 MINIMUM_BILLED_S = 60.0
 _US_PER_HOUR = 3_600_000_000
 
@@ -38,7 +38,7 @@ class _Record(StrEnum):
 class LedgerLine:
     """One thing that was paid for until some time; `open` while it still costs.
 
-    `part` names the line of a plan's bill that foresees it; empty where none does.
+    `part` names the line of a plan's bill that foresees it; empty if there is none.
     """
 
     kind: CostKind
@@ -56,7 +56,7 @@ class LedgerLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Price:
-    """What an hour costs from some time on."""
+    """The hourly price from some time on."""
 
     since: datetime
     usd_per_hour: float
@@ -66,7 +66,7 @@ class _Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """Something paid for by time, from the first price on until `until`."""
+    """Something paid by time, from the first price until `until`."""
 
     kind: CostKind
     key: str
@@ -77,12 +77,12 @@ class _Item:
     part: str
 
     def billed(self, now: datetime) -> list[tuple[_Price, int]]:
-        """Return each price with the microseconds that are paid at it, of which there are none at some."""
+        """Return each price with the microseconds billed at it, which may be 0."""
         since = self.prices[0].since
         used = (now if self.until is None else self.until) - since
         total = max(_microseconds(used), _microseconds(timedelta(seconds=self.minimum_s)))
         begun = (max(0, _microseconds(price.since - since)) for price in self.prices)
-        # Whatever the clock has done, the prices hold in the order in which they were told.
+        # Prices apply in the order of their records, even if the clock jumped.
         starts = [min(total, start) for start in itertools.accumulate(begun, max)]
         spans = (end - start for start, end in zip(starts, [*starts[1:], total], strict=True))
         return list(zip(self.prices, spans, strict=True))
@@ -92,7 +92,7 @@ class _Item:
         return sum((_exact(price.usd_per_hour) * span for price, span in spans), Fraction(0)) / _US_PER_HOUR
 
     def lines(self, now: datetime) -> list[LedgerLine]:
-        """Return a line for each price at which anything was paid; the newest one is always there."""
+        """Return a line for each price at which anything was billed, and always one for the newest."""
         newest = self.prices[-1]
         return [
             LedgerLine(
@@ -114,7 +114,7 @@ class _Item:
 
 
 class Ledger:
-    """Appends what is used and adds it up. Sums are exact; they become floats only at the edge."""
+    """Records use and adds it up. Sums are exact; they become floats only in results."""
 
     def __init__(self, path: Path, clock: Clock, *, or_keep: bool = False) -> None:
         self.path = path
@@ -126,15 +126,15 @@ class Ledger:
         self._items: dict[str, list[_Item]] = {}
         self._charges: list[LedgerLine] = []
         self._unread = 0
-        # What was spent on things that cost nothing any more; None where that is to be added up again.
+        # The spend on closed items; None if it must be computed again.
         self._settled: Fraction | None = Fraction(0)
-        # What waits to be written at once.
+        # Lines that wait for one common write.
         self._waiting: dict[tuple[_Record, str], list[str]] | None = None
         close_torn_line(path, or_keep=or_keep)
 
     @classmethod
     def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Ledger:
-        """Return a run's ledger. `or_keep`: in a teardown, which continues where nothing can be written."""
+        """Return a run's ledger. `or_keep`: in a teardown, which continues even if nothing can be written."""
         return cls(folder.ledger_file, clock, or_keep=or_keep)
 
     def open_item(
@@ -150,16 +150,16 @@ class Ledger:
         minimum_s: float = MINIMUM_BILLED_S,
         part: str = "",
     ) -> None:
-        """Begin to charge for something by time; opening the same key again changes nothing.
+        """Start to charge for something by time; a repeated key changes nothing.
 
-        A key KEY/ANYTHING is something that comes with KEY and ends with it.
+        A key KEY/ANYTHING is something that belongs to KEY and ends with it.
         """
         raw = {"kind": kind.value, "what": what, "part": part, "usd_per_hour": usd_per_hour, "minimum_s": minimum_s}
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.OPENED, key, {**raw, "since": since.isoformat(), **prices})
 
     def reprice(self, key: str, *, usd_per_hour: float, at: datetime, price_source: str, price_as_of: date) -> bool:
-        """Charge another price for something open from some time on; return whether it had another one before."""
+        """Charge a new price for an open item from some time on; return whether the price changed."""
         with self._mutex:
             item = next((item for item in self._newest().get(key, ()) if item.until is None), None)
             if item is None or item.prices[-1].usd_per_hour == usd_per_hour:
@@ -170,9 +170,9 @@ class Ledger:
             return True
 
     def close_item(self, key: str, *, at: datetime) -> None:
-        """Stop to charge for something and what comes with it.
+        """Stop charging for something and what belongs to it.
 
-        Closing it again, or closing what never was opened, changes nothing.
+        A repeated call, or an unknown key, changes nothing.
         """
         for known in self.paid_by_time():
             if known == key or known.startswith(f"{key}/"):
@@ -180,7 +180,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Write all that is opened, closed or charged meanwhile with one wait for the disk."""
+        """Write everything opened, closed or charged inside with one wait for the disk."""
         with self._mutex:
             if self._waiting is not None:
                 yield
@@ -208,41 +208,41 @@ class Ledger:
         at: datetime,
         part: str = "",
     ) -> None:
-        """Charge once for a quantity; the same key again changes nothing."""
+        """Charge once for a quantity; a repeated key changes nothing."""
         raw = {"kind": kind.value, "what": what, "part": part, "quantity": quantity}
         raw |= {"unit": unit, "usd_per_unit": usd_per_unit}
         prices = {"price_source": price_source, "price_as_of": price_as_of.isoformat()}
         self._append_once(_Record.CHARGED, key, {**raw, "at": at.isoformat(), **prices})
 
     def paid_by_time(self) -> tuple[str, ...]:
-        """Return what is, or was, paid for by time."""
+        """Return the keys of everything that is, or was, paid by time."""
         return tuple(self._newest())
 
     def damage(self) -> tuple[str, ...]:
-        """Say what can't be read of it: more was spent than it says."""
+        """Return a problem if lines can't be read: more may have been spent than recorded."""
         self._newest()
         if not self._unread:
             return ()
         return (f"{self._unread} lines of {self.path} can't be read: more may have been spent than the ledger says",)
 
     def spent_usd(self, now: datetime | None = None) -> float:
-        """Return what is spent until now, open items included."""
+        """Return the spend until now, open items included."""
         return float(self._spent(self._clock.now() if now is None else now))
 
     def used_usd(self, until: datetime, *, counted: Callable[[str], bool] = lambda key: True) -> float:
-        """Return what had been used until some time of what is paid by time; traffic and requests are left out.
+        """Return the cost until some time of everything paid by time, without traffic and requests.
 
-        `counted` tells by its key whether something is part of the sum.
+        `counted` decides by key what belongs to the sum.
         """
         begun = [item for item in self._every() if item.prices[0].since < until and counted(item.key)]
         return float(sum(replace(item, until=min(item.until or until, until)).usd(until) for item in begun))
 
     def projected_usd(self, until: datetime) -> float:
-        """Return what will be spent if everything open stays open until then and nothing else is charged."""
+        """Return the spend at some time if everything open stays open until then and nothing else is charged."""
         return float(self._spent(until))
 
     def usd_per_hour(self) -> float:
-        """Return the rate of everything that is open."""
+        """Return the hourly rate of everything open."""
         rates = (item.prices[-1].usd_per_hour for item in self._every() if item.until is None)
         return float(sum((_exact(rate) for rate in rates), Fraction(0)))
 
@@ -252,7 +252,7 @@ class Ledger:
         return (*(line for item in self._every() for line in item.lines(instant)), *self._charges)
 
     def _spent(self, at: datetime) -> Fraction:
-        # By price, of which there are few: sums of fractions are slow, and displays ask often.
+        # Sum by price, of which there are few: sums of fractions are slow, and displays ask often.
         billed_us: dict[float, int] = {}
         with self._mutex:
             for item in self._every():
@@ -273,9 +273,9 @@ class Ledger:
         return [item for items in self._newest().values() for item in items]
 
     def _newest(self) -> dict[str, list[_Item]]:
-        """Take in what was appended since the last look, by whichever process; displays ask several times a second.
+        """Read what any process appended since the last call, and return what is paid by time, by key.
 
-        Returns what is paid for by time, by key; only what new lines are about is computed again.
+        Displays ask several times a second, so only the items of new lines are computed again.
         """
         with self._mutex:
             lines, anew = self._file.new_lines()
@@ -322,7 +322,7 @@ _READERS: dict[_Record, Callable[[dict[str, Any]], object]] = {
 
 
 def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the records of a ledger's lines, without what a crash cut off or anything else has damaged."""
+    """Yield the records of a ledger's lines, without damaged ones."""
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             raw = json.loads(line)
@@ -389,7 +389,7 @@ def _word(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _exact(number: float) -> Fraction:
-    """Return the decimal number that was written, 0.1 for 0.1, not the binary one beside it."""
+    """Return the decimal number as written, 0.1 for 0.1, not its binary approximation."""
     return Fraction(Decimal(str(number)))
 
 

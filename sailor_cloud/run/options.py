@@ -1,4 +1,4 @@
-"""How a run may continue and how it ended."""
+"""Options of a run, and how it ended."""
 
 from __future__ import annotations
 
@@ -33,55 +33,55 @@ EXIT_CODES = {
 class LaunchOptions:
     """Limits of the controller; times in seconds."""
 
-    # From which address nodes on a cloud let SSH in, as CIDR; None: as an earlier controller of the run had it.
+    # The CIDR from which nodes on a cloud accept SSH; None: as for an earlier controller of the run.
     ssh_from: str | None = None
 
     poll_s: float = 0.2
-    # Between looks at what is spent.
+    # The interval between checks of the spend.
     watch_s: float = 1.0
     connect_timeout_s: float = 90.0
     # A VM on a cloud boots and installs its driver before it answers.
     boot_timeout_s: float = 900.0
-    # While a node is silent, its provider is asked no more often than this whether it still exists.
+    # The shortest interval between questions to a provider whether a silent node still exists.
     ask_s: float = 1.0
     # From the start command until an agent must have begun its generation.
     agent_timeout_s: float = 30.0
     stop_timeout_s: float = 20.0
-    # Spending continues while nodes are being stopped and removed; the budget guard leaves room for this long.
+    # Nodes still cost money while they are stopped and removed; the budget guard reserves this much time.
     teardown_reserve_s: float = 60.0
-    # A node that answers nobody for so long is given up, unless its provider says before that it is gone.
+    # A node that is silent for this long is given up, unless its provider reports its end before.
     lost_after_s: float = 60.0
-    # One look at a node may take so long; then it counts as not answering.
+    # The timeout of one poll of a node; afterwards it counts as not answering.
     poll_timeout_s: float = 10.0
-    # After so long without any event the controller asks whether the agents still live.
+    # After this time without any event, the controller checks whether the agents still live.
     silence_s: float = 20.0
-    # Between the first sign of a failure and the question whose failure it was: time for the other nodes to speak.
+    # From the first sign of a failure until its diagnosis: time for the other nodes to report.
     settle_s: float = 2.0
     # From a preemption notice until the generation is ended, saved or not; AWS gives 120 s, GCP 30 s.
     preemption_wait_s: float = 20.0
-    # Failures of the job's own code that are tried again, each further on than the one before.
+    # Retries after failures of the job's own code, each of which got further than the one before.
     most_retries: int = 3
     # Lost nodes and stockouts after which a run gives up.
     most_recoveries: int = 100
     # Whether another plan may replace one whose nodes are unavailable.
     fallback: bool = True
-    # Whether links that are found far below their profile are a reason to plan again.
+    # Whether links far below their profile are a reason to plan again.
     replan_slow_links: bool = False
-    # Whether a new plan may buy at prices that are doubted.
+    # Whether a new plan may buy at doubtful prices.
     allow_doubtful: bool = False
-    # Whether to continue where the caller lacks permissions that the run needs until it is gone.
+    # Whether to continue if the caller lacks permissions for the rest of the run.
     allow_missing_permissions: bool = False
-    # Errors of Terraform or a cloud's API that are tried again: 10, 20, 40, 80, 160, 160 s, eight minutes in all.
+    # Retries after errors of Terraform or a cloud's API: 10, 20, 40, 80, 160, 160 s, eight minutes in total.
     most_faults: int = 6
     fault_pause_s: float = 10.0
     longest_fault_pause_s: float = 160.0
-    # How long an instance type without capacity in a zone is left alone.
+    # How long an instance type without capacity in a zone is not tried again.
     stockout_pause_s: float = 600.0
-    # Between looks whether a plan that was cut down can grow again; None: never.
+    # The interval between checks whether a reduced plan can grow again; None: never.
     growth_interval_s: float | None = 600.0
 
     def fault_pause(self, failed: int) -> float | None:
-        """Return how long to wait after so many errors in a row, or None once there were too many."""
+        """Return the pause after this many errors in a row, or None after too many."""
         if failed > self.most_faults:
             return None
         return min(self.fault_pause_s * 2.0 ** (failed - 1), self.longest_fault_pause_s)

@@ -45,7 +45,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceNews:
-    """How far one resource is on its way; `state` is for people, `done` once it is there, or gone."""
+    """The progress of one resource; `state` is for people, `done` once it exists or is deleted."""
 
     key: str
     state: str
@@ -56,13 +56,13 @@ class ResourceNews:
 
 
 class Observer(Protocol):
-    """Gets what a run does; a live display, plain lines, or a test's list."""
+    """Receives a run's events; a live display, plain lines, or a test's list."""
 
     def note(self, text: str) -> None:
-        """One thing that happened and is worth a line."""
+        """An event that is worth a line."""
 
     def resource(self, news: ResourceNews) -> None:
-        """Progress on one resource being created or removed."""
+        """Progress of one resource being created or removed."""
 
     def progress(self, progress: RunProgress) -> None:
         """The newest state, several times a second."""
@@ -71,14 +71,14 @@ class Observer(Protocol):
         """A training step ended."""
 
     def close(self) -> None:
-        """Nothing more will come; give the terminal back."""
+        """The end: release the terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run at one moment. `controller` is None when no process works on it.
+    """A run at one moment. `controller` is None if no process works on it.
 
-    `parts` are the seconds of rank 0's last iteration by what they went into; empty where that is not known.
+    `parts` are the seconds of rank 0's last iteration by activity; empty if unknown.
     """
 
     run_id: str
@@ -94,21 +94,21 @@ class RunStatus:
     iteration_s: float | None = None
     planned_iteration_s: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
-    # Of a command, at the pace measured.
+    # For a command, at the measured pace.
     usd_per_step: float | None = None
     usd_per_million_tokens: float | None = None
 
     @property
     def abandoned(self) -> bool:
-        """Whether resources may be left that no process looks after."""
+        """Whether resources may exist without a process that controls them."""
         return self.controller is None and bool(self.state.live)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCosts:
-    """Money of one run in USD. `lines` hold everything, `egress_usd` is what traffic has cost of it.
+    """Money of one run in USD. `lines` contain everything, `egress_usd` is the part for traffic.
 
-    `projected_usd`: at the end of the training, at the pace measured; None where no pace is known.
+    `projected_usd`: at the end of the training, at the measured pace; None if the pace is unknown.
     """
 
     run_id: str
@@ -123,10 +123,10 @@ class RunCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """One policy against one trace.
+    """One policy on one trace.
 
-    `steps` are those that are saved at the end, `steps_again` those that were done once more after a loss.
-    `downtime_s` is the time without training: start-up, waiting, restarts, teardown.
+    `steps` are those saved at the end, `steps_again` those repeated after a loss. `downtime_s` is the time without
+    training: start-up, waiting, restarts, teardown.
     """
 
     policy: str
@@ -145,8 +145,8 @@ class Replayed:
 class SpotReplayed:
     """One policy under one deadline, over all starts.
 
-    `share` is the mean cost as a share of all-on-demand, `lost_s` the mean time that was paid for without training;
-    None for the optimum, of which only the cost is known.
+    `share` is the mean cost as a share of all-on-demand, `lost_s` the mean paid time without training. It is None for
+    the optimum, for which only the cost is known.
     """
 
     deadline_s: float

@@ -1,4 +1,4 @@
-"""The receipt of a run: what it used, when each thing was confirmed gone, and what it cost."""
+"""The receipt of a run: what it used, when each resource was confirmed as deleted, and its cost."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptResource:
-    """A resource of the run. `gone_at` is the time at which `confirmed_by` found it gone, None where nobody has.
+    """A resource of the run. `gone_at` is when `confirmed_by` confirmed its deletion, None if nobody has.
 
-    `found`: the last look still found it; without that, it may be gone or not.
+    `found`: the last search still found it; otherwise it may or may not exist.
     """
 
     provider: str
@@ -37,9 +37,9 @@ class ReceiptResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPlace:
-    """A place that was asked, just before the receipt was written, for resources of one kind, and when.
+    """A place that was searched for one kind just before the receipt was written, and when.
 
-    `problem`: why it did not answer. Without a time, it says why nobody could be asked.
+    `problem`: why it did not answer or, without a time, why it could not be asked.
     """
 
     provider: str
@@ -55,9 +55,9 @@ class AskedPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResource:
-    """Something left on purpose, what it costs and how to delete it.
+    """A resource kept on purpose, its cost, and how to delete it.
 
-    `ends_at`: nobody can delete it, it is paid for, and it ends by itself.
+    `ends_at`: it can't be deleted, is paid for, and ends by itself.
     """
 
     type: str
@@ -69,7 +69,7 @@ class KeptResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """An estimate beside what came of it; None where one of them is unknown."""
+    """An estimate and its actual value; None if unknown."""
 
     what: str
     unit: str
@@ -79,7 +79,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The whole account of a run. `problems` lists what went wrong in the teardown."""
+    """The complete record of a run. `problems` lists errors of the teardown."""
 
     run_id: str
     job: str
@@ -97,17 +97,17 @@ class Receipt:
 
     @property
     def left(self) -> tuple[ReceiptResource, ...]:
-        """Resources that nobody has confirmed gone."""
+        """Resources without a confirmed deletion."""
         return tuple(resource for resource in self.resources if resource.gone_at is None)
 
     @property
     def unanswered(self) -> tuple[AskedPlace, ...]:
-        """Places that may have something, as far as anybody knows."""
+        """Places that may have resources, as far as known."""
         return tuple(place for place in self.asked if not place.answered)
 
     @property
     def clean(self) -> bool:
-        """Whether everything is confirmed gone, and every place has answered, apart from what is kept on purpose."""
+        """Whether, apart from kept resources, all deletions are confirmed and every place has answered."""
         return not self.left and not self.unanswered
 
     def to_json(self) -> str:
@@ -115,7 +115,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str = "receipt") -> Receipt:
-        """Read a receipt back. Raises RequestError with every fault and its place."""
+        """Return the receipt in a text. Raises RequestError with every fault and its place."""
         from pydantic import ValidationError
 
         try:

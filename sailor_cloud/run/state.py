@@ -14,7 +14,7 @@ from sailor_cloud.run.journal import Entry, Event, read
 
 
 class Phase(StrEnum):
-    """Where a run stands."""
+    """The phase of a run."""
 
     CREATED = "created"
     PROVISIONING = "provisioning"
@@ -28,7 +28,7 @@ class Phase(StrEnum):
     GONE = "gone"
 
 
-# A run in one of these can't be resumed.
+# A run in one of these phases can't be resumed.
 OVER = frozenset({Phase.FINISHED, Phase.FAILED, Phase.TEARING_DOWN, Phase.TEARDOWN_FAILED, Phase.GONE})
 
 
@@ -48,7 +48,7 @@ _PHASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceState:
-    """One resource by type and name, with the times at which things were intended and confirmed."""
+    """One resource by type and name, with the times of intents and confirmations."""
 
     resource: str
     key: str
@@ -61,18 +61,18 @@ class ResourceState:
 
     @property
     def live(self) -> bool:
-        """Whether the resource may exist: it was intended, and nobody has confirmed that it is gone."""
+        """Whether the resource may exist: it was intended, and its deletion is not confirmed."""
         return self.gone_at is None and not self.kept
 
     @property
     def capacity(self) -> str | None:
-        """The name of the entry that this was bought for apart from nodes; None for everything else."""
+        """The name of the entry for which this was bought separately from nodes; None for everything else."""
         return self.data.get("capacity")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """What a journal says about its run; `generation` is 0 before the first."""
+    """The state of a run according to its journal; `generation` is 0 before the first."""
 
     phase: Phase
     created_at: datetime | None = None
@@ -90,7 +90,7 @@ class RunState:
         return tuple(resource for resource in self.resources if resource.live)
 
     def resource(self, resource: str, key: str) -> ResourceState:
-        """Return one resource that the journal names. Raises KeyError."""
+        """Return one resource of the journal. Raises KeyError."""
         for known in self.resources:
             if (known.resource, known.key) == (resource, key):
                 return known
@@ -98,7 +98,7 @@ class RunState:
 
 
 def fold(entries: Iterable[Entry]) -> RunState:
-    """Return the state that a journal's entries lead to."""
+    """Return the state that results from a journal's entries."""
     state = RunState(phase=Phase.CREATED)
     resources: dict[tuple[str, str], ResourceState] = {}
     for entry in entries:
@@ -126,7 +126,7 @@ def _advance(state: RunState, entry: Entry) -> RunState:
 
 
 def _instant(text: object) -> datetime | None:
-    """Return a time of the journal; None where there is none, or what a damaged file made of it."""
+    """Return a time of the journal; None if it is missing or damaged."""
     try:
         found = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -138,7 +138,7 @@ def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:
     data = {**known.data, **entry.data}
     match entry.event:
         case Event.CREATE_INTENDED:
-            # A repeated intent means that the resource may exist again, whatever was known before.
+            # After a repeated intent the resource may exist again, whatever was known before.
             return replace(known, intended_at=known.intended_at or entry.ts, gone_at=None, data=data)
         case Event.CREATED:
             return replace(known, created_at=known.created_at or entry.ts, gone_at=None, data=data)
@@ -152,7 +152,7 @@ def _advance_resource(known: ResourceState, entry: Entry) -> ResourceState:
 
 
 def folders_of(folder: RunFolder) -> dict[str, Path]:
-    """Return the folders of prices, links and profiles that a run was begun or last taken over with, by their names."""
+    """Return a run's folders of prices, links and profiles by name, as of its start or last takeover."""
     named: dict[str, Path] = {}
     for entry in read(folder.journal_file):
         given = entry.data.get("folders")
