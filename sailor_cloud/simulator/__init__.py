@@ -1,4 +1,4 @@
-"""Time, memory and money of a plan: pure functions of the plan and the data it is judged by."""
+"""Time, memory and money of a plan: pure functions of the plan and its input data."""
 
 from sailor_cloud.simulator.bill import bill, hours
 from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees

@@ -1,4 +1,4 @@
-"""The bill of a run, line by line, expected beside worst case."""
+"""The bill of a run, line by line, expected and worst case."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cost_line(
 ) -> CostLine:
     """Return a line for an expected and a worst quantity, at the price's own unit unless another is given.
 
-    part: its name in the ledger, where that is not the text itself.
+    part: its name in the ledger, if that differs from the text.
     """
     if isinstance(price, EgressPrice):
         own_unit, usd = "GB", price.usd_per_gb
@@ -58,12 +58,12 @@ def cost_line(
     )
 
 
-# What a node fetches when it is set up: torch 2.7.1 with its CUDA 12.6 libraries is 2.98 GB of wheels (pip's log of an
-# installation from PyPI, 2025-07), deepspeed and the rest a few MB; later releases are taken to be as large. An image
-# that has all of it fetches nothing.
+# The download of a node's setup: torch 2.7.1 with its CUDA 12.6 libraries is 2.98 GB of wheels (pip's log of an
+# installation from PyPI, 2025-07), deepspeed and the rest a few MB. Assumption: later releases are as large. A node
+# with a prepared image downloads nothing.
 SETUP_BYTES = 3.0e9
 
-# Provider and region, of a bucket a zone of it too.
+# Provider and region; for a bucket also a zone of the region.
 Place = tuple[Provider, str]
 BucketPlace = tuple[Provider, str, str]
 
@@ -71,9 +71,9 @@ BucketPlace = tuple[Provider, str, str]
 def gateways(
     offers: Iterable[Offer], services: Services, network: NetworkAccess
 ) -> tuple[tuple[ServicePrice, float], ...]:
-    """Return what the ways out of some nodes cost by the hour: for each region a gateway and the address that it has.
+    """Return the hourly prices of the nodes' gateways: for each region a gateway and its address.
 
-    Nothing where nodes have addresses of their own. Raises MissingPriceError.
+    Empty if nodes have addresses of their own. Raises MissingPriceError.
     """
     places = sorted({(offer.provider, offer.region) for offer in offers})
     return tuple(
@@ -88,10 +88,10 @@ def gateways(
 def setup_lines(
     offers: Mapping[Offer, int], services: Services, network: NetworkAccess, *, starts: tuple[float, float]
 ) -> list[CostLine]:
-    """Return what the packages of nodes cost on their way through NAT.
+    """Return the NAT cost of the packages of nodes.
 
-    offers: so many nodes of each. starts: how often each node is set up, expected and worst. Left out: the job's data,
-    whose size nobody has told, and what is said through the tunnels to the nodes. Raises MissingPriceError.
+    offers: the number of nodes by offer. starts: how often each node is set up, expected and worst. Left out: the job's
+    data, whose size is unknown, and traffic through the tunnels to the nodes. Raises MissingPriceError.
     """
     nodes = Counter[Place]()
     for offer, count in offers.items():
@@ -105,9 +105,9 @@ def setup_lines(
 def checkpoint_nat_lines(
     sizes: Mapping[Place, float], bucket: Place, services: Services, network: NetworkAccess
 ) -> list[CostLine]:
-    """Return what checkpoints cost on their way through NAT; `sizes` are bytes by the region of the nodes.
+    """Return the NAT cost of checkpoints; `sizes` are bytes by the nodes' region.
 
-    Buckets of their own cloud are reached past NAT: those of their own region, on some clouds those of every region.
+    Traffic to buckets of the same cloud bypasses NAT: in the same region, on some clouds in every region.
     """
     passing = {
         place: (nbytes, nbytes)
@@ -139,21 +139,20 @@ def _has_gateway(place: Place, network: NetworkAccess) -> bool:
     return network is NetworkAccess.PRIVATE and providers.of(place[0]).bills_services
 
 
-# Weights and two moments in fp32; once more, where islands met last and a momentum, both in fp32.
+# Weights and two moments in fp32; with islands, also the last meeting point and a momentum, both in fp32.
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 _MEETING_BYTES_PER_PARAMETER = 8
-# Large objects are written in parts, each a request; obstore's default size, assumption.
+# Large objects are written in parts, one request each; assumption: obstore's default size.
 PART_BYTES = 5.0 * 2**20
 
 
 def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple[float, float]) -> list[CostLine]:
-    """Return the lines of a run's checkpoints; nothing where they are kept in a folder, whose disk is on the bill.
+    """Return the cost lines of a run's checkpoints; empty if they are in a folder, whose disk is on the bill.
 
     kept_hours: how long the newest ones are kept, expected and worst. The first pipeline of every island writes them,
-    the first island also what all of them share. They go to a bucket in the region of the first node of the bucket's
-    cloud, the user's own included, whose region isn't known here; from nodes of one cloud to a bucket of another at the
-    price between the first zones of both. Left out: reading back (below 10 % of the writes' price), and traffic from
-    local nodes, which no cloud bills.
+    the first island also the shared state. The bucket counts as being in the region of the first node of its cloud,
+    also a user's bucket, whose region is unknown here. Traffic between clouds has the price between their first zones.
+    Left out: reading back (below 10 % of the writes' price), and traffic from local nodes, which no cloud bills.
     """
     scenario = layout.scenario
     store = checkpoint_store(scenario, [scenario.offer(node.offer) for node in layout.plan.nodes])
@@ -190,7 +189,7 @@ def checkpoint_lines(layout: Layout, *, training_hours: float, kept_hours: tuple
 
 
 def checkpoint_store(scenario: Scenario, offers: Sequence[Offer]) -> BucketPlace | None:
-    """Return where checkpoints of a plan on such nodes go, first node first; None where that is a folder."""
+    """Return the place of a plan's checkpoints, by its first node; None for a folder."""
     catalog = scenario.catalog
 
     def first_of(provider: Provider) -> tuple[str, str]:
@@ -203,10 +202,10 @@ def checkpoint_store(scenario: Scenario, offers: Sequence[Offer]) -> BucketPlace
 def bucket_place(
     offers: Sequence[Offer], to: str | None, first_of: Callable[[Provider], tuple[str, str]]
 ) -> BucketPlace | None:
-    """Return where the bucket of checkpoints counts as being; None where they go to a folder.
+    """Return the assumed place of the checkpoints' bucket; None if they go to a folder.
 
-    It is in the region of the first node of its cloud, that of the run itself in the region of the first node of all.
-    `first_of` gives region and zone where the cloud of a bucket that a job names has no node.
+    It is in the region of the first node of its cloud; the run's own bucket is in that of the first node of all.
+    `first_of` returns region and zone if the cloud of the job's bucket has no node.
     """
     scheme, separator, _ = (to or "").partition("://")
     provider = offers[0].provider if to is None else providers.of_buckets(scheme) if separator else None
@@ -217,7 +216,7 @@ def bucket_place(
 
 
 def _writers(layout: Layout) -> list[tuple[int, int]]:
-    """Return the pipelines that write checkpoints, the first of each island, and their bytes for each parameter."""
+    """Return the pipelines that write checkpoints, the first of each island, and their bytes per parameter."""
     first = sorted(min(island) for island in islands(layout))
     shared = _MEETING_BYTES_PER_PARAMETER if len(first) > 1 else 0
     return [
@@ -236,10 +235,10 @@ def _bytes_by_zone(layout: Layout) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hours:
-    """How long nodes are paid for: training, standing still for checkpoints, what preemption adds (expected and worst),
-    start-up and teardown. `waiting` comes before all that, and nobody pays for it.
+    """Hours for which nodes are paid: training, stalls for checkpoints, preemptions, start-up and teardown.
 
-    Without a number of steps, training is one hour and there is no start-up or teardown.
+    `lost` and `worst_lost` are the expected and the worst time lost to preemptions. `waiting` comes before all that and
+    is free. Without a number of steps, training is one hour and there is no start-up or teardown.
     """
 
     training: float
@@ -264,7 +263,7 @@ class Hours:
 
 
 def hours(layout: Layout, iteration_s: float) -> Hours:
-    """Return how long the nodes of a plan are paid for, or used: those without a price are there before and after."""
+    """Return how long a plan's nodes are paid for; nodes without a price exist before and after."""
     job = layout.scenario.job
     offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes] if layout.priced else []
     steps = job.training.steps
@@ -295,7 +294,7 @@ def _start(layout: Layout) -> money.Start:
 
 
 def checkpoint_s(layout: Layout) -> float:
-    """Return how long training stalls for one checkpoint: the largest share of a device, at the measured copy rate."""
+    """Return the stall for one checkpoint: the largest share of a device, at the measured copy rate."""
     shares: dict[tuple[int, int], float] = defaultdict(float)
     for number, per_parameter in _writers(layout):
         for seat in layout.pipelines[number]:
@@ -305,11 +304,10 @@ def checkpoint_s(layout: Layout) -> float:
 
 
 def bill(layout: Layout, traffic: Traffic, iteration_s: float, *, error_p90: float = 0.0) -> Cost:
-    """Return the cost of a run, or of one hour of it where the job has no number of steps (totals are then None).
+    """Return the cost of a run, or of one hour of it if the job has no number of steps (totals are then None).
 
-    On this machine the worst case also takes an iteration longer by `error_p90`.
-
-    Raises MissingPriceError where any price is unknown.
+    On this machine the worst case also has iterations longer by `error_p90`. Raises MissingPriceError if any price is
+    unknown.
     """
     paid = hours(layout, iteration_s)
     steps = layout.scenario.job.training.steps
@@ -380,7 +378,7 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
 
 
 def _committed_line(offer: Offer, usd: float, part: str, *, worst_usd: float, stale: bool) -> CostLine:
-    """Return the line of what is paid for whole, however much of it the run uses."""
+    """Return the line of capacity that is paid in full, whatever the run uses of it."""
     return CostLine(
         kind=CostKind.COMPUTE,
         what=f"{part}, paid for whole",
@@ -442,7 +440,7 @@ def _gateways(layout: Layout) -> tuple[tuple[ServicePrice, float], ...]:
 
 
 def _starts(layout: Layout, paid: Hours) -> tuple[float, float]:
-    """Return how often a node is set up on average, expected and worst: once, and again for each that is taken away."""
+    """Return the mean number of setups per node, expected and worst: one, plus one per preemption."""
     offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes]
     rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers) / len(offers)
     return (1.0 + rate * paid.training, 1.0 + money.WORST_PREEMPTION_FACTOR * rate * paid.training)

@@ -1,4 +1,4 @@
-"""Plans from degrees alone: how a layout such as tp=4 pp=2 dp=4 lies on stated nodes, without a search."""
+"""Plans from degrees: the placement of a layout such as tp=4 pp=2 dp=4 on stated nodes, without a search."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LAYOUT, NODES = "layout", "nodes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degrees:
-    """A layout whose pipelines are all alike.
+    """A layout of equal pipelines.
 
-    Without `dp` there are as many pipelines as the nodes have devices for, without `zero_stage` the engine's default
-    holds. `chunks`: ranges of layers of each stage, without it 2 under an interleaved schedule.
+    `dp` defaults to as many pipelines as the nodes' devices allow, `zero_stage` to the engine's. `chunks`: layer ranges
+    per stage, by default 2 under an interleaved schedule.
     """
 
     tp: int = 1
@@ -35,13 +35,13 @@ class Degrees:
 
     @property
     def chunks_per_stage(self) -> int:
-        """How many ranges of layers a stage has."""
+        """The number of layer ranges per stage."""
         return self.chunks or (2 if self.schedule is PipelineSchedule.INTERLEAVED else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """So many nodes of one kind, priced or not."""
+    """A number of nodes of one kind, priced or not."""
 
     count: int
     hardware: Hardware
@@ -50,8 +50,8 @@ class NodeGroup:
 def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Scenario) -> Plan:
     """Return the plan of a layout on nodes, in the order of the groups, under the scenario's engine.
 
-    The scenario need not hold the groups' hardware yet. The engine says how layers are split and how ranks count: ours
-    fills nodes pipeline by pipeline, others stage by stage. The devices of a stage stand on one node. Raises
+    The scenario need not contain the groups' hardware. The engine decides how layers are split and ranks are numbered:
+    ours fills nodes pipeline by pipeline, others stage by stage. The devices of a stage are on one node. Raises
     RequestError with every reason why the layout does not fit the model, the batch, the nodes or the engine.
     """
     counts = [*_faults_of_counts(degrees), *_faults_of_groups(groups)]
@@ -100,7 +100,7 @@ def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sce
 
 
 def problems_without_nodes(degrees: Degrees, scenario: Scenario) -> list[Problem]:
-    """Return the reasons that hold on any nodes why a layout does not fit."""
+    """Return the reasons why a layout does not fit, whatever the nodes."""
     return list(_faults_of_counts(degrees)) or [
         *_faults_of_model(degrees, scenario),
         *(_faults_of_batch(degrees, degrees.dp, scenario) if degrees.dp else ()),
@@ -124,7 +124,7 @@ def _devices(groups: Sequence[NodeGroup]) -> int:
 
 
 def _dp(degrees: Degrees, groups: Sequence[NodeGroup]) -> int:
-    """Return the number of pipelines: as stated, else what the devices are enough for."""
+    """Return the number of pipelines: the stated one, else the most that the devices allow."""
     return degrees.dp or max(1, _devices(groups) // (degrees.tp * degrees.pp))
 
 

@@ -1,4 +1,4 @@
-"""How a training program behaves where programs differ."""
+"""The differences between training programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 class Transfers(StrEnum):
-    """Who waits while a tensor travels between stages: both ends, the receiver, or nobody (posted ahead)."""
+    """Who waits while a tensor is transferred between stages: both ends, the receiver, or nobody (posted ahead)."""
 
     BLOCKING = "blocking"
     RECEIVER = "receiver"
@@ -32,10 +32,10 @@ class Transfers(StrEnum):
 
 
 class StageSplit(StrEnum):
-    """How many blocks each stage gets where only the number of stages is given.
+    """The number of blocks of each stage if only the number of stages is given.
 
-    EVEN: as equal as possible, the first stages take the rest. ENDS: embedding and head each take a block's place,
-    where that divides evenly. WEIGHTED: by FLOPs, the head among them.
+    EVEN: as equal as possible, the first stages take the remainder. ENDS: embedding and head each count as a block, if
+    that divides evenly. WEIGHTED: by FLOPs, including the head.
     """
 
     EVEN = "even"
@@ -46,7 +46,7 @@ class StageSplit(StrEnum):
 class Selective(Enum):
     """What selective recomputation computes again.
 
-    SCORES: those of attention. HALF: of each block as much as keeps half of its activations, at the time of SCORES.
+    SCORES: the attention scores. HALF: in each block enough to keep half of its activations, in the time of SCORES.
     BLOCKS: every second block.
     """
 
@@ -57,20 +57,18 @@ class Selective(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRule:
-    """What a program keeps; bytes are per parameter.
+    """The memory use of a program; bytes are per parameter.
 
-    `fp32_gradient_bytes` to `fp16_gradient_bytes`: gradients and the sums that they go into, by the precision of the
-    weights. `layer_gradients`: gradients in half precision exist for one layer at a time, on their way to fp32 sums.
-    `master_weights`: half precision has fp32 masters. `half_weights`: it also has weights of its own; else layers are
-    cast as they are gathered. `step_bytes`: what the optimizer step adds to its share in half precision.
-    `bucket_copies`: by ZeRO stage, how many buckets of `bucket_parameters` gradients it allocates; None where it copies
-    one of the engine's buckets.
-    `gate_copies`: see layer_costs. `module_norms`: RMS norms are transformers' modules, not single kernels.
-    `logit_elements`: the most logits that a device has at once, where the loss is computed in chunks of tokens.
-    `gathered_inputs`: gathered inputs of tensor-parallel layers that live at a time where no other stage makes the host
-    wait.
-    `by_layer`: ZeRO-2 and 3 copy a layer's gradients to scatter them and its weights to gather them; what is left of
-    sharded weights is the optimizer's; tied and frozen ones stay whole.
+    `fp32_gradient_bytes` to `fp16_gradient_bytes`: gradients and their sums, by the precision of the weights.
+    `layer_gradients`: gradients in half precision exist for one layer at a time, until they are added to fp32 sums.
+    `master_weights`: half precision has fp32 masters. `half_weights`: it also has its own weights; else layers are cast
+    as they are gathered. `step_bytes`: the optimizer step's addition to its share in half precision. `bucket_copies`:
+    by ZeRO stage, the number of allocated buckets of `bucket_parameters` gradients; None if it copies one of the
+    engine's buckets. `gate_copies`: see layer_costs. `module_norms`: RMS norms are transformers' modules, not single
+    kernels. `logit_elements`: the most logits on a device at once, if the loss is computed in chunks of tokens.
+    `gathered_inputs`: the number of live gathered inputs of tensor-parallel layers if no other stage makes the host
+    wait. `by_layer`: ZeRO-2 and 3 copy a layer's gradients to scatter them and its weights to gather them; only the
+    optimizer keeps sharded weights; tied and frozen ones stay whole.
     """
 
     fp32_gradient_bytes: int = 4
@@ -98,7 +96,7 @@ class MemoryRule:
 
 
 class StagePlace(NamedTuple):
-    """Where one replica of one stage stands."""
+    """The place of one replica of one stage."""
 
     accelerator: str
     zone: str
@@ -110,9 +108,9 @@ class StagePlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformPipelines:
-    """Pipelines that are cut alike and have one microbatch size; `rows`: of each the places of its stages.
+    """Pipelines with equal cuts and one microbatch size; `rows`: the places of each pipeline's stages.
 
-    `microbatches`: the most that any of them runs.
+    `microbatches`: the largest number in any of them.
     """
 
     rows: Sequence[tuple[StagePlace, ...]]
@@ -124,9 +122,9 @@ class UniformPipelines:
 def uniform_pipelines(
     pipelines: Sequence[tuple[Sequence[StagePlace], tuple[int, ...], int, int]],
 ) -> UniformPipelines | str:
-    """Return pipelines, each its places, cut, microbatch size and count, as uniform ones; why not, where they are none.
+    """Return pipelines, each as places, cut, microbatch size and count, as uniform ones; else why they are not.
 
-    Numbers of microbatches may differ by one, where they don't divide.
+    Numbers of microbatches may differ by one, if they don't divide.
     """
     rows, cuts, sizes, counts = zip(*pipelines, strict=True)
     if len(set(sizes)) > 1:
@@ -141,7 +139,7 @@ def uniform_pipelines(
 
 
 class StageParts(NamedTuple):
-    """Seconds of a stage: with one microbatch, computing and sending; once an iteration, its step and all-reduce."""
+    """Seconds of a stage: compute and transfer per microbatch; step and all-reduce per iteration."""
 
     compute_s: float
     transfer_s: float
@@ -159,15 +157,14 @@ class IterationParts:
 
 
 class Formulas(Protocol):
-    """A cost model of an engine's own, in the place of replay, memory counts and links.
+    """An engine's own cost model, which replaces replay, memory counts and links.
 
-    `stage_table` has what stages compute and keep; `problem` says why pipelines can't be judged. The others are the
+    `stage_table` has the stages' compute and memory; `problem` says why pipelines can't be judged. The others are the
     terms of a search. `cuts_s`: the seconds of an activation from one place to another, and of its gradient back, over
-    a cut before each layer, shape [layers + 1] each. `ring_s`: an all-reduce of so many bytes of a device if all hops
-    were like this one; `all_reduces_s`: those of stages [first, end) with so many replicas whose smallest tp this is,
-    over the slowest of some hops, shape [layers + 1, layers + 1]. `shards`: into how many all-reduces side by side the
-    gradients of a stage go. `ends`: how many times the first stage's activation
-    and the last one's gradient count.
+    a cut before each layer, shape [layers + 1] each. `ring_s`: an all-reduce of a device's bytes if all hops were like
+    this one. `all_reduces_s`: those of stages [first, end) with this many replicas and this smallest tp, over the
+    slowest of some hops, shape [layers + 1, layers + 1]. `shards`: the number of parallel all-reduces for a stage's
+    gradients. `ends`: how many times the first stage's activation and the last one's gradient count.
     """
 
     def stage_table(
@@ -202,29 +199,33 @@ class Formulas(Protocol):
 class Engine:
     """A training program; the defaults are sailor_runtime's.
 
-    It sends a tensor as soon as it is computed and has a receive per direction posted ahead. Its buckets hold 16 MiB
-    per rank; ranks of a stage side by side and layers with larger matrices make that 64 MiB. `message_s`: seconds that
-    each tensor takes beyond its way; between nodes it travels at `pair_bytes_per_s` per pair of devices at most.
-    `overlap_sync`: gradients are reduced, bucket by bucket, while the last backward
-    pass of a stage runs; `overlap_sharded_sync`: under ZeRO too. `all_reduce_slowdown`: how many times longer a step of
-    an all-reduce takes than a transfer of as many bytes in a link test; with `trees` it may also go through a tree.
-    `scatter_sums`: with ZeRO-1 a rank is sent the sum of its share alone. `zone_by_zone`: a zone adds up its gradients
-    before it sends them to another, and hands round what it receives; else one ring connects all zones.
-    `gather_in_node`: ZeRO-1 shares out the optimizer over the ranks of a node alone. A reduction message has at most
-    `bucket_bytes`; gradients travel in `reduce_bytes` per parameter. `sequence_parallel`: tensor-parallel devices also
-    share out norms and dropout. `modules`: it runs layers as modules of torch. `fused`: one kernel does a run of
-    element-wise operations. `launch_factor`: how many times the common time to launch a layer's kernels it needs.
-    `default_zero_stage` holds where none is named, `pipelined_zero_stages` with more than one stage. From ZeRO-2 on
-    all pipelines have one shape. `recompute`: what it can compute again, and `recompute_stops_early`: all of a block
-    but its last product. `stages_outermost`: where only degrees are given, ranks count through devices, then
-    pipelines, then stages, so that the pipelines' equal stages are neighbours. With ZeRO-3 weights are gathered and
-    gradients scattered beside a pass; `shard_exposed` of the shorter one shows. `overlap_gather`: weights that ZeRO-1
-    updated are gathered beside the next forward pass, first layers first. `spread_launch_s`: seconds per block and
-    tensor-parallel device that launches take longer where a pipeline stands on several nodes. `exposed`: the share of
-    tensor-parallel collectives that does not hide behind products, and `collective_s` the seconds that each takes
-    beyond its steps. `idle_s`: seconds per iteration that no kernel takes, for data, clipping and logs. `uniform`: all
-    pipelines are cut alike and have one microbatch size; with `one_tp` all stages have one tp, and every pipeline runs
-    equally many microbatches. `formulas` replace the replay, where there are any.
+    Transfers: it sends a tensor as soon as it is computed and has a receive per direction posted ahead. `message_s`:
+    extra seconds of each tensor. `pair_bytes_per_s`: the most between nodes per pair of devices.
+
+    Gradients: buckets hold 16 MiB per rank, 64 MiB with parallel ranks of a stage and larger matrices. `overlap_sync`:
+    gradients are reduced, bucket by bucket, during the last backward pass of a stage; `overlap_sharded_sync`: under
+    ZeRO too. `all_reduce_slowdown`: the duration of an all-reduce step relative to a transfer of as many bytes in a
+    link test. `trees`: an all-reduce may also use a tree. `scatter_sums`: with ZeRO-1 a rank receives only the sum of
+    its share. `zone_by_zone`: a zone adds up its gradients before it sends them to another, and distributes what it
+    receives; else one ring connects all zones. `gather_in_node`: ZeRO-1 shards the optimizer only over the ranks of a
+    node. A reduction message has at most `bucket_bytes`; gradients have `reduce_bytes` per parameter in transit.
+
+    Layers: `sequence_parallel`: tensor-parallel devices also share norms and dropout. `modules`: it runs layers as
+    modules of torch. `fused`: one kernel does several element-wise operations. `launch_factor`: its time to launch a
+    layer's kernels relative to the common one. `spread_launch_s`: extra launch seconds per block and tensor-parallel
+    device if a pipeline is on several nodes. `exposed`: the share of tensor-parallel collectives that products don't
+    hide; `collective_s`: the extra seconds of each. `idle_s`: seconds per iteration without kernels, for data, clipping
+    and logs. `recompute`: what it can compute again; `recompute_stops_early`: all of a block except its last product.
+
+    ZeRO: `default_zero_stage` applies if none is named, `pipelined_zero_stages` with more than one stage. From ZeRO-2
+    on all pipelines have one shape. With ZeRO-3 weights are gathered and gradients scattered during a pass; the share
+    `shard_exposed` of the shorter one remains visible. `overlap_gather`: weights that ZeRO-1 updated are gathered
+    during the next forward pass, first layers first.
+
+    Pipelines: `stages_outermost`: if only degrees are given, ranks count through devices, then pipelines, then stages,
+    so that the pipelines' equal stages are neighbours. `uniform`: all pipelines have equal cuts and one microbatch
+    size; with `one_tp` all stages have one tp, and every pipeline runs equally many microbatches. `formulas`, if any,
+    replace the replay.
     """
 
     name: str = "sailor"
@@ -271,11 +272,11 @@ class Engine:
         return tuple(PipelineSchedule) if overlapped else (PipelineSchedule.ONE_F_ONE_B,)
 
     def overlaps_sync(self, zero_stage: int) -> bool:
-        """Return whether gradients are reduced beside the last backward pass."""
+        """Return whether gradients are reduced during the last backward pass."""
         return self.overlap_sync and (self.overlap_sharded_sync or not zero_stage)
 
     def program(self, *, tp: int, spread: bool) -> Program:
-        """Return how it runs a layer on `tp` devices of a pipeline that is `spread` over nodes, or not."""
+        """Return how it runs a layer on `tp` devices; `spread`: the pipeline is on several nodes."""
         return Program(
             attention=self.attention,
             modules=self.modules,

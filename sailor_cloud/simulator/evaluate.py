@@ -1,4 +1,4 @@
-"""Answers everything about one plan: time, memory, money and the links its traffic crosses."""
+"""Evaluates one plan: time, memory, money and the links of its traffic."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sailor_cloud.units import SECONDS_PER_HOUR, duration_text, usd_text
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Evaluation(Shown):
-    """What a plan does and costs. `fits` is False where any device would need more memory than it has.
+    """The simulated results of a plan. `fits` is False if any device would need more memory than it has.
 
-    `bill` is None where a node has no price, `totals` also without a number of steps.
-    `stage_waits` and `timeline` come from the replay; the timeline is empty unless it was asked for.
+    `bill` is None if a node has no price, `totals` also without a number of steps. `stage_waits` and `timeline` come
+    from the replay; the timeline is empty unless requested.
     """
 
     prediction: Prediction
@@ -51,18 +51,17 @@ class Evaluation(Shown):
 
     @property
     def cost(self) -> Cost:
-        """The bill. Raises MissingPriceError where a node has no price."""
+        """The bill. Raises MissingPriceError if a node has no price."""
         if self.bill is None:
             raise MissingPriceError("a node of the plan has no price, so it has no bill")
         return self.bill
 
 
 def evaluate(plan: Plan, scenario: Scenario, *, timeline: bool = False) -> Evaluation:
-    """Simulate a plan.
+    """Return the simulation of a plan.
 
-    Raises RequestError for an invalid plan, MissingPriceError for an unknown price of what comes with offers, and
-    ProfileMissingError for an accelerator about whose speed nothing is known. A plan that needs too much memory is an
-    answer, not an error.
+    Raises RequestError for an invalid plan, MissingPriceError for an unknown price of a service or of traffic, and
+    ProfileMissingError for an accelerator of unknown speed. A plan that needs too much memory is a valid result.
     """
     layout = lay_out(plan, scenario)
     iteration = run_iteration(layout, timeline=timeline)
@@ -145,7 +144,7 @@ def _prediction(
 
 
 def _memory(layout: Layout) -> tuple[StageMemory, ...]:
-    """Return the memory of every stage; most are like another one."""
+    """Return the memory of every stage; equal stages are computed once."""
     known: dict[tuple[object, ...], StageMemory] = {}
     found = []
     for (pipeline, stage), seats in layout.devices.items():
@@ -158,7 +157,7 @@ def _memory(layout: Layout) -> tuple[StageMemory, ...]:
 
 
 def stage_memory(layout: Layout, seats: Sequence[Seat]) -> StageMemory:
-    """Return the peak memory of one device of a stage, by part; `seats` are its ranges of layers."""
+    """Return the peak memory of one device of a stage, by part; `seats` are its layer ranges."""
     seat, held, replicas = seats[0], _held(layout, seats), len(layout.pipelines)
     memory = seat.table.memory
     if len(seats) == 1:
@@ -181,9 +180,9 @@ def stage_memory(layout: Layout, seats: Sequence[Seat]) -> StageMemory:
 
 
 def _held(layout: Layout, seats: Sequence[Seat]) -> tuple[int, ...]:
-    """Return how many microbatches' activations a stage holds of each of its ranges of layers when it holds most.
+    """Return the most microbatches whose activations a stage holds, for each of its layer ranges.
 
-    An engine's own formulas count those of a long run.
+    An engine's own formulas assume a long run.
     """
     seat = seats[0]
     pipeline = layout.plan.pipelines[seat.pipeline]
@@ -197,8 +196,8 @@ def _held(layout: Layout, seats: Sequence[Seat]) -> tuple[int, ...]:
         return max(moments, key=lambda held: (sum(map(operator.mul, held, kept)), held))
     if stages == 1 or layout.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B:
         return (int(in_flight(stages, seat.index, pipeline.microbatches)),)
-    # Activations stay until the gradients of the weights are there. Beside them lie the gradients of outputs that those
-    # are made of: of a GPT block 11 parts where the activations are 16 (2026-11), here as many.
+    # Activations stay until the gradients of the weights exist. In addition, the output gradients for these are kept:
+    # for a GPT block 11 parts compared with 16 of activations (2026-11); here as many as activations.
     put_off = min(seat.index, pipeline.microbatches)
     return (int(in_flight(stages, 0, pipeline.microbatches)) + put_off,)
 

@@ -1,4 +1,4 @@
-"""A plan with everything looked up: where each stage stands, its tables, and the links between stages."""
+"""A plan with its data: each stage's place, its tables, and the links between stages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sailor_cloud.workload import tp_problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One stage of one pipeline on its node; of a stage with several ranges of layers, one range.
+    """One stage of one pipeline on its node; for a stage with several layer ranges, one of them.
 
-    `virtual_stage`: when a microbatch comes to it, counted from the pipeline's begin.
+    `virtual_stage`: the seat's position on the way of a microbatch through the pipeline.
     """
 
     pipeline: int
@@ -35,7 +35,7 @@ class Seat:
 
     @property
     def device(self) -> tuple[int, int]:
-        """The pipeline and the stage, which its ranges share."""
+        """The pipeline and the stage, which all its ranges share."""
         return self.pipeline, self.index
 
     @property
@@ -56,7 +56,7 @@ class Links:
 
     def between(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
         same_node = src.node is not None and src.node == dst.node
-        # One instance type may carry different accelerators: GCP's n1 shapes do.
+        # One instance type may have different accelerators: GCP's n1 shapes do.
         ends = (src.zone, src.instance_type, src.accelerator, dst.zone, dst.instance_type, dst.accelerator)
         key = (*ends, same_node, pairs, flows)
         if key not in self._known:
@@ -64,7 +64,7 @@ class Links:
         return self._known[key]
 
     def between_stages(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
-        """Return the link that tensors between stages find."""
+        """Return the effective link for tensors between stages."""
         link = self.between(src, dst, pairs=pairs, flows=flows)
         same_node = src.node is not None and src.node == dst.node
         return self.scenario.stage_link(link, same_node=same_node)
@@ -103,7 +103,7 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """Return a plan's layout.
 
     Raises RequestError with every fault: layers not covered once, devices used twice, unknown nodes, offers and zones,
-    tp that does not divide what it must, a precision or batch that is not the job's.
+    a tp that does not divide, a precision or batch that is not the job's.
     """
     _check(plan, scenario)
     nodes = {node.id: node for node in plan.nodes}
@@ -193,7 +193,7 @@ def _check(plan: Plan, scenario: Scenario) -> None:
 
 
 def _unlike_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
-    """Return why ranks would not meet after each pass of a layer, where ZeRO sums gradients after each."""
+    """Return why ranks could not synchronize after each pass of a layer, as ZeRO-2 and 3 require."""
     problems, zero = [], f"ZeRO-{plan.zero_stage}"
     if scenario.job.training.sync_every is not None:
         message = f"{zero} sums gradients in every step, the job's zones meet every {scenario.job.training.sync_every}"

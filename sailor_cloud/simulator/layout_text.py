@@ -1,4 +1,4 @@
-"""Layouts and nodes as people write them: 'tp=4 pp=2 dp=4 microbatch=1' and '4 x a2-highgpu-8g@us-central1-a'."""
+"""Layouts and nodes as text: 'tp=4 pp=2 dp=4 microbatch=1' and '4 x a2-highgpu-8g@us-central1-a'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERS = ("tp", "pp", "dp", "microbatch", "zero", "chunks")
 _RECOMPUTE, _SCHEDULE = "recompute", "schedule"
 _RECOMPUTED = {kind.name.lower(): kind for kind in Recompute}
 _SCHEDULES = {each.value: each for each in PipelineSchedule}
-# The words that are no numbers, with what each may be.
+# The degrees that are not numbers, with their choices.
 _CHOICES = {_RECOMPUTE: tuple(_RECOMPUTED), _SCHEDULE: tuple(_SCHEDULES)}
 _GROUP = re.compile(
     r"(?P<count>\d+)\s*x\s*(?P<type>[^\s@:/]+)(?::(?P<devices>[^\s@:/]+))?@(?P<zone>[^\s@:/]+)(?:/(?P<market>[^\s@:/]+))?"
@@ -28,9 +28,9 @@ _FORM = "write COUNT x TYPE@ZONE, as '4 x a2-highgpu-8g@us-central1-a', with /sp
 
 
 def given_plan(layout: str, nodes: Sequence[str], scenario: Scenario) -> tuple[Plan, Scenario]:
-    """Return the plan of a layout on nodes, and the scenario with what the nodes are.
+    """Return the plan of a layout on nodes, and the scenario with the nodes' hardware.
 
-    Raises RequestError with everything that is wrong with both at once.
+    Raises RequestError with all faults of both.
     """
     degrees, problems = parse_layout(layout)
     groups: tuple[NodeGroup, ...] = ()
@@ -53,9 +53,9 @@ def given_plan(layout: str, nodes: Sequence[str], scenario: Scenario) -> tuple[P
 
 
 def parse_layout(text: str) -> tuple[Degrees | None, list[Problem]]:
-    """Read a layout such as 'tp=4 pp=2 dp=4 microbatch=1 zero=1 recompute=full'; commas may stand between the words.
+    """Return the degrees in a text such as 'tp=4 pp=2 dp=4 microbatch=1 zero=1 recompute=full', and every wrong word.
 
-    Return also every word that is wrong; there are no degrees where it is a number.
+    Commas are allowed between the words. The degrees are None if a number is wrong.
     """
     problems: list[Problem] = []
     words: dict[str, str] = {}
@@ -93,11 +93,10 @@ def _fault(word: str, name: str, value: str) -> str:
 
 
 def parse_nodes(texts: Sequence[str], catalog: Catalog) -> tuple[NodeGroup, ...]:
-    """Read groups of nodes: COUNT x TYPE@ZONE, with /spot for the spot price.
+    """Return groups of nodes from texts: COUNT x TYPE@ZONE, with /spot for the spot price.
 
-    TYPE is an instance type, TYPE:NxACCELERATOR one with these devices, and NxACCELERATOR a machine without a name; of
-    the last, and where the catalog has no offer of the second, no price is known. Raises RequestError with every
-    group that is wrong.
+    TYPE is an instance type, TYPE:NxACCELERATOR one with these devices, and NxACCELERATOR a machine without a name. The
+    last has no price, nor has the second if the catalog lacks an offer. Raises RequestError with every wrong group.
     """
     problems, groups = [], []
     for place, text in enumerate(texts):
@@ -164,7 +163,7 @@ def _unpriced(name: str, devices: tuple[int, str], provider: Provider, zone: str
 def _offer(
     offers: Sequence[Offer], name: str, zone: str, market: Market | None, catalog: Catalog, provider: Provider
 ) -> Offer:
-    """Return the one offer that is meant: on demand where no market is named and there is such a price."""
+    """Return the matching offer: on demand if no market is named and that price exists."""
     if not offers:
         elsewhere = catalog.offers(provider=provider, instance_types=[name])
         if not elsewhere:
@@ -185,7 +184,7 @@ def _offer(
 
 
 def _nearest(elsewhere: Sequence[Offer], zone: str, market: Market | None, catalog: Catalog) -> str:
-    """Say which zone is the nearest that sells a type; on demand, where no market is named and one does."""
+    """Return a text on the nearest zone that sells a type; on demand, if no market is named and one does."""
     markets = sorted({offer.market for offer in elsewhere}) if market is None else [market]
     markets.sort(key=lambda each: each is not Market.ON_DEMAND)
     kind = elsewhere[0]
@@ -201,7 +200,7 @@ def _kinds(offers: Sequence[Offer]) -> list[str]:
 
 
 def _like(name: str, catalog: Catalog, provider: Provider) -> str:
-    """Return names that may be meant: of accelerators where the name counts devices."""
+    """Return similar names: of accelerators if the name counts devices."""
     counted = _DEVICES.fullmatch(name)
     if counted is not None:
         return f"of accelerators {did_you_mean(counted['accelerator'], catalog.accelerator_names())}"

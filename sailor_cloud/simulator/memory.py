@@ -21,18 +21,18 @@ from sailor_cloud.workload.stacks import MemoryOverheads
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Gradients are summed in fp32 at every precision, as sailor_runtime does.
+# Gradients are summed in fp32 at every precision, as in sailor_runtime.
 GRADIENT_BYTES = 4
-# CPUAdam keeps its moments in the memory of the node; the device is charged for them anyway.
+# CPUAdam keeps its moments in the node's memory; the device is charged for them anyway.
 _MOMENT_BYTES = {Optimizer.ADAMW: 8, Optimizer.SGD: 4, Optimizer.CPU_ADAM: 8, Optimizer.FUSED_ADAM: 8}
 
-# Where islands met last, and a momentum, both in fp32.
+# The last meeting point of the islands, and a momentum, both in fp32.
 _OUTER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Bytes of weights, gradients and optimizer state of one device, and of the buffers that follow from them."""
+    """Bytes of weights, gradients and optimizer state of one device, and of the buffers that depend on them."""
 
     weights: Any
     gradients: Any
@@ -40,25 +40,25 @@ class States:
     buffers: Any
 
     def of(self, stage: int) -> States:
-        """Return those of one of the stages."""
+        """Return the bytes of one of the stages."""
         every = (self.weights, self.gradients, self.optimizer, self.buffers)
         return States(*(each[stage] if np.ndim(each) else each for each in every))
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes that follow from the microbatch size: of one microbatch, and of tensors on their way in and out."""
+    """Bytes that depend on the microbatch size: of one microbatch, and of tensors in transit."""
 
     activations: Any
     passed: Any
 
     def of(self, stage: int) -> Held:
-        """Return those of one of the stages, which are the last axis."""
+        """Return the bytes of one of the stages, which are the last axis."""
         return Held(*(each[..., stage] for each in (self.activations, self.passed)))
 
 
 class StageMemoryTable(Protocol):
-    """What stages keep at one tp, microbatch size and choice of recomputation; shapes and units as of MemoryTable."""
+    """Memory of stages at one tp, microbatch size and choice of recomputation; shapes, units as in MemoryTable."""
 
     @property
     def activation_prefix_bytes(self) -> Floats: ...
@@ -95,14 +95,14 @@ class StageMemoryTable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTable:
-    """What stages keep at one tp, microbatch size and choice of recomputation.
+    """The memory of stages at one tp, microbatch size and choice of recomputation.
 
     Prefix arrays have shape [layers + 1] and are per device, activations of one microbatch. `boundary_bytes[i]` is the
-    tensor of one microbatch that crosses a cut before layer i, 0 at both ends. A device that holds the whole model
-    keeps a tied weight once: `tied_parameters` fewer. `trainable_prefix` and `tied_trainable` count what has gradients.
-    Weights of `weight_bytes` compute; `stored_bytes` stay, which ZeRO-3 cuts. `gathered_bytes` live where one stage is
-    the whole pipeline. The allocator holds a share `reserve` on top of all tensors, and of `fragments` at the least.
-    `factor`: how many times the counted bytes tensors take by the owner's runs; `measured` as in StageMemory.
+    tensor of one microbatch that crosses a cut before layer i, 0 at both ends. A device with the whole model keeps a
+    tied weight once: `tied_parameters` fewer. `trainable_prefix` and `tied_trainable` count parameters with gradients.
+    Weights of `weight_bytes` compute; `stored_bytes` are kept, sharded by ZeRO-3. `gathered_bytes` exist if one stage
+    is the whole pipeline. The allocator holds a share `reserve` on top of all tensors, at least a share `fragments`.
+    `factor`: the tensors' bytes in the owner's runs relative to the counted ones; `measured` as in StageMemory.
     """
 
     zero_stage: int
@@ -138,39 +138,38 @@ class MemoryTable:
         return self.parameter_prefix[end] - self.parameter_prefix[first] - tied
 
     def trainable(self, first: Any, end: Any) -> Any:
-        """Return how many of a device's parameters for layers [first, end) have gradients and optimizer state."""
+        """Return the number of a device's parameters in layers [first, end) with gradients and optimizer state."""
         tied = np.where(self._is_whole(first, end), self.tied_trainable, 0)
         return self.trainable_prefix[end] - self.trainable_prefix[first] - tied
 
     def activation_bytes(self, first: Any, end: Any) -> Any:
-        """Return what each microbatch in flight adds to what layers [first, end) need."""
+        """Return the bytes that each microbatch in flight adds for layers [first, end)."""
         return self._kept_bytes(first, end) * (self.factor * (1.0 + self.fragments))
 
     def needed_bytes(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> Any:
-        """Return the bytes that one device must have, as int64 of the inputs' shape; grows evenly with `in_flight`.
+        """Return the bytes that one device must have, as int64 of the inputs' shape; linear in `in_flight`.
 
         in_flight: microbatches whose activations are held (closed_form.in_flight). replicas: pipelines over which ZeRO
-        cuts the optimizer state, from stage 2 on the gradients, in stage 3 the weights.
+        shards the optimizer state, from stage 2 on the gradients, in stage 3 the weights.
         """
         return self.sum_bytes(self.states(first, end, replicas), self.held(first, end, in_flight))
 
     def sum_bytes(self, states: States, held: Held) -> Any:
-        """Return `needed_bytes` from its parts of the same layers."""
+        """Return `needed_bytes` from its parts for the same layers."""
         tensors: Any = sum(self._tensors(states, held).values())
         return tensors + np.rint(tensors * self.fragments).astype(np.int64) + self.framework_bytes
 
     def held(self, first: Any, end: Any, in_flight: ArrayLike = 1) -> Held:
-        """Return what follows from the microbatch size; see needed_bytes."""
+        """Return the bytes that depend on the microbatch size; see needed_bytes."""
         kept = np.asarray(in_flight) * self._kept_bytes(first, end) + self._working(first, end)
         return Held(self._needed(kept), 2 * (self.boundary_bytes[first] + self.boundary_bytes[end]))
 
     def peak_parts(self, first: Any, end: Any, *, in_flight: ArrayLike, replicas: int = 1) -> dict[str, Any]:
         """Return the peak bytes of one device by part, as int64 of the inputs' shape; see needed_bytes.
 
-        Buffers: tensors on their way in and out, buckets of gradients, where gradients are summed elsewhere or cut,
-        those
-        of one layer on their way, and in stage 3 the gathered weights of the layer at work and of the next one.
-        Allocator: what it holds beyond the tensors, and inputs gathered ahead; it gives back what doesn't fit.
+        Buffers: tensors in transit; buckets of gradients; one layer's gradients in transit if sums are separate or
+        sharded; in stage 3 the gathered weights of the current and the next layer. Allocator: its memory beyond the
+        tensors, and inputs gathered ahead; it gives back what doesn't fit.
         """
         parts = self._tensors(self.states(first, end, replicas), self.held(first, end, in_flight))
         return self._with_overheads(parts, np.where(self._is_whole(first, end), self.gathered_bytes, 0.0))
@@ -178,10 +177,10 @@ class MemoryTable:
     def peak_parts_of_ranges(
         self, first: Ints, end: Ints, *, in_flight: Ints, outputs: NDArray[np.bool_], replicas: int
     ) -> dict[str, Any]:
-        """Return the peak bytes of one device that holds several ranges of layers; inputs have one shape [ranges].
+        """Return the peak bytes of one device that has several layer ranges; inputs have one shape [ranges].
 
-        outputs: whether a range's output stays until its backward pass, as it does unless its last layer is computed
-        again. One range works at a time, but buckets are counted for each.
+        outputs: whether a range's output stays until its backward pass; it does unless its last layer is recomputed.
+        One range works at a time, but buckets count for each.
         """
         tensors = self._tensors(self.states(first, end, replicas), self.held(first, end, in_flight))
         parts = {name: each.sum() for name, each in tensors.items()}
@@ -191,7 +190,7 @@ class MemoryTable:
         return self._with_overheads(parts, np.zeros(()))
 
     def _with_overheads(self, parts: dict[str, Any], ahead: Any) -> dict[str, Any]:
-        """Add what is held beside the tensors; `ahead`: bytes of inputs that are gathered ahead."""
+        """Add the memory besides tensors; `ahead`: bytes of inputs that are gathered ahead."""
         tensors: Any = sum(parts.values())
         least = np.rint(tensors * self.fragments).astype(np.int64)
         held = np.rint((tensors + ahead) * (1.0 + self.reserve)).astype(np.int64) - tensors
@@ -200,14 +199,14 @@ class MemoryTable:
         return parts
 
     def states(self, first: Any, end: Any, replicas: int) -> States:
-        """Return what a device keeps of layers [first, end), whatever the microbatch size and the recomputation."""
+        """Return a device's state for layers [first, end), independent of microbatch size and recomputation."""
         parameters = np.asarray(self.parameters(first, end))
-        # Pipelines that train apart share nothing out, and where they stand is not known here.
+        # Nothing is sharded over islands, whose places are unknown here.
         sharers = 1 if self.apart else replicas
         optimizer, gradient, weight = (sharers if self.zero_stage >= stage else 1 for stage in (1, 2, 3))
         trainable = np.asarray(self.trainable(first, end))
         by_layer = self.rule.by_layer and self.zero_stage >= 2
-        # With ZeRO-3 what is left of the weights is the optimizer's.
+        # With ZeRO-3 only the optimizer keeps its share of the weights.
         stored = 0 if by_layer and self.zero_stage == 3 else self.stored_bytes
         whole: Any = 0
         if by_layer:
@@ -219,7 +218,7 @@ class MemoryTable:
         gathers = weight > 1 or (by_layer and self.zero_stage == 3)
         layers = int(half or gradient > 1 or by_layer) + (2 if gathers else 0)
         if layers:
-            # Copies on their way: of gradients in single precision, and of weights.
+            # Temporary copies: of gradients in single precision, and of weights.
             copied = by_layer * (GRADIENT_BYTES + gathers * self.weight_bytes)
             moving = (layers * self.weight_bytes + copied) * self._largest_layer(first, end)
         return States(
@@ -255,10 +254,10 @@ class MemoryTable:
         return (np.asarray(first) == 0) & (np.asarray(end) == self.layers)
 
     def _largest_layer(self, first: Any, end: Any) -> Any:
-        """Parameters of the largest layer of a range: blocks are alike, embedding and head are at the ends."""
+        """Parameters of the largest layer of a range: blocks are equal, embedding and head are at the ends."""
         each = np.diff(self.parameter_prefix)
         if self.rule.by_layer and self.zero_stage >= 2:
-            # A tied weight does not come and go.
+            # A tied weight is not gathered or scattered.
             each[[0, -1]] -= self.tied_trainable
         inside = np.where(self._has_block(first, end), each[1], 0)
         at_ends = np.where(np.asarray(first) == 0, each[0], 0), np.where(np.asarray(end) == self.layers, each[-1], 0)
@@ -268,8 +267,8 @@ class MemoryTable:
         return np.minimum(end, self.layers - 1) > np.maximum(first, 1)
 
     def _working(self, first: Any, end: Any) -> Any:
-        """Bytes that come back while one layer is recomputed: those of the largest layer of the range."""
-        # All blocks are alike, so a range that holds any block needs one block's bytes.
+        """Bytes that exist again while one layer is recomputed: those of the largest layer of the range."""
+        # All blocks are equal, so a range with any block needs one block's bytes.
         return np.where(self._has_block(first, end), self.working_bytes[1], 0.0)
 
 
@@ -291,11 +290,11 @@ def memory_tables(
     measured: Mapping[LayerKind, float] | None = None,
     factor: float | None = None,
 ) -> dict[Recompute, MemoryTable]:
-    """Count what the stages of a decoder keep under an engine, by what they compute again; `tp` divides what it cuts.
+    """Count the memory of a decoder's stages under an engine, by choice of recomputation; `tp` divides what it shards.
 
-    `measured`: bytes that a layer of one microbatch keeps on one device, where they were measured; they replace what is
-    counted. `outer`: pipelines that train apart also keep where they met last, and a momentum.
-    `factor`: how many times the counted bytes the owner's runs needed, None without such runs.
+    `measured`: measured bytes that a layer keeps of one microbatch on one device; they replace counted ones. `outer`:
+    pipelines of islands also keep their last meeting point, and a momentum. `factor`: the bytes of the owner's runs
+    relative to the counted ones, None without such runs.
     """
     rule = engine.memory
     costs = layer_costs(
@@ -350,7 +349,7 @@ def memory_tables(
             microbatch_size,
             weight,
             measured or {},
-            # A module of the user's has its own loss.
+            # A user's module has its own loss.
             chunked=not decoder.counted,
         )
         tables[kind] = replace(one, activation_prefix_bytes=_prefix(kept), working_bytes=working)
@@ -372,7 +371,7 @@ def _kept_and_working(
     *,
     chunked: bool,
 ) -> tuple[Floats, Floats]:
-    """Return the bytes that stay of each layer until the backward pass, and those that come back of one at a time.
+    """Return each layer's bytes that stay until the backward pass, and those of one layer while it is recomputed.
 
     `chunked`: the loss may be computed in chunks.
     """
@@ -380,11 +379,11 @@ def _kept_and_working(
     plain = engine.attention is Attention.PLAIN
     probabilities = costs.score_elements * width if plain else np.zeros_like(costs.score_elements)
     loss = 4.0 * microbatch_size * costs.loss_elements
-    # Embedding and head keep what they need under any choice.
+    # Embedding and head are never recomputed.
     cheap = costs.recomputed_elements * width + loss
     logits = microbatch_size * costs.loss_elements[-1]
     if chunked and logits > engine.memory.logit_elements:
-        # The head's gradients are computed with the loss, chunk by chunk, and wait for the backward pass.
+        # The head's gradients are computed with the loss, chunk by chunk, and kept until the backward pass.
         cheap[-1] -= (logits - engine.memory.logit_elements) * (weight_bytes + 4.0)
         cheap[-1] += costs.trainable[-1] * weight_bytes + costs.output_elements[-2] * width
     whole = (costs.activation_elements * width - probabilities) * overheads.activations

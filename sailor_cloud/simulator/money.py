@@ -1,4 +1,4 @@
-"""What a plan costs: whole instances and what comes with them, traffic, start-up, teardown, and loss to preemption."""
+"""The cost of a plan: whole instances with their services, traffic, start-up, teardown, and loss to preemption."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sailor_cloud.workload import parameter_count
 # Assumption: a disk image with driver, CUDA and torch needs about 50 GiB; the rest is room for logs and checkpoints.
 BOOT_DISK_GIB = 100.0
 
-# The worst case counts so many times as many preemptions as expected; judgement.
+# The worst case has this many times the expected preemptions; judgement.
 WORST_PREEMPTION_FACTOR = 3.0
-# A price past its date may have risen by so much; judgement, GCP and AWS list prices moved less in any year since 2019.
+# The possible rise of a price past its date; judgement: GCP and AWS list prices moved less in any year since 2019.
 STALE_MARGIN = 0.2
-# Steps that a run trains in float64 first, to compare them with those of one process.
+# Steps that a run first trains in float64, to compare them with those of one process.
 CHECKED_STEPS = 5
-# Above so many operations of that process it would take minutes, and a narrow copy of the model is compared.
+# With more operations this process would take minutes, so a narrow copy of the model is compared.
 MOST_REFERENCE_FLOPS = 1e12
 # Training stalls while a checkpoint is copied: 1.21 GB in 5 processes took 0.45 s (2 cores, torch 2.13, 2026-11).
 CHECKPOINT_BYTES_PER_S = 1.21e9 / 5 / 0.45
@@ -38,7 +38,7 @@ CHECKPOINT_BYTES_PER_S = 1.21e9 / 5 / 0.45
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRate:
-    """USD per hour of one node with its disk and its way to the network."""
+    """USD per hour of one node with its disk and its network access."""
 
     expected: float
     worst: float
@@ -46,9 +46,9 @@ class NodeRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What nodes are paid for before the first step: seconds, and iterations of the check and the calibration.
+    """The paid time before the first step: seconds, and iterations of the check and the calibration.
 
-    Of clouds the seconds hold all, and the traffic of these iterations is left out.
+    On clouds the seconds include everything, and the traffic of these iterations is left out.
     """
 
     fixed_s: float
@@ -56,17 +56,17 @@ class Start:
 
 
 def start(scenario: Scenario, used: Iterable[Provider], nodes: int) -> Start:
-    """Return what so many nodes of some providers are paid for before the first step; nothing without nodes.
+    """Return the paid time of some providers' nodes before the first step; 0 without nodes.
 
-    On a cloud, as many are created at a time as its rate limits allow; the first of them are paid for until the last.
-    Local nodes share the cores of the scenario's machine while they start, and so does the process with whose float64
-    steps they compare theirs.
+    On a cloud, nodes are created as fast as its rate limits allow; the first of them are paid for until the last
+    exists. Local nodes share the cores of the scenario's machine while they start, and so does the process that
+    computes the reference steps in float64.
     """
     names = set(used)
     if not names or scenario.machine is None or not all(providers.of(name).on_this_machine for name in names):
         return Start(fixed_s=max((startup_s(name, nodes) for name in names), default=0.0), iterations=0.0)
     costs = scenario.profiles.local
-    # Of a larger model a narrow copy is compared, or nothing.
+    # For a larger model, a narrow copy or nothing is compared.
     reference_s = (
         min(reference_flops(scenario.job, scenario.decoder), MOST_REFERENCE_FLOPS) / costs.reference_flops_per_s
     )
@@ -82,7 +82,7 @@ def reference_flops(job: Job, decoder: Decoder) -> float:
 
 
 def startup_s(provider: Provider, nodes: int = 1) -> float:
-    """Return the seconds that a node is paid for before the first step, one of as many."""
+    """Return the seconds that a node is paid for before the first step, if this many are created."""
     sold = providers.of(provider)
     return sold.startup_s + sold.creation_s * ((nodes - 1) // sold.nodes_at_once)
 
@@ -93,16 +93,16 @@ def teardown_s(provider: Provider) -> float:
 
 
 def wait_s(offers: Iterable[Offer], now: datetime) -> float:
-    """Return the seconds until the last of some nodes is there; no node is paid for before, but what is committed."""
+    """Return the seconds until the last of some nodes exists; before, only committed capacity is paid."""
     return max((offer.terms.start_s(now) for offer in offers if offer.terms is not None), default=0.0)
 
 
 def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:
-    """Return how often one node of an offer is expected to be taken away per hour.
+    """Return the expected preemptions of one node of an offer per hour.
 
-    The upper end of the band that the provider states for the region and type, read as a share of instances lost in a
-    month of 730 hours; of an open band (above 20 %) twice its lower end, by judgement. The provider's average where
-    nothing is stated.
+    This is the upper end of the provider's band for the region and type, as a share of instances lost in a month of 730
+    hours. For an open band (above 20 %) it is twice the lower end, by judgement; without a band, the provider's
+    average.
     """
     if offer.market is not Market.SPOT:
         return 0.0
@@ -114,7 +114,7 @@ def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:
 
 
 def worst_instance_usd_per_hour(offer: Offer, scenario: Scenario) -> float:
-    """Return what an instance may come to cost: a spot price may rise to on-demand, a stale one by STALE_MARGIN."""
+    """Return the worst price of an instance: a spot price may rise to on-demand, a stale one by STALE_MARGIN."""
     worst = offer.usd_per_hour
     if offer.market is Market.SPOT:
         worst = max(worst, scenario.catalog.on_demand_usd_per_hour(offer) or 0.0)
@@ -122,14 +122,15 @@ def worst_instance_usd_per_hour(offer: Offer, scenario: Scenario) -> float:
 
 
 def node_services(offer: Offer, scenario: Scenario) -> tuple[tuple[ServicePrice, float], ...]:
-    """Return the services that come with every node, each with its USD per hour. Raises MissingPriceError."""
+    """Return the services of every node, each with its USD per hour. Raises MissingPriceError."""
     return services_with(offer, scenario.catalog, scenario.job.cloud.network)
 
 
 def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tuple[tuple[ServicePrice, float], ...]:
-    """Return what comes with a node bought as an offer, each with its USD per hour. Raises MissingPriceError.
+    """Return the services of a node of an offer, each with its USD per hour. Raises MissingPriceError.
 
-    A boot disk, and a public address or the data path of a NAT gateway. Local nodes are processes and have neither.
+    These are a boot disk, and a public address or the data path of a NAT gateway. Local nodes are processes and have
+    neither.
     """
     if not providers.of(offer.provider).bills_services:
         return ()
@@ -145,17 +146,17 @@ def services_with(offer: Offer, catalog: Catalog, network: NetworkAccess) -> tup
 
 
 def service_kind(service: Service) -> CostKind:
-    """Return the group of a bill's lines to which a service belongs that is paid for by the hour."""
+    """Return the kind of bill lines of an hourly service."""
     return CostKind.DISK if service in BOOT_DISKS.values() else CostKind.ADDRESS
 
 
 def service_part(service: Service) -> str:
-    """Return the name under which a plan's bill and a ledger have a service that is paid for by the hour."""
+    """Return the name of an hourly service in a plan's bill and in a ledger."""
     return f"{service} of {BOOT_DISK_GIB:.0f} GiB" if service in BOOT_DISKS.values() else str(service)
 
 
 def node_usd_per_hour(offer: Offer, scenario: Scenario) -> NodeRate:
-    """Return the hourly price of one node, all-in but for traffic and shared gateways. Raises MissingPriceError."""
+    """Return the hourly price of one node, without traffic and shared gateways. Raises MissingPriceError."""
     services = sum(usd_per_hour for _, usd_per_hour in node_services(offer, scenario))
     return NodeRate(
         expected=offer.usd_per_hour + services, worst=worst_instance_usd_per_hour(offer, scenario) + services
@@ -163,14 +164,14 @@ def node_usd_per_hour(offer: Offer, scenario: Scenario) -> NodeRate:
 
 
 def egress_usd_per_byte(src_zone: str, dst_zone: str, scenario: Scenario) -> float:
-    """Return what all payers together pay for one byte. Raises MissingPriceError."""
+    """Return the price of one byte for all payers together. Raises MissingPriceError."""
     if src_zone == dst_zone:
         return 0.0
     return sum(price.usd_per_gb for price in scenario.network.egress(src_zone, dst_zone)) / GB
 
 
 def young_daly_s(checkpoint_s: float, preemptions_per_hour: float) -> float | None:
-    """Return the checkpoint interval that loses least: sqrt(2 * checkpoint time * mean time between preemptions)."""
+    """Return the optimal checkpoint interval: sqrt(2 * checkpoint time * mean time between preemptions)."""
     if preemptions_per_hour <= 0.0:
         return None
     return float((2.0 * checkpoint_s * SECONDS_PER_HOUR / preemptions_per_hour) ** 0.5)
@@ -179,15 +180,15 @@ def young_daly_s(checkpoint_s: float, preemptions_per_hour: float) -> float | No
 def lost_fraction(preemptions_per_hour: Any, *, interval_s: float, checkpoint_s: float, restart_s: float) -> Any:
     """Return the extra time per second of training: checkpoints, half an interval per preemption, and restarts.
 
-    Runs that nobody takes away save as well. First-order Young/Daly; valid while preemptions are rare within interval
-    plus restart.
+    Runs without preemptions save as well. First-order Young/Daly; valid while preemptions are rare within interval plus
+    restart.
     """
     rate = np.asarray(preemptions_per_hour, dtype=np.float64) / SECONDS_PER_HOUR
     return saving_fraction(interval_s=interval_s, checkpoint_s=checkpoint_s) + rate * (interval_s / 2.0 + restart_s)
 
 
 def saving_fraction(*, interval_s: float, checkpoint_s: float) -> float:
-    """Return the time that training stands still for checkpoints per second of training."""
+    """Return the checkpoint stall per second of training."""
     return checkpoint_s / interval_s
 
 

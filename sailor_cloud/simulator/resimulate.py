@@ -1,4 +1,4 @@
-"""Simulates the plan of a document again, with the document's own offers, on whatever data is at hand now."""
+"""Simulates the plan of a document again, with the document's own offers, on the present data."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
 
 
 def as_given(document: PlanDocument) -> PlanDocument:
-    """Return a document without what only a search can say: how good the plan is, and which others there are.
+    """Return a document without results that only a search can have: the plan's quality, and other plans.
 
-    A file's word on that can't be checked without the search, and is of other figures than those computed here.
+    These can't be verified without the search, and belong to other figures than those computed here.
     """
     return dataclasses.replace(
         document,
@@ -68,7 +68,7 @@ def as_given(document: PlanDocument) -> PlanDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The evaluation of a plan, and the document that it came from with prediction, cost and inputs renewed."""
+    """The evaluation of a plan, and its document with new prediction, cost and inputs."""
 
     document: PlanDocument
     evaluation: Evaluation
@@ -86,10 +86,10 @@ def simulate_document(
     reprice: bool = False,
     timeline: bool = False,
 ) -> Simulation:
-    """Evaluate a document's plan.
+    """Return the evaluation of a document's plan.
 
-    `engine` replaces the document's. `reprice` takes the price of every offer that the catalog also has from there.
-    Raises RequestError for a document without a plan and for a plan that is wrong.
+    `engine` replaces the document's. `reprice` uses the catalog's price of every offer that it has. Raises RequestError
+    for a document without a plan and for a wrong plan.
     """
     if document.plan is None:
         raise RequestError(f"the document is {document.status} and holds no plan; simulate needs one")

@@ -1,4 +1,4 @@
-"""What a plan is judged against: the job, the offers, and the data that time, memory and money come from."""
+"""The context of a plan: the job, the offers, and the data for time, memory and money."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything but the plan. `as_of` judges the age of prices; `unpriced` are nodes without a price."""
+    """Everything except the plan. `as_of` determines the age of prices; `unpriced` are nodes without a price."""
 
     job: Job
     decoder: Decoder
@@ -35,7 +35,7 @@ class Scenario:
     as_of: datetime
     engine: Engine = SAILOR
     unpriced: Mapping[str, Hardware] = field(default_factory=dict)
-    # Tables of stages that plans were laid out with, by what tells them apart.
+    # Cached tables of stages, by their distinguishing properties.
     tables: dict[tuple[object, ...], StageTable] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @property
@@ -44,20 +44,20 @@ class Scenario:
         return self.profiles.machine
 
     def offer(self, offer_id: str) -> Offer:
-        """Return an offer by id. Raises RequestError for one that is not among the scenario's."""
+        """Return an offer by id. Raises RequestError for one that is not in the scenario."""
         offer = self.offers.get(offer_id)
         if offer is None:
             raise RequestError([Problem(path="plan.nodes", message=f"names unknown offer {offer_id!r}")])
         return offer
 
     def hardware(self, name: str) -> Hardware:
-        """Return an offer or a node without a price by id. Raises RequestError for one that is not there."""
+        """Return an offer or a node without a price by id. Raises RequestError for an unknown one."""
         return self.unpriced[name] if name in self.unpriced else self.offer(name)
 
     def link(self, src: Place, dst: Place, *, pairs: int, flows: int = 1) -> Link:
-        """Return the link between two places as a link test finds it.
+        """Return the link between two places as measured by a link test.
 
-        `flows` such transfers share the network card of either node. The owner's own runs correct it.
+        `flows` such transfers share the network card of either node. The owner's own runs correct the link.
         """
         link = self.network.link(src, dst, pairs=pairs, flows=flows)
         belief = self.profiles.own.network(src.zone, dst.zone)
@@ -67,7 +67,7 @@ class Scenario:
         return link.scaled(math.exp(-math.hypot(errors.network, errors.half_of(link.error)) * belief.mean))
 
     def stage_link(self, link: Link, *, same_node: bool) -> Link:
-        """Return a link as tensors between stages find it: the engine may not fill one between nodes."""
+        """Return the effective link for tensors between stages: the engine may not saturate one between nodes."""
         return link if same_node else link.at_most(self.engine.pair_bytes_per_s * link.pairs)
 
     def accelerator(self, offer_id: str) -> Accelerator:
@@ -75,5 +75,5 @@ class Scenario:
 
 
 def place_of(hardware: Hardware, node: str | None) -> Place:
-    """Return where a device of a node is in the network."""
+    """Return the place of a node's device in the network."""
     return Place(zone=hardware.zone, node=node, accelerator=hardware.accelerator, instance_type=hardware.instance_type)

@@ -1,4 +1,4 @@
-"""What data-parallel ranks exchange under each ZeRO stage, and when."""
+"""The data that data-parallel ranks exchange under each ZeRO stage, and when."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Bytes per parameter that go once round a ring of the pipelines; a sum goes round twice.
+    """Bytes per parameter that pass once around a ring of the pipelines; an all-reduce passes twice.
 
-    `gradient` is what a parameter's gradient has. `summed` goes after, or beside, the last backward pass; `gathered`
-    after the optimizer step; `forward` and `backward` beside every such pass.
+    `gradient` is the size of a parameter's gradient. `summed` is exchanged after, or during, the last backward pass;
+    `gathered` after the optimizer step; `forward` and `backward` during every such pass.
     """
 
     gradient: float
@@ -33,17 +33,17 @@ class Sharding:
 
     @property
     def passes_share(self) -> float:
-        """The share that every microbatch moves."""
+        """The share that every microbatch exchanges."""
         return (self.forward + self.backward) / self.total
 
 
 def sharding(zero_stage: int, *, weight_bytes: float, gradient_bytes: float, scatter_sums: bool = True) -> Sharding:
-    """Return what a ZeRO stage moves.
+    """Return the exchanges of a ZeRO stage.
 
-    0 sums gradients. 1 sums them, each rank its share alone (`scatter_sums`) or all of them, and gathers the updated
-    weights. 2 scatters them beside every backward pass, since no
-    rank keeps them whole, and gathers the weights. 3 gathers weights beside both passes and scatters gradients beside
-    the backward one. Source: Rajbhandari et al., ZeRO, SC20.
+    0 sums gradients. 1 sums them, each rank only its share (`scatter_sums`) or all of them, and gathers the updated
+    weights. 2 scatters them during every backward pass, since no rank keeps them whole, and gathers the weights. 3
+    gathers weights during both passes and scatters gradients during the backward one. Source: Rajbhandari et al., ZeRO,
+    SC20.
     """
     return Sharding(
         gradient=gradient_bytes,

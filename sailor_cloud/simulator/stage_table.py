@@ -1,4 +1,4 @@
-"""Tables of what stages cost, as prefix sums over layers, so that a search asks for any layer range at once."""
+"""Tables of the cost of stages, as prefix sums over layers, so that a search gets any layer range in one step."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ Floats = NDArray[np.float64]
 class StageTable:
     """Stages of one accelerator at one tp, microbatch size and choice of recomputation.
 
-    Prefix arrays have shape [layers + 1]; seconds are of one microbatch (forward, backward with what is recomputed) or
-    of one optimizer step (update, before ZeRO). `weights_prefix_s` is the part of backward passes that a zero-bubble
-    schedule can put off. `gradient_prefix_bytes`, what pipelines sum, covers all tensor-parallel
-    shards together, and with ZeRO all that `sharding` scatters and gathers, as if it were summed. Where pipelines meet
-    every `sync_every` steps it is the share of one step, which is what a search and its bounds count for all of them;
-    `sync_groups` adds what those that share zones sum at every step.
-    `tied_sharding` is that of the weight that embedding and head share.
-    `error`, `measured` and `exchange_share` are those of the layer times.
-    `message_s` and `sums_s`: what a local rank itself takes for a tensor that it sends or receives, and for the sums.
+    Prefix arrays have shape [layers + 1]. Seconds are of one microbatch (forward, backward with recomputation) or of
+    one optimizer step (update, before ZeRO). `weights_prefix_s` is the part of backward passes that a zero-bubble
+    schedule can defer. `gradient_prefix_bytes`, which pipelines sum, covers all tensor-parallel shards together. With
+    ZeRO it covers everything that `sharding` scatters and gathers, as if it were summed. If pipelines meet every
+    `sync_every` steps it is the share of one step, which a search and its bounds use for all of them; `sync_groups`
+    adds the sums inside zones at every step. `tied_sharding` is that of the weight that embedding and head share.
+    `error`, `measured` and `exchange_share` are those of the layer times. `message_s` and `sums_s`: a local rank's own
+    time per tensor that it sends or receives, and for the sums.
     """
 
     accelerator: Accelerator
@@ -81,18 +80,18 @@ class StageTable:
         return self.forward_s(first, end) + self.backward_s(first, end)
 
     def handing_s(self, first: Any, end: Any) -> Any:
-        """Return the seconds that a stage itself takes to pass on one microbatch's tensors, one way through it."""
+        """Return a stage's own time to pass on one microbatch's tensors, for one direction."""
         neighbours = (np.asarray(first) > 0).astype(np.int64) + (np.asarray(end) < self.layers)
         return self.message_s * neighbours
 
     def stage_s(self, first: Any, end: Any) -> Any:
-        """Return the seconds that a stage of layers [first, end) is busy with one microbatch, both ways."""
+        """Return the seconds that a stage of layers [first, end) is busy with one microbatch, forward and backward."""
         return self.compute_s(first, end) + 2.0 * self.handing_s(first, end)
 
     def update_s(self, first: Any, end: Any, *, shards: int = 1) -> Any:
-        """Return the seconds of the optimizer step, and of what a rank itself takes for sums with other replicas.
+        """Return the seconds of the optimizer step, and of a rank's own time for sums with other replicas.
 
-        With ZeRO each of `shards` replicas updates its share, unless they train apart.
+        With ZeRO each of `shards` replicas updates its share, unless they are islands.
         """
         sharers = shards if self.zero_stage and self.sync_every == 1 else 1
         step = (self.update_prefix_s[end] - self.update_prefix_s[first]) / sharers
@@ -112,7 +111,7 @@ class StageTable:
         return self.memory.boundary_bytes
 
     def gradient_bytes(self, first: Any, end: Any) -> Any:
-        """Return the bytes that pipelines sum for layers [first, end), all tensor-parallel shards together."""
+        """Return the bytes that pipelines sum for layers [first, end), of all tensor-parallel shards together."""
         return self.gradient_prefix_bytes[end] - self.gradient_prefix_bytes[first]
 
     @property
@@ -134,10 +133,10 @@ def stage_table(
     zero_stage: int = 0,
     spread: bool = False,
 ) -> StageTable:
-    """Build the table of one kind of stage; `spread`: of pipelines that stand on several nodes.
+    """Return the table of one kind of stage; `spread`: of pipelines on several nodes.
 
-    Raises RequestError where tp doesn't divide what it must or the accelerator lacks the precision, and
-    ProfileMissingError where nothing is known about its speed.
+    Raises RequestError if tp doesn't divide the layers or the accelerator lacks the precision, and ProfileMissingError
+    if its speed is unknown.
     """
     return stage_tables(
         scenario,
@@ -160,7 +159,7 @@ def stage_tables(
     zero_stage: int = 0,
     spread: bool = False,
 ) -> dict[Recompute, StageTable]:
-    """Build the tables of stages that differ in what they compute again; see stage_table."""
+    """Return the tables of stages that differ only in recomputation; see stage_table."""
     decoder, training = scenario.decoder, scenario.job.training
     problem = tp_problem(decoder, tp)
     if problem is not None:
@@ -232,7 +231,7 @@ def _memory(
     kinds: Sequence[Recompute],
     zero_stage: int,
 ) -> dict[Recompute, MemoryTable]:
-    """Count the memory of such stages by the software stack of their accelerator, and by the owner's own runs."""
+    """Count the memory of stages by the software stack of their accelerator, and by the owner's own runs."""
     decoder, training, profiles = scenario.decoder, scenario.job.training, scenario.profiles
     stack, owned = profiles.stack(part.name), profiles.own.memory(part.name, training.precision.value, decoder.name)
     return memory_tables(
@@ -262,9 +261,9 @@ def _memory(
 
 
 def _moved(scenario: Scenario, weight_bytes: int, zero_stage: int) -> tuple[Sharding, Sharding]:
-    """Return what a ZeRO stage moves of layers, and of a tied weight."""
+    """Return the exchanges of a ZeRO stage for layers, and for a tied weight."""
     engine = scenario.engine
-    # Gradients never travel in fewer bytes than weights have.
+    # Gradients are never exchanged with fewer bytes than weights have.
     reduced = max(engine.reduce_bytes, weight_bytes)
     if scenario.job.training.sums is SumFormat.BF16 and engine.zone_by_zone:
         reduced = 2
@@ -280,20 +279,20 @@ def _prefix(values: Floats) -> Floats:
 
 
 def _trained_share(costs: LayerCosts) -> Floats:
-    """Return the share of each layer's backward pass that remains where frozen weights need no gradients.
+    """Return the share of each layer's backward pass that remains without the gradients of frozen weights.
 
-    Half of a product's backward pass is its weight's gradient; by FLOPs, so norms and activations count in proportion.
+    Half of a product's backward pass is its weight's gradient. By FLOPs, so norms and activations count in proportion.
     """
     frozen = 1.0 - costs.trainable / np.maximum(costs.parameters, 1)
     return 1.0 - frozen * costs.matmul_flops / np.maximum(costs.backward_flops, 1.0)
 
 
 def _put_off_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:
-    """Return the seconds of each layer's backward pass that are gradients of weights and can be put off.
+    """Return the seconds of each layer's backward pass for gradients of weights, which can be deferred.
 
-    By FLOPs, half of those of products with trained weights; blocks that are recomputed put nothing off. Left out is
-    what halving takes itself: 2 % of the backward pass of three blocks of 512, and 9 % where each pass fetches its
-    memory again from the system (2026-11, one core).
+    By FLOPs, half of those of products with trained weights; recomputed blocks defer nothing. Left out is the cost of
+    halving itself: 2 % of the backward pass of three blocks of 512, and 9 % if each pass allocates its memory from the
+    system again (2026-11, one core).
     """
     trained = costs.trainable / np.maximum(costs.parameters, 1)
     left = costs.backward_flops - (1.0 - trained) * costs.matmul_flops
@@ -304,9 +303,9 @@ def _put_off_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> F
 
 
 def _recomputed_s(scenario: Scenario, forward_s: Floats, costs: LayerCosts, recompute: Recompute, tp: int) -> Floats:
-    """Blocks run their forward pass, or its attention, again; embedding and head keep what they need.
+    """Return the seconds of recomputation: blocks repeat their forward pass or its attention, other layers nothing.
 
-    Attention takes its share of the FLOPs, which is too little where scores are kept and moved; error not measured.
+    Attention takes its share of the FLOPs, which is too little if scores are kept and moved; error not measured.
     """
     again: Floats = np.zeros_like(forward_s)
     if recompute is Recompute.SELECTIVE and scenario.engine.selective is not Selective.BLOCKS:
@@ -316,7 +315,7 @@ def _recomputed_s(scenario: Scenario, forward_s: Floats, costs: LayerCosts, reco
     blocks = recompute.blocks(len(again))
     again[blocks] = forward_s[blocks]
     if scenario.engine.recompute_stops_early and recompute is Recompute.FULL:
-        # Nobody reads the result of a block's last product.
+        # The backward pass does not use the result of a block's last product.
         decoder, length = scenario.decoder, scenario.job.training.sequence_length
         last = 2.0 * length * decoder.ffn_size * decoder.hidden_size / tp
         again[1:-1] *= 1.0 - last / costs.forward_flops[1:-1]

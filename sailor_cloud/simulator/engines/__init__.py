@@ -1,4 +1,4 @@
-"""Training programs as the simulator sees them: who waits, what is sharded, and how layers fall on stages."""
+"""Training programs in the simulator: who waits, what is sharded, and how layers are split into stages."""
 
 from sailor_cloud.simulator.engine import (
     SAILOR,

@@ -1,4 +1,4 @@
-"""Engines by the names that people give: those of training programs, and the one that comes with imported profiles."""
+"""Engines by name: those of training programs, and the one of imported profiles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ NAMES = (*ENGINES, SAILOR_ARTIFACT)
 
 
 def engine_named(name: str, *, profiles: Path | None = None) -> Engine:
-    """Return an engine by name; `profiles` is the folder of imported profiles that sailor-artifact judges by,
-    by default the user's own.
+    """Return an engine by name; `profiles` is sailor-artifact's folder of imported profiles, by default the user's own.
 
-    Raises RequestError for one that is not known, and as read_tables does.
+    Raises RequestError for an unknown name, and as read_tables does.
     """
     if name == SAILOR_ARTIFACT:
         from sailor_cloud.simulator.engines.sailor_artifact import sailor_artifact

@@ -1,4 +1,4 @@
-"""The engines that can be named, with what their sources say about their schedules."""
+"""The named engines, with what their sources say about their schedules."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from sailor_cloud.simulator.engine import SAILOR, Engine, MemoryRule, Selective, StageSplit, Transfers
 
-# Under ZeRO-2 and 3 pipelines meet after each pass of a layer, so they are planned as uniform engines' are.
+# Under ZeRO-2 and 3 pipelines synchronize after each pass of a layer, so they are planned as for uniform engines.
 SAILOR_ALIKE = replace(SAILOR, uniform=True, pipelined_zero_stages=(2, 3))
-# Of the others, published runs were fitted with all-reduces under ZeRO-1.
-# DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it; it reduces gradients in buckets
+# Published runs of the other engines were fitted with all-reduces under ZeRO-1.
+# DeepSpeed's pipeline engine sends one slice per tensor-parallel rank and waits for it. It reduces gradients in buckets
 # of 5e8 bytes after the last backward pass, and refuses ZeRO-2 and 3. Source: deepspeed/runtime/pipe/engine.py and zero
-# defaults, 0.14 (2024). Gradients stay in half precision until the step copies them to fp32, with bf16 they are summed
-# in fp32 as well; without ZeRO it flattens 5e8 gradients at a time, with it there is one bucket to reduce and one to
-# gather, 4.5 times of each where ZeRO-3 overlaps. Source: deepspeed/runtime/{engine,bf16_optimizer}.py and the
-# Hugging Face guide to DeepSpeed (2024). `all_reduce_slowdown`: logged seconds of reduction over those of the ring at
-# the rates of a link test, mean of the three GH200 runs with one stage (1.9 to 2.8; Sailor's artifact); iterations of
-# the mixed RTX cluster, BLOOM and FlagPerf agree. `collective_s` is fitted on runs of Megatron-DeepSpeed
-# (compute_profiles/README.md). It posts one send or receive at a time, for which NCCL opens few channels
-# (NVIDIA/nccl issue 1272, 2024); `pair_bytes_per_s` is fitted on GH200 runs, and slower links hide it: the RTX cluster.
+# defaults, 0.14 (2024). Gradients stay in half precision until the step copies them to fp32; with bf16 they are also
+# summed in fp32. Without ZeRO it flattens 5e8 gradients at a time. With ZeRO there is one bucket to reduce and one to
+# gather, 4.5 times of each if ZeRO-3 overlaps. Source: deepspeed/runtime/{engine,bf16_optimizer}.py and the Hugging
+# Face guide to DeepSpeed (2024). `all_reduce_slowdown`: logged seconds of reduction relative to the ring at the rates
+# of a link test, mean of the three GH200 runs with one stage (1.9 to 2.8; Sailor's artifact); iterations of the mixed
+# RTX cluster, BLOOM and FlagPerf agree. `collective_s` is fitted on runs of Megatron-DeepSpeed
+# (compute_profiles/README.md). It posts one send or receive at a time, for which NCCL opens few channels (NVIDIA/nccl
+# issue 1272, 2024). `pair_bytes_per_s` is fitted on GH200 runs; slower links, as in the RTX cluster, hide it.
 DEEPSPEED = Engine(
     name="deepspeed",
     pipelined_zero_stages=(0, 1),
@@ -70,9 +70,9 @@ MEGATRON = Engine(
     split=StageSplit.ENDS,
     memory=MemoryRule(gate_copies=3, module_norms=False, logit_elements=math.inf, by_layer=False),
 )
-# PyTorch FSDP: one layer is one unit, of 5e8 bytes or so where its models are of 7B; full shard is what it is for;
-# sharded weights are fp32, layers are cast as they are gathered. A checkpoint that is not re-entrant stops once it has
-# what the backward pass reads. Source: PyTorch 2.x documentation (2024).
+# PyTorch FSDP: one layer is one unit, about 5e8 bytes for its models of 7B. Its purpose is full sharding: sharded
+# weights are fp32, layers are cast as they are gathered. A non-reentrant checkpoint stops once it has what the backward
+# pass reads. Source: PyTorch 2.x documentation (2024).
 FSDP = Engine(
     name="fsdp",
     uniform=True,
@@ -92,9 +92,9 @@ FSDP = Engine(
     shard_exposed=0.11,
     memory=MemoryRule(half_weights=False, module_norms=False, logit_elements=math.inf, by_layer=False),
 )
-# nanotron: eager kernels, blocks given to stages by FLOPs; beside fp32 sums it has the buckets of PyTorch's DDP, and it
-# gathers inputs on a stream of their own. How many of these live is fitted (benchmarks/results/published_memory.md).
-# Source: nanotron main (2025); what its launches and collectives take is fitted on the playbook's runs
+# nanotron: eager kernels, blocks split into stages by FLOPs. Besides fp32 sums it has the buckets of PyTorch's DDP, and
+# it gathers inputs on a separate stream. The number of live ones is fitted (benchmarks/results/published_memory.md).
+# Source: nanotron main (2025). Times of launches and collectives are fitted on the playbook's runs
 # (compute_profiles/README.md).
 NANOTRON = Engine(
     name="nanotron",

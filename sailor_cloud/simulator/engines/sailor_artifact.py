@@ -1,13 +1,13 @@
 """The formulas by which Sailor's artifact (SOSP'25, commit cf2c8e3) judges plans, on the tables of an import.
 
-All pipelines are cut alike and run M = ceil(batch / (microbatch size * pipelines)) microbatches. A stage is busy for
-C + P with one of them: C is forward and backward on its slowest replica; P sends the activation on and the gradient
-back, each as many bytes as the last or first of its layers puts out, on the curve of min(tp, devices of a node) devices
-at either end. The last stage's gradient counts twice, and so does the first stage's activation in a pipeline of more
-than three stages. The iteration takes (M - 1) * max(C + P) + sum(C + P) + longest update + longest all-reduce. Updates
-are those of a stage's first layer. All-reduces of a stage's fp32 gradients go in buckets of 5e8 bytes over a ring of
-one device each, those at tp 1 divided by min(tp, 4); the slowest hop from one pipeline to the next counts, and the one
-that closes the ring in money only. A stage needs 24 bytes per parameter, the activations of (stages - stage)
+All pipelines have equal cuts and run M = ceil(batch / (microbatch size * pipelines)) microbatches. A stage is busy for
+C + P per microbatch. C is forward and backward on its slowest replica. P sends the activation on and the gradient back,
+each with the output bytes of its last or first layer, on the curve of min(tp, devices of a node) devices at either end.
+The last stage's gradient counts twice, and so does the first stage's activation in a pipeline of more than three
+stages. The iteration takes (M - 1) * max(C + P) + sum(C + P) + longest update + longest all-reduce. Updates are those
+of a stage's first layer. All-reduces of a stage's fp32 gradients go in buckets of 5e8 bytes over a ring of one device
+each; their size is the one at tp 1 divided by min(tp, 4). The slowest hop from one pipeline to the next counts; the hop
+that closes the ring counts only for money. A stage needs 24 bytes per parameter, the activations of (stages - stage)
 microbatches and 5.06e9 bytes. Written from a description of the artifact. Its error on runs: 6 % median (GH200).
 """
 
@@ -42,19 +42,19 @@ _FLOAT_BYTES = 4.0
 _BUCKET_BYTES = 5.0e8
 _BYTES_PER_PARAMETER = {"weights": 4, "gradients": 4, "optimizer": 16}
 _FRAMEWORK_BYTES = 5.06e9
-# Shards of a stage's gradients that are reduced side by side at most.
+# The most parallel all-reduces for a stage's gradients.
 _MOST_SHARDS = 4
-# Below this many GB/s a curve says nothing, and the artifact takes a transfer as out of the question.
+# Below this many GB/s a curve is meaningless, and the artifact treats a transfer as impossible.
 _SLOWEST_GB_PER_S, _NEVER_S = 0.02, 1e3
-# Stages up to which the first one's activation counts once.
+# The most stages for which the first one's activation counts once.
 _FEW_STAGES = 3
-# Half of its times are off by less, as a logarithm: median error of its simulator on 15 GH200 runs.
+# The median error of its times, as a logarithm: its simulator on 15 GH200 runs.
 _ERROR = 0.06
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactMemory:
-    """What the stages of one model keep at one tp and microbatch size; shapes as of MemoryTable."""
+    """The memory of one model's stages at one tp and microbatch size; shapes as in MemoryTable."""
 
     parameter_prefix: Floats
     activation_prefix_bytes: Floats
@@ -95,7 +95,7 @@ class ArtifactMemory:
 
 @dataclass(eq=False)
 class ArtifactFormulas:
-    """The formulas over the tables of one import; what is asked for again and again is kept."""
+    """The formulas on the tables of one import; repeated results are cached."""
 
     tables: ArtifactTables
     _stage_tables: dict[tuple[str, str, int, int], StageTable] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class ArtifactFormulas:
         recompute: Recompute,
         zero_stage: int,
     ) -> StageTable:
-        """Return the table of one kind of stage; nothing fits on it where the artifact has no such profile.
+        """Return the table of one kind of stage; nothing fits on it if the artifact has no such profile.
 
         Raises RequestError for a model or a sequence length without tables, and ProfileMissingError for an accelerator
         without any profile of the model.
@@ -129,7 +129,7 @@ class ArtifactFormulas:
         return self._stage_tables[key]
 
     def model(self, scenario: Scenario) -> ModelTables:
-        """Return the tables of a scenario's model. Raises RequestError where there are none."""
+        """Return the tables of a scenario's model. Raises RequestError if there are none."""
         name, training = scenario.decoder.name, scenario.job.training
         model = self.tables.models.get(name)
         if model is None:
@@ -164,7 +164,7 @@ class ArtifactFormulas:
             forward_prefix_s=_prefix(spent[:, 0]),
             backward_prefix_s=_prefix(spent[:, 1]),
             weights_prefix_s=np.zeros(model.layers + 1),
-            # Updates are counted once a stage, by the formulas themselves.
+            # The formulas themselves count updates, once per stage.
             update_prefix_s=np.zeros(model.layers + 1),
             gradient_prefix_bytes=_prefix(model.parameters[1] * _FLOAT_BYTES),
             memory=memory,
@@ -180,7 +180,7 @@ class ArtifactFormulas:
         )
 
     def problem(self, pipelines: UniformPipelines, scenario: Scenario) -> str | None:
-        """Return why the formulas can't say anything of some pipelines."""
+        """Return why the formulas can't judge some pipelines; None if they can."""
         times = self.model(scenario).times
         for place in sorted({place for row in pipelines.rows for place in row}):
             if (place.accelerator, pipelines.microbatch_size, place.tp) not in times:
@@ -192,7 +192,7 @@ class ArtifactFormulas:
         return None
 
     def iteration(self, pipelines: UniformPipelines, scenario: Scenario) -> IterationParts:
-        """Return what an iteration of pipelines is made of; they have no problem."""
+        """Return the parts of an iteration; the pipelines must have no problem."""
         model, size, cut = self.model(scenario), pipelines.microbatch_size, pipelines.cut
         rows, spans = pipelines.rows, list(pairwise(pipelines.cut))
         sent = model.sent[1] * (_FLOAT_BYTES * size)
@@ -225,7 +225,7 @@ class ArtifactFormulas:
     def _transfer_s(
         self, stage: int, around: tuple[StagePlace, ...], stages: int, first_bytes: float, last_bytes: float
     ) -> float:
-        """Return what a replica of a stage sends for; `around`: its neighbours' places with its own."""
+        """Return the transfer seconds of a stage's replica; `around`: its neighbours' places with its own."""
         if stages == 1:
             return 0.0
         at = min(stage, 1)
@@ -291,7 +291,7 @@ class ArtifactFormulas:
         return self._rings[key]
 
     def shards(self, tp: int) -> int:
-        """Return into how many all-reduces side by side the gradients of a stage go."""
+        """Return the number of parallel all-reduces for a stage's gradients."""
         return min(_MOST_SHARDS, tp)
 
     @staticmethod
@@ -302,7 +302,7 @@ class ArtifactFormulas:
     def _traffic(
         self, pipelines: UniformPipelines, model: ModelTables, cut: Sequence[int], sent: Floats
     ) -> Mapping[tuple[str, str], float]:
-        """Return the bytes per iteration from zone to zone; every pipeline counts as many microbatches as any has."""
+        """Return the bytes per iteration from zone to zone; every pipeline counts the most microbatches of any."""
         rows, samples = pipelines.rows, pipelines.microbatches * pipelines.microbatch_size
         crossing: dict[tuple[str, str], float] = {}
 
@@ -326,7 +326,7 @@ def _prefix(values: Floats) -> Floats:
 
 
 def sailor_artifact(profiles: Path | None) -> Engine:
-    """Return the engine over the tables beside imported compute profiles. Raises as read_tables does."""
+    """Return the engine for the tables next to imported compute profiles. Raises as read_tables does."""
     return Engine(
         name=NAME,
         zero_stages=(0,),

@@ -1,4 +1,4 @@
-"""Which layers a stage holds where only the number of stages is given."""
+"""The layers of each stage if only the number of stages is given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sailor_cloud.workload import layer_costs
 
 
 def stage_bounds(split: StageSplit, decoder: Decoder, stages: int) -> tuple[int, ...]:
-    """Return where the stages begin and, last, where the last one ends: `stages + 1` layers, from 0 on.
+    """Return the stages' begins and the last one's end: `stages + 1` layers, starting with 0.
 
     The embedding goes to the first stage and the head to the last. `stages` must not exceed the number of blocks.
     """
@@ -31,9 +31,9 @@ def stage_bounds(split: StageSplit, decoder: Decoder, stages: int) -> tuple[int,
 
 
 def _weighted(decoder: Decoder, stages: int) -> list[int]:
-    """Return the blocks of each stage: a stage is full once all until it have their share of the FLOPs.
+    """Return the blocks of each stage: a stage is full once all stages up to it have their share of the FLOPs.
 
-    Every stage but the last, which has the head, keeps one block at least. Source: nanotron main (2025).
+    Every stage except the last, which has the head, keeps at least one block. Source: nanotron main (2025).
     """
     flops = layer_costs(decoder, 1, 1).matmul_flops[1:]
     so_far, counts, stage = np.cumsum(flops), [0] * stages, 0
@@ -41,7 +41,7 @@ def _weighted(decoder: Decoder, stages: int) -> list[int]:
         counts[stage] += 1
         full = so_far[block] >= so_far[-1] * (stage + 1) / stages * (1 - 1e-9)
         left = decoder.blocks - block - 1
-        # As many blocks as stages are left before the last must go one to each.
+        # If only as many blocks are left as stages before the last, each gets one.
         if left and stage < stages - 1 and (full or left == stages - stage - 2):
             stage += 1
     return counts

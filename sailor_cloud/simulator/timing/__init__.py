@@ -1,1 +1,1 @@
-"""The seconds of an iteration: closed form, replay, all-reduces, and how far off they may be."""
+"""The seconds of an iteration: closed form, replay, all-reduces, and their errors."""

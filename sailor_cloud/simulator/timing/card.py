@@ -1,7 +1,7 @@
-"""Which transfers share the network card of a node.
+"""Transfers that share the network card of a node.
 
-A card carries both directions at once. Transfers that may run at the same time are counted as if they all did: equal
-pipelines side by side do move their tensors together.
+A card is full duplex. Transfers that may run at the same time count as simultaneous: equal parallel pipelines do send
+their tensors together.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Stage = TypeVar("Stage", bound=Hashable)
 
 
 def cut_flows(pipelines: Sequence[Sequence[Node]], *, around: bool = False) -> tuple[tuple[int, ...], ...]:
-    """Return, per pipeline and cut, how many tensors go over the busier of its two cards in one direction.
+    """Return, per pipeline and cut, how many tensors share the busier of its two cards in one direction.
 
-    pipelines: the node of every stage. Gradients take the way of the activations backwards, so the number holds for
-    both. Where both stages are on one node it is 1. `around`: the last node of a pipeline is its first one again, so
-    that gradients of one cut go from node to node beside the activations of another, all through an iteration.
+    pipelines: the node of every stage. Gradients take the opposite way of activations, so the number applies to both.
+    It is 1 if both stages are on one node. `around`: the last node of a pipeline is its first one again, so that
+    gradients of one cut share a card with activations of another during the whole iteration.
     """
     leaving: Counter[Node] = Counter()
     arriving: Counter[Node] = Counter()
@@ -38,11 +38,10 @@ def cut_flows(pipelines: Sequence[Sequence[Node]], *, around: bool = False) -> t
 
 
 def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node, int]]:
-    """Return, per ring and node of it, how many rings go over the node's card while this one does.
+    """Return, per ring and node of it, how many simultaneous rings share the node's card.
 
-    rings: the members of every sum and their nodes. A stage takes part in one sum at a time, and stages of a node that
-    take part in the same sums do so together; each other kind of stage on the node has one more ring under way. Rings
-    inside one node use no card.
+    rings: the members of every sum and their nodes. A stage takes part in one sum at a time. Stages of a node with the
+    same sums do so together; each other kind of stage on the node adds one ring. Rings inside one node use no card.
     """
     taken: dict[tuple[Node, Stage], dict[int, None]] = defaultdict(dict)
     for number, ring in enumerate(rings):
@@ -59,7 +58,7 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
 
 
 def hop_pairs(tp: int, src: Node, dst: Node, members: Mapping[Node, int]) -> int:
-    """Return over how many pairs of devices a ring goes from one node to another, or inside one.
+    """Return the number of device pairs that a ring uses from one node to another, or inside one.
 
     members: how many stages of `tp` devices take part on each node. Each of them is a way out, as in NCCL's rings.
     """

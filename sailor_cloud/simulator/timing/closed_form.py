@@ -1,14 +1,14 @@
 """Formulas for the search: pure, vectorised over leading axes, with a tested distance from the replay.
 
-An iteration takes (M - 1) * bottleneck + fill + gradient sync + optimizer step, M being the microbatches of a
-pipeline. The bottleneck is the stage that is busy longest with one microbatch, the fill is one microbatch's way
-forward through all stages and back.
+An iteration takes (M - 1) * bottleneck + fill + gradient sync + optimizer step, M being the microbatches of a pipeline.
+The bottleneck is the stage that is busy longest per microbatch; the fill is one microbatch's time forward through all
+stages and back.
 
-Distance from the replay, tested on random pipelines whose tensors take no longer than the compute beside them: the
-replay is at most 1 % longer in 99 of 100 and never more than 12 % (a few microbatches whose forward and backward passes
-are held up by different stages), and shorter by at most 1.25 fills. Whole plans: at most 5 % longer, and shorter by at
-most 2.5 of the longest fill (60 random plans, and 40 that share network cards); where sums run beside the backward
-pass, which the closed form leaves out, by 3.5.
+Distance from the replay, tested on random pipelines whose tensors take no longer than the compute next to them: the
+replay is at most 1 % longer in 99 of 100, and never more than 12 %. That happens with few microbatches whose forward
+and backward passes are delayed by different stages. The replay is shorter by at most 1.25 fills. Whole plans: at most 5
+% longer, and shorter by at most 2.5 of the longest fill (60 random plans, and 40 that share network cards). If sums run
+during the backward pass, which the closed form ignores, it is shorter by at most 3.5.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Floats = NDArray[np.float64]
 
 
 def in_flight(stages: ArrayLike, stage: ArrayLike, microbatches: ArrayLike) -> Any:
-    """Return how many microbatches' activations a stage holds at most under 1F1B: min(stages - stage, microbatches).
+    """Return the most microbatches whose activations a stage holds under 1F1B: min(stages - stage, microbatches).
 
-    With halved backward passes every stage holds as many as the first one, and gradients of outputs beside them.
+    With halved backward passes every stage holds as many as the first one, and gradients of outputs in addition.
     """
     return np.minimum(np.asarray(stages) - np.asarray(stage), np.asarray(microbatches))
 
 
 def boundary_pairs(src_tp: int, dst_tp: int) -> int:
-    """Return how many device pairs send at once over the cut between two stages."""
+    """Return the number of device pairs that send simultaneously over the cut between two stages."""
     return min(src_tp, dst_tp)
 
 
 def boundary_s(forward_link: Link, backward_link: Link, tensor_bytes: Any, *, engine: Engine) -> Any:
-    """Return the seconds that one microbatch's activation and gradient take over one cut, one after the other.
+    """Return the seconds of one microbatch's activation and gradient over one cut, one after the other.
 
-    A tensor crosses a cut once, in parts that the devices of the receiving stage then gather. That gathering, less than
-    one of the all-reduces inside a block, is left out.
+    A tensor crosses a cut once, in parts that the devices of the receiving stage then gather. That gathering takes less
+    than one of a block's all-reduces and is left out.
     """
     return forward_link.transfer_s(tensor_bytes) + backward_link.transfer_s(tensor_bytes) + 2.0 * engine.message_s
 
@@ -52,10 +52,11 @@ def boundary_s(forward_link: Link, backward_link: Link, tensor_bytes: Any, *, en
 def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:
     """Return how long each stage is busy with one microbatch.
 
-    compute_s: [..., stages]; boundary_s: [..., stages - 1]. Blocking transfers keep both ends busy. Where the receiver
-    waits, DeepSpeed's order (a stage takes its gradient before it sends its activation) makes a stage wait for both
-    tensors of the cut before it and for the gradient of the cut after it, counted as half. Overlapped transfers show
-    only where a run of neighbours hands microbatches round: (their compute + the cuts between them) / their number.
+    compute_s: [..., stages]; boundary_s: [..., stages - 1]. Blocking transfers keep both ends busy. If the receiver
+    waits, DeepSpeed's order applies: a stage takes its gradient before it sends its activation. A stage then waits for
+    both tensors of the cut before it and for the gradient of the cut after it, counted as half. Overlapped transfers
+    matter only if a run of neighbours passes microbatches around: (their compute + the cuts between them) / their
+    number.
     """
     nothing = np.zeros_like(compute_s[..., :1])
     before = np.concatenate([nothing, boundary_s], axis=-1)
@@ -70,7 +71,7 @@ def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:
 
 
 def _handed_round(compute_s: Floats, after: Floats) -> Floats:
-    """Per stage, the largest mean over the runs of neighbours that start there; a cut's direction is full by itself."""
+    """Return per stage the largest mean over runs of neighbours from it; each direction of a cut has its own limit."""
     stages = compute_s.shape[-1]
     spent = np.concatenate([np.zeros_like(compute_s[..., :1]), np.cumsum(compute_s + after, axis=-1)], axis=-1)
     busy = np.maximum(compute_s, after / 2.0)
@@ -86,7 +87,7 @@ def _handed_round(compute_s: Floats, after: Floats) -> Floats:
 
 @cache
 def _run_lengths(stages: int) -> Floats:
-    """Return the lengths of the runs of two stages or more, by first stage and last; others count as infinitely long.
+    """Return the lengths of the runs of two or more stages, by first stage and last; others are infinite.
 
     Shape [stages, stages].
     """
@@ -106,9 +107,9 @@ def pipeline_s(compute_s: Floats, boundary_s: Floats, microbatches: ArrayLike, *
 
 
 def interleaved_s(compute_s: Floats, boundary_s: Floats, microbatches: int) -> float:
-    """Return the seconds of a pipeline whose stages take turns with several ranges of layers.
+    """Return the seconds of a pipeline whose stages alternate between several layer ranges.
 
-    compute_s: shape [chunks, stages]; boundary_s: of each cut in the microbatch's order. The fill of 1F1B shrinks by
+    compute_s: shape [chunks, stages]; boundary_s: of each cut in the microbatch's order. The fill of 1F1B is divided by
     the number of chunks: exact for even stages without transfers, after Narayanan et al. (SC'21).
     """
     chunks = len(compute_s)
@@ -117,10 +118,10 @@ def interleaved_s(compute_s: Floats, boundary_s: Floats, microbatches: int) -> f
 
 
 def filled_s(weights_s: Floats, microbatches: int) -> float:
-    """Return how many seconds of a pipeline's bubbles a zero-bubble schedule fills with gradients of weights.
+    """Return the bubble seconds of a pipeline that a zero-bubble schedule fills with gradients of weights.
 
-    weights_s: shape [stages], of one microbatch. Those of every stage but the first leave the last microbatch's way
-    back, and as many fill what the stages wait at the begin. Exact for even stages without transfers.
+    weights_s: shape [stages], of one microbatch. Those of every stage except the first no longer delay the last
+    microbatch's way back, and as many fill the stages' waits at the start. Exact for even stages without transfers.
     """
     later = float(weights_s[1:].sum())
     return later * (1.0 + min(1.0, (microbatches - 1) / max(1, len(weights_s) - 1)))
@@ -146,7 +147,7 @@ def ring_s(nbytes: Any, holders: int, link: Link, *, bucket_bytes: float, passes
 
 
 def _messages_s(nbytes: float, holders: int, link: Link, bucket_bytes: float) -> float:
-    """Return the seconds of one step of a ring, for one number of bytes; the planner asks for thousands of them."""
+    """Return the seconds of one ring step for a single size; the planner calls it thousands of times."""
     if holders < 2:
         return 0.0
     whole = nbytes // bucket_bytes
@@ -159,10 +160,10 @@ def _messages_s(nbytes: float, holders: int, link: Link, bucket_bytes: float) ->
 def zone_sync_s(
     nbytes: Any, zones: Sequence[int], inside: Sequence[Link], across: Sequence[Link], bucket: float
 ) -> Any:
-    """Return the seconds to sum gradients zone by zone; the slowest of the links `inside` zones and `across` decide.
+    """Return the seconds to sum gradients zone by zone, by the slowest of the links `inside` zones and `across`.
 
-    `zones`: the members of each. Inside a zone every member brings together equal shares of the parts, as in a ring.
-    Then each sends the parts that others own to them, and its own part back to each other zone.
+    `zones`: the number of members of each. Inside a zone every member collects an equal share of the sum, as in a ring.
+    Then each sends the shares that others own to them, and its own share back to each other zone.
     """
     members = sum(zones)
     near: Any = 0.0
@@ -173,11 +174,11 @@ def zone_sync_s(
 
 
 def gradient_sync_s(gradient_bytes: Any, holders: int, slowest: Link, *, engine: Engine) -> Any:
-    """Return the seconds to sum gradients over the pipelines that hold them; 0 for one.
+    """Return the seconds to sum gradients over the pipelines that have them; 0 for one.
 
-    `gradient_bytes` are those of all tensor-parallel shards together, since their rings run side by side over `slowest`
-    (asked for as many pairs): the slowest link of a ring that visits regions, zones and nodes one after the other.
-    With trees a message takes whichever is shorter, the ring or twice the way through a tree.
+    `gradient_bytes` are those of all tensor-parallel shards together, since their rings run in parallel over `slowest`.
+    That is the slowest link, for as many pairs, of a ring that visits regions, zones and nodes one after the other.
+    With trees a message takes the shorter of the ring and twice the way through a tree.
     """
     ring = ring_s(gradient_bytes, holders, slowest, bucket_bytes=engine.bucket_bytes)
     if engine.trees and holders > 1:

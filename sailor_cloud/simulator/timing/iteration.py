@@ -1,4 +1,4 @@
-"""The time of one iteration: closed form and replay, what each stage waits for, and a timeline."""
+"""The time of one iteration: closed form and replay, the waits of each stage, and a timeline."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SharedClock:
-    """Translates seconds of a schedule in which each rank has a core into seconds on shared cores.
+    """Converts times of a schedule with one core per rank into times on shared cores.
 
-    Both arrays grow and begin at 0, shape [knots]; time is linear between knots and unchanged in pace after the last.
+    Both arrays increase from 0, shape [knots]; time is linear between knots and advances at the original pace after the
+    last.
     """
 
     alone_s: Floats
@@ -44,7 +45,7 @@ class SharedClock:
 
     @classmethod
     def of(cls, busy: Iterable[tuple[float, float, int]], *, cores: float) -> SharedClock:
-        """Return the clock of a schedule; `busy`: start, end and number of ranks of everything that computes."""
+        """Return the clock of a schedule; `busy`: start, end and number of ranks of all computations."""
         start, end, ranks = np.array(list(busy), dtype=np.float64).reshape(-1, 3).T
         at, places = np.unique(np.concatenate([[0.0], start, end]), return_inverse=True)
         running = np.cumsum(np.bincount(places, np.concatenate([[0.0], ranks, -ranks])))[:-1]
@@ -52,21 +53,21 @@ class SharedClock:
         return cls(at, np.concatenate([[0.0], np.cumsum(taken)]))
 
     def at(self, alone_s: ArrayLike) -> Floats:
-        """Return when something happens on shared cores."""
+        """Return the time of an event on shared cores."""
         alone = np.asarray(alone_s, dtype=np.float64)
         beyond = np.maximum(0.0, alone - self.alone_s[-1])
         return np.asarray(np.interp(alone, self.alone_s, self.shared_s) + beyond)
 
 
-# Forward passes that are recorded at most, of all stages together: for a timeline, and for cores that ranks share.
+# The most recorded forward passes of all stages together: for a timeline, and for ranks that share cores.
 _MOST_RECORDED, _MOST_SHARED = 20_000, 2_000
-# What takes a core in a timeline.
+# Timeline operations that use a core.
 _COMPUTING = frozenset({"forward", "backward", "weight_gradients", "update"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineSpan:
-    """One thing that a stage did; seconds count from the start of the iteration. `chunk` as in `Span`."""
+    """One operation of a stage; seconds count from the start of the iteration. `chunk` as in `Span`."""
 
     pipeline: int
     stage: int
@@ -79,7 +80,7 @@ class TimelineSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWaits:
-    """Where one stage's iteration goes; the four add up to the replayed iteration."""
+    """The parts of one stage's iteration; the four sum to the replayed iteration."""
 
     pipeline: int
     stage: int
@@ -88,7 +89,7 @@ class StageWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Seconds of one microbatch's passes through a stage; `exposed_s` of both show what is exchanged beside them."""
+    """Seconds of one microbatch's passes through a stage; `exposed_s` of both is the visible part of exchanges."""
 
     forward_s: float
     backward_s: float
@@ -108,12 +109,12 @@ class Iteration:
 
     @property
     def busiest(self) -> Waits:
-        """The waits of the stage that computes longest, the first of them."""
+        """The waits of the stage that computes longest, the first if several do."""
         return max(self.waits, key=lambda stage: stage.waits.compute_s).waits
 
 
 def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
-    """Simulate one iteration of a laid-out plan; `timeline` also records every operation, unless there are too many.
+    """Return one simulated iteration of a laid-out plan; `timeline` also records operations, unless there are too many.
 
     Local ranks share the cores of the scenario's machine, if it has one.
     """
@@ -126,7 +127,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 
 
 def _as_shorter(layout: Layout, passes: int) -> Iteration:
-    """Return a long iteration on shared cores, which slow it down as much as one with fewer microbatches of each."""
+    """Return a long iteration on shared cores, slowed down like one with proportionally fewer microbatches."""
     pipelines = []
     for pipeline in layout.plan.pipelines:
         fewer = -(-pipeline.microbatches * _MOST_SHARED // passes)
@@ -239,7 +240,7 @@ def _by_formulas(layout: Layout, formulas: Formulas) -> Iteration:
 
 
 def _shapes(layout: Layout) -> list[tuple[tuple[int, ...], int, int]]:
-    """Return of each pipeline its cut, its microbatch size and its number of microbatches."""
+    """Return each pipeline's cut, microbatch size and number of microbatches."""
     return [
         (
             (0, *(stage.end_layer for stage in pipeline.stages)),
@@ -253,9 +254,9 @@ def _shapes(layout: Layout) -> list[tuple[tuple[int, ...], int, int]]:
 def _on_shared_cores(
     iteration: Iteration, layout: Layout, computing: Sequence[tuple[tuple[int, int], float, float]]
 ) -> Iteration:
-    """Return an iteration whose local ranks share the cores of a machine; `computing`: which stage does from when on.
+    """Return an iteration whose local ranks share the cores of a machine.
 
-    Of what is computed, the seconds of its begin and of its end.
+    `computing`: stage, start and end of every computation, in seconds.
     """
     cores = layout.scenario.profiles.free_cores(len(layout.plan.nodes))
     ranks = {
@@ -281,7 +282,7 @@ def _on_shared_cores(
 
 
 def _stretched(stage: StageWaits, compute_s: float, total_s: float) -> StageWaits:
-    """Share what a stage does not compute out as it was."""
+    """Return a stage's waits with a new compute time; the other parts keep their proportions."""
     before = stage.waits
     rest = before.transfer_s + before.bubble_s + before.sync_s
     factor = (total_s - compute_s) / rest if rest > 0.0 else 0.0
@@ -330,7 +331,7 @@ def _weights_s(layout: Layout, seats: Sequence[Seat]) -> tuple[float, ...]:
 
 
 def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], Passes]:
-    """Return the passes by pipeline and virtual stage; with ZeRO-2 and 3 weights and gradients move beside."""
+    """Return the passes by pipeline and virtual stage; with ZeRO-2 and 3 they overlap with exchanges."""
     beside = {seat.key: (0.0, 0.0) for seat in layout.seats}
     for group in groups:
         for seat in group.members:
@@ -340,7 +341,7 @@ def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, in
 
 
 def _beside(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> Passes:
-    """Return a stage's passes; of what they compute and what is moved beside, `exposed` of the shorter one shows."""
+    """Return a stage's passes; of compute and overlapped exchange, `exposed` of the shorter one remains visible."""
     span = seat.stage.first_layer, seat.stage.end_layer
     handing = float(seat.table.handing_s(*span))
     compute = float(seat.table.forward_s(*span)) + handing, float(seat.table.backward_s(*span)) + handing
@@ -352,7 +353,7 @@ def _beside(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> 
 
 
 def _cut_bytes(src: Seat) -> float:
-    """Bytes of one microbatch over the cut after `src`, as many forward as backward."""
+    """Bytes of one microbatch over the cut after `src`, equal forward and backward."""
     return float(src.table.boundary_bytes[src.stage.end_layer])
 
 
@@ -365,7 +366,7 @@ def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list
 
 
 def _replay(times: PipelineTimes, transfers: Transfers, *, spans: bool) -> PipelineReplay:
-    """Replay a pipeline operation by operation where that is recorded; else only the ends of its stages."""
+    """Replay a pipeline: operation by operation if these are recorded, else only the ends of its stages."""
     if spans:
         return replay(times, transfers, spans=True)
     ends = schedule_ends(times, transfers)
@@ -381,10 +382,10 @@ def _replay(times: PipelineTimes, transfers: Transfers, *, spans: bool) -> Pipel
 def _synchronise(
     layout: Layout, groups: tuple[SyncGroup, ...], replays: list[PipelineReplay]
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float], list[TimelineSpan]]:
-    """Run the sums in one global order; return when each stage ends, how long its sums hold it up, and the spans.
+    """Run the sums in one global order; return when each stage ends, how long its sums delay it, and the spans.
 
     A sum begins when its last member is ready, and a stage's sums follow one another. With overlap a member is ready
-    with the first bucket of gradients, and a sum ends no sooner than one bucket after the last of them.
+    with the first bucket of gradients, and a sum ends at the earliest one bucket after its last gradient.
     """
     clock = {(pipeline, stage): replays[pipeline].end_s[stage] for pipeline, stage in layout.devices}
     overlap = layout.scenario.engine.overlaps_sync(layout.plan.zero_stage)
@@ -392,7 +393,7 @@ def _synchronise(
     summed = dict.fromkeys(clock, 0.0)
     spans = []
     for group in groups:
-        # A stage may hold nothing but a tied weight, which is summed apart.
+        # A stage may have only a tied weight, which is summed separately.
         if len(group.members) < 2 or not group.sum_s:
             continue
         keys = [seat.device for seat in group.members]
@@ -418,10 +419,10 @@ def _gather(
     updated: dict[tuple[int, int], float],
     synced: dict[tuple[int, int], float],
 ) -> tuple[float, list[TimelineSpan]]:
-    """Gather what ZeRO-1 and 2 updated in shares, group by group; return when all stages are through, and the spans.
+    """Gather the shares that ZeRO-1 and 2 updated, group by group; return when all stages are done, and the spans.
 
-    With overlap the groups go beside the next forward pass, first layers first, and count by how long they hold it up.
-    Adds to what the sums of each stage took.
+    With overlap the groups run during the next forward pass, first layers first, and count by the delay that they
+    cause. Adds to the sync time of each stage.
     """
     start = max(updated.values())
     if layout.scenario.engine.overlap_gather:
@@ -452,7 +453,7 @@ def _gather_of(layout: Layout, group: SyncGroup, times: list[PipelineTimes]) -> 
     bucket, needed = group.bucket(layout.scenario.engine.bucket_bytes), []
     for seat in group.members:
         reached, stage = times[seat.pipeline].reached_s(seat.virtual_stage), seat.stage
-        # A tied weight is used by the first layer, or by the last one alone.
+        # A tied weight is used by the first layer, or only by the last one.
         first = stage.end_layer - 1 if group.tied and stage.first_layer else max(group.first_layer, stage.first_layer)
         end = first + 1 if group.tied else min(group.end_layer, stage.end_layer)
         begun = reached + float(seat.table.forward_s(stage.first_layer, first))
@@ -482,7 +483,7 @@ def _gradients_s(
 
 
 def _update_s(layout: Layout, seats: Sequence[Seat]) -> float:
-    """Return the seconds of the optimizer step of a stage, whose ranges of layers the seats are."""
+    """Return the seconds of the optimizer step of a stage; the seats are its layer ranges."""
     shards = len(layout.pipelines)
     each = [float(seat.table.update_s(seat.stage.first_layer, seat.stage.end_layer, shards=shards)) for seat in seats]
     return layout.scenario.engine.idle_s + sum(each)
@@ -491,7 +492,7 @@ def _update_s(layout: Layout, seats: Sequence[Seat]) -> float:
 def _stage_waits(
     layout: Layout, seats: Sequence[Seat], done: PipelineReplay, exposed_s: float, synced_s: float, total_s: float
 ) -> StageWaits:
-    """Share out a stage's time; what a pass takes longer for what is exchanged beside it, `exposed_s`, is sync."""
+    """Return the parts of a stage's time; the visible part of exchanges during passes, `exposed_s`, counts as sync."""
     seat = seats[0]
     exposed = exposed_s * layout.plan.pipelines[seat.pipeline].microbatches
     synced_s += exposed

@@ -1,8 +1,8 @@
 """Replays the schedule of one pipeline operation by operation, in the order in which the runtime runs it.
 
-That is DeepSpeed's of 1F1B, and torch's of a zero-bubble or an interleaved schedule. A stage works through its
-operations one after the other. A send starts when its tensor is there and, depending on the program, holds both ends,
-the receiver only, or neither.
+The order is DeepSpeed's for 1F1B, and torch's for a zero-bubble or an interleaved schedule. A stage runs its operations
+one after the other. A send starts when its tensor exists and, depending on the program, blocks both ends, only the
+receiver, or neither.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Operation(IntEnum):
 
 
 Step = tuple[Operation, int]
-# With the number of the stage's range of layers.
+# With the index of the stage's layer range.
 ChunkStep = tuple[Operation, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
-    """Seconds of one microbatch: per stage forward and backward, per cut the activation's and the gradient's way.
+    """Seconds of one microbatch: forward and backward per stage, activation and gradient transfer per cut.
 
-    `weights_s`: the part of each backward pass that a zero-bubble schedule puts off; empty under 1F1B. Where stages
-    have several ranges of layers, `chunks`, passes and cuts are those of each virtual stage, in the microbatch's order,
-    and `per_round` microbatches go through each range at a time; left out: as many as there are stages.
+    `weights_s`: the part of each backward pass that a zero-bubble schedule defers; empty under 1F1B. If stages have
+    several layer ranges, `chunks`, passes and cuts are those of each virtual stage, in the microbatch's order.
+    `per_round` microbatches run through each range at a time, by default as many as there are stages.
     """
 
     forward_s: tuple[float, ...]
@@ -60,11 +60,11 @@ class PipelineTimes:
 
     @property
     def halved(self) -> bool:
-        """Whether backward passes are halved; one stage alone has no bubble to fill."""
+        """Whether backward passes are halved; a single stage has no bubble to fill."""
         return bool(self.weights_s) and len(self.forward_s) > 1
 
     def reached_s(self, virtual_stage: int) -> float:
-        """Return when the first microbatch may be at a stage."""
+        """Return the earliest time of the first microbatch at a stage."""
         return sum(self.forward_s[:virtual_stage]) + sum(self.activation_s[:virtual_stage])
 
 
@@ -72,7 +72,7 @@ class PipelineTimes:
 class Span:
     """One operation of one stage, for a timeline; seconds count from the start of the iteration.
 
-    `chunk`: through which of the stage's ranges of layers; None where each has one.
+    `chunk`: the index of the stage's layer range; None if each stage has one.
     """
 
     stage: int
@@ -85,7 +85,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReplay:
-    """When each stage has finished its last pass, how long it computed and how long tensors held it up.
+    """Each stage's end of its last pass, its compute time, and its waits for tensors.
 
     `last_backward_start_s`: of the pass that completes the gradients of the weights, by virtual stage.
     """
@@ -101,9 +101,9 @@ class PipelineReplay:
 def stage_steps(stages: int, stage: int, microbatches: int, *, eager: bool = False) -> tuple[Step, ...]:
     """Return the operations of one stage in order.
 
-    Forward of microbatch m falls on slot 2m + stage, backward on slot 2m + 2 stages - 1 - stage. A tensor is sent in
-    the slot after the one that computed it, before that slot's activation arrives and after its gradient has;
-    an `eager` program sends it at once.
+    Forward of microbatch m is in slot 2m + stage, backward in slot 2m + 2 stages - 1 - stage. A tensor is sent in the
+    slot after the one that computed it, before that slot's activation arrives and after its gradient has. An `eager`
+    program sends it immediately.
     """
     slots = [(2 * m + stage, Operation.FORWARD, m) for m in range(microbatches)]
     slots += [(2 * m + 2 * stages - 1 - stage, Operation.BACKWARD, m) for m in range(microbatches)]
@@ -141,9 +141,9 @@ def stage_steps(stages: int, stage: int, microbatches: int, *, eager: bool = Fal
 
 @lru_cache(maxsize=4096)
 def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step, ...]:
-    """Return the operations of one stage of several under ZB-H1, whose tensors are sent at once.
+    """Return the operations of one of several stages under ZB-H1, which sends tensors immediately.
 
-    Stage s begins with S - 1 - s forward passes, then alternates; the gradients of weights wait for s microbatches,
+    Stage s begins with S - 1 - s forward passes, then alternates. Gradients of weights are deferred by s microbatches,
     so that no stage holds more microbatches than the first one does under 1F1B. Source: Zero Bubble Pipeline
     Parallelism, ICLR'24, as torch.distributed.pipelining's ScheduleInterleavedZeroBubble with a stage per rank.
     """
@@ -162,7 +162,7 @@ def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step,
         if stage < stages - 1:
             steps.append((Operation.RECEIVE_GRADIENT, back))
         steps.append((Operation.BACKWARD, back))
-        # Nobody waits for the gradient of the first stage's input, and its passes stay whole.
+        # The first stage has no input gradient to send, and its passes stay whole.
         if stage > 0:
             steps.append((Operation.SEND_GRADIENT, back))
             if back >= stage:
@@ -174,10 +174,10 @@ def zero_bubble_steps(stages: int, stage: int, microbatches: int) -> tuple[Step,
 
 @lru_cache(maxsize=4096)
 def interleaved_steps(stages: int, stage: int, microbatches: int, chunks: int, per_round: int) -> tuple[ChunkStep, ...]:
-    """Return the operations of one stage of several with so many ranges of layers, whose tensors are sent at once.
+    """Return the operations of one of several stages with `chunks` layer ranges, which sends tensors immediately.
 
-    `per_round` microbatches, a divisor of all and no fewer than the stages, go through each range at a time. A stage
-    begins with the forward passes of a round through all ranges but the last, and two more for each stage behind it,
+    `per_round` microbatches, a divisor of all and no fewer than the stages, run through each range at a time. A stage
+    begins with the forward passes of a round through all ranges except the last, and two more for each stage after it,
     then alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
     """
     round_passes, count, last = per_round * chunks, microbatches * chunks, stages * chunks - 1
@@ -210,7 +210,7 @@ def interleaved_steps(stages: int, stage: int, microbatches: int, chunks: int, p
 def interleaved_held(
     stages: int, stage: int, microbatches: int, chunks: int, per_round: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Return how many microbatches a stage may hold of each of its ranges of layers, by all moments that differ."""
+    """Return the possible numbers of microbatches that a stage holds, for each of its layer ranges."""
     held, met = [0] * chunks, set()
     for what, _, chunk in interleaved_steps(stages, stage, microbatches, chunks, per_round):
         if what is Operation.FORWARD:
@@ -234,13 +234,13 @@ def replay(times: PipelineTimes, transfers: Transfers, *, spans: bool = False) -
     )
 
 
-# Plain numbers, since hashing and comparing members of an enumeration takes longer than a step itself.
+# Plain numbers: hashing and comparing enum members takes longer than a step itself.
 _FORWARD, _BACKWARD = int(Operation.FORWARD), int(Operation.BACKWARD)
 _SEND_ACTIVATION, _SEND_GRADIENT = int(Operation.SEND_ACTIVATION), int(Operation.SEND_GRADIENT)
 _SENDS = (_SEND_ACTIVATION, _SEND_GRADIENT)
 _WEIGHT_GRADIENTS = int(Operation.WEIGHT_GRADIENTS)
 _RECEIVE_ACTIVATION, _RECEIVE_GRADIENT = int(Operation.RECEIVE_ACTIVATION), int(Operation.RECEIVE_GRADIENT)
-# How far off the partner of a transfer stands, and what it does meanwhile.
+# The distance to the partner of a transfer, and its operation.
 _OTHER_END = {
     _SEND_ACTIVATION: (1, _RECEIVE_ACTIVATION),
     _RECEIVE_ACTIVATION: (-1, _SEND_ACTIVATION),
@@ -253,7 +253,7 @@ _OTHER_END = {
 def _program(
     stages: int, stage: int, microbatches: int, eager: bool, halved: bool, chunks: int, per_round: int
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return the operations of a stage, each with its microbatch and the virtual stage that it belongs to."""
+    """Return the operations of a stage, each with its microbatch and its virtual stage."""
     if chunks > 1:
         steps = interleaved_steps(stages, stage, microbatches, chunks, per_round)
         return tuple((int(what), m, chunk * stages + stage) for what, m, chunk in steps)
@@ -265,14 +265,14 @@ def _program(
 
 
 class _Runner:
-    """The state of a replay: a clock and a place in the program for each stage, and the tensors under way."""
+    """The state of a replay: a clock and a program position for each stage, and the tensors in transit."""
 
     def __init__(self, times: PipelineTimes, transfers: Transfers, *, record: bool) -> None:
         self.times = times
         self.transfers = transfers
         self.record = record
         self.stages, virtual_stages = times.stages, len(times.forward_s)
-        # Transfers that nobody waits for can only hide behind compute if they start as soon as they can.
+        # Overlapped transfers can only hide behind compute if they start as soon as possible.
         eager = transfers is Transfers.OVERLAPPED
         plain = times.chunks == 1 and not times.halved
         assert eager or plain, "no engine whose transfers keep stages waiting has another schedule than 1F1B"
@@ -293,17 +293,17 @@ class _Runner:
         self.clock = [0.0] * self.stages
         self.transfer = [0.0] * self.stages
         self.last_backward_start = [0.0] * virtual_stages
-        # When tensors are there to be received, by virtual stage in the order of microbatches.
+        # Arrival times of tensors, by virtual stage in the order of microbatches.
         self.activations: list[list[float]] = [[] for _ in range(virtual_stages)]
         self.gradients: list[list[float]] = [[] for _ in range(virtual_stages)]
-        # When a direction of a cut is free again, for transfers that nobody waits for.
+        # When a direction of a cut is free again, for overlapped transfers.
         self.free: dict[tuple[int, int], float] = {}
         self.spans: list[Span] = []
 
     def run(self) -> None:
         advance = self._advance_blocking if self.transfers is Transfers.BLOCKING else self._advance
         stages, waiting = self.stages, list(range(self.stages))
-        # From the last stage tensors come back to the first one where stages have several ranges.
+        # If stages have several ranges, tensors of the last stage return to the first one.
         around = self.times.chunks > 1
         while waiting:
             stage = waiting.pop()
@@ -313,7 +313,7 @@ class _Runner:
         assert all(place == len(program) for place, program in zip(self.at, self.programs, strict=True))
 
     def _advance(self, stage: int) -> bool:
-        """Run a stage until it lacks a tensor; tell whether it got anywhere. Only receiving may take its time."""
+        """Run a stage until it lacks a tensor; return whether it advanced. Only receives may take time."""
         program, every, place = self.programs[stage], self.seconds, self.at[stage]
         started, clock, record = place, self.clock[stage], self.record
         waits, overlapped = self.transfers is Transfers.RECEIVER, self.transfers is Transfers.OVERLAPPED
@@ -340,7 +340,7 @@ class _Runner:
                     break
                 there = arrived[microbatch]
                 if overlapped and there > clock:
-                    # Of the wait for a tensor, its own way counts as transfer, the rest as bubble.
+                    # The transfer time of an awaited tensor counts as transfer, the rest of the wait as bubble.
                     self.transfer[stage] += min(there - clock, seconds[what])
                 start = clock = max(clock, there)
                 if waits:
@@ -353,7 +353,7 @@ class _Runner:
         return place > started
 
     def _post(self, stage: int, virtual_stage: int, what: int, microbatch: int, now: float) -> float:
-        """Hand a tensor to the network and return when it is there; a stage sends one at a time each way."""
+        """Send a tensor and return its arrival; a stage sends one at a time in each direction."""
         start = max(now, self.free.get((what, stage), 0.0))
         there = self.free[what, stage] = start + self.seconds[virtual_stage][what]
         if self.record:
@@ -361,7 +361,7 @@ class _Runner:
         return there
 
     def _advance_blocking(self, stage: int) -> bool:
-        """Run a stage until its partner in a transfer is not there yet; tell whether it got anywhere.
+        """Run a stage until its partner in a transfer is not ready; return whether it advanced.
 
         Both ends of a transfer wait for each other and then for the tensor.
         """

@@ -1,9 +1,9 @@
-"""The replay of one pipeline without its record: when each stage ends its passes, however many microbatches there are.
+"""Computes the stages' ends in a replay of one pipeline without recording it, for any number of microbatches.
 
-Equal to `replay` but for rounding. A 1F1B schedule becomes periodic: once every stage alternates between forward and
-backward passes, and a run of rounds has moved all clocks by the same time, equal runs follow, which are counted instead
-of run. Where that takes long, the rounds left are one power of a max-plus matrix: a round only adds times and takes
-maxima.
+Equal to `replay` except for rounding. A 1F1B schedule becomes periodic once every stage alternates between forward and
+backward passes: after some rounds all clocks have advanced by the same time, and equal rounds follow. They are counted
+instead of run. If that takes long, the remaining rounds are one power of a max-plus matrix: a round only adds times and
+takes maxima.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from sailor_cloud.simulator.timing.replay import PipelineTimes, replay
 
 Floats = NDArray[np.float64]
 
-# Clocks that moved by times that differ by less than this share of the time gone moved alike.
+# Clock advances count as equal if they differ by less than this share of the elapsed time.
 _EQUAL = 1e-12
-# Rounds that are run before the matrix is made: that takes about as long.
+# Rounds that are run before the matrix is computed, which takes about as long.
 _RUN = 500
-# Programs of other schedules, or whose transfers keep stages waiting, are run up to twice so many microbatches; beyond,
-# as many of them more take always as long. That is exact for schedules that repeat after a divisor of it.
+# Other schedules, and transfers that block stages, are run for up to twice this many microbatches. Beyond, each further
+# stride takes the same time. That is exact for schedules whose period divides it.
 _STRIDE = 840
-# Pipelines whose ends are kept; a search asks for the same ones again and again.
+# The number of cached pipelines; a search asks for the same ones repeatedly.
 _KEPT = 1 << 15
 
 
 class ScheduleEnds(NamedTuple):
-    """Per stage the end of its passes and its waits for tensors, per virtual stage the begin of its last backward."""
+    """Per stage the end of its passes and its waits for tensors; per virtual stage the start of its last backward."""
 
     end_s: tuple[float, ...]
     last_backward_start_s: tuple[float, ...]
@@ -42,10 +42,10 @@ class ScheduleEnds(NamedTuple):
 
 @lru_cache(maxsize=_KEPT)
 def schedule_ends(times: PipelineTimes, transfers: Transfers) -> ScheduleEnds:
-    """Return when the stages of a pipeline are through, in seconds of the iteration."""
+    """Return when the stages of a pipeline end, in seconds of the iteration."""
     if transfers is Transfers.OVERLAPPED and not times.halved and times.chunks == 1:
         return _overlapped(times)
-    # Through several ranges of layers microbatches go in rounds.
+    # With several layer ranges, microbatches run in rounds.
     stride = _STRIDE if times.chunks == 1 else math.lcm(_STRIDE, times.per_round or times.stages)
     if times.microbatches <= 2 * stride:
         return _ends(times, transfers)
@@ -85,10 +85,10 @@ def _overlapped(times: PipelineTimes) -> ScheduleEnds:
         return ScheduleEnds((end,), (end - backward[0],), (0.0,))
     activation, gradient = (*times.activation_s, 0.0), (0.0, *times.gradient_s)
     clock, begun, held = [0.0] * stages, [0.0] * stages, [0.0] * stages
-    # When the latest activation is at a stage, and the latest gradient.
+    # The arrival of the latest activation at each stage, and of the latest gradient.
     here, back = [0.0] * (stages + 1), [0.0] * (stages + 1)
     last, slot, rounds = 2 * count - 2, 0, 0
-    # The round before, and the latest one whose number is a power of two: periods may be longer than a round.
+    # The previous round, and the latest one whose number is a power of two: a period may be longer than a round.
     before = marked = _Round(0, (), ())
     while slot < 2 * (count + stages - 1):
         for stage in range(max(slot & 1, slot - last), min(stages, slot + 1), 2):
@@ -137,7 +137,7 @@ def _overlapped(times: PipelineTimes) -> ScheduleEnds:
 
 
 def _repeats(one: _Round, other: _Round) -> bool:
-    """Return whether all clocks moved by the same time from one round to another."""
+    """Return whether all clocks advanced by the same time from one round to another."""
     if not one.state:
         return False
     moved = other.state[0] - one.state[0]
@@ -165,7 +165,7 @@ def _matrix(times: PipelineTimes) -> Floats:
 
 
 def _power(matrix: Floats, times: int, state: Floats) -> Floats:
-    """Return a state after so many rounds."""
+    """Return a state after `times` rounds."""
     while times:
         if times & 1:
             state = (matrix + state).max(axis=1)

@@ -1,10 +1,9 @@
-"""Gradient synchronisation: which devices hold the same layers, how long their sums take, and what crosses zones.
+"""Gradient synchronisation: the devices with the same layers, the duration of their sums, and traffic between zones.
 
-Neighbouring layers with the same holding stages are summed together, in a ring that visits regions, zones and nodes one
-after the other, so that each border is crossed once each way; its slowest link decides. Our engine adds up gradients
-inside each zone first, so that a byte leaves a zone once, however many pipelines stand there; of the links between
-zones those of the ring count. Left out: stages that share a node also share its network card when they sum at the same
-time.
+Neighbouring layers on the same stages are summed together, in a ring that visits regions, zones and nodes one after the
+other, so that each border is crossed once each way; its slowest link decides. Our engine first sums gradients inside
+each zone, so that a byte leaves a zone once, however many pipelines are there; of the links between zones those of the
+ring count. Left out: stages on one node also share its network card when they sum at the same time.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ Traffic = dict[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """Layers [first_layer, end_layer) and the stages, one per pipeline, that hold them.
+    """Layers [first_layer, end_layer) and the stages, one per pipeline, that have them.
 
     `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
-    tied weight, which the first and the last stage of each pipeline hold. With ZeRO both hold all that is exchanged:
-    `sum_s` of `seconds` go to the sum, `gather_s` to weights that are gathered after the step, `forward_s` and
-    `backward_s` to what every such pass exchanges.
+    tied weight, which the first and the last stage of each pipeline have. With ZeRO both include all exchanges: `sum_s`
+    of `seconds` are for the sum, `gather_s` for weights that are gathered after the step, `forward_s` and `backward_s`
+    for the exchange of every such pass.
     """
 
     first_layer: int
@@ -59,7 +58,7 @@ class SyncGroup:
         return self.seconds * self.sharding.backward / self.sharding.total
 
     def bucket(self, bucket_bytes: float) -> float:
-        """Return the share of the group's gradients that one message of a sum carries at most."""
+        """Return the largest share of the group's gradients in one message of a sum."""
         return min(1.0, bucket_bytes / (self.nbytes * 2.0 * self.sharding.gradient / self.sharding.total))
 
 
@@ -75,7 +74,7 @@ def sync_groups(layout: Layout) -> tuple[SyncGroup, ...]:
 
 
 def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
-    """Return members so that those of one node, zone and region stand together."""
+    """Return members sorted so that those of one node, zone and region are together."""
     catalog = layout.scenario.catalog
     return sorted(
         members,
@@ -92,9 +91,10 @@ def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
-    """Updated weights on their way; members are pipelines and stages, `bucket` the share of a message.
+    """A gather of updated weights; members are pipelines and stages, `bucket` the share of a message.
 
-    `needed_s`: by member, when its next iteration uses the first message's weights and the last one's, from its start.
+    `needed_s`: by member, when its next iteration first uses the first message's weights and the last one's, from its
+    start.
     """
 
     members: Sequence[tuple[int, int]]
@@ -104,9 +104,9 @@ class Gather:
 
 
 def held_up_s(gathers: Iterable[Gather], updated: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Return how long gathers beside the next forward pass, in their order, hold up the stages that wait for them.
+    """Return the delay of each stage by gathers that run, in their order, during the next forward pass.
 
-    updated: when each stage has made its optimizer step. The next iteration starts when all have.
+    updated: the end of each stage's optimizer step. The next iteration starts after the last.
     """
     start, through, held = max(updated.values()), dict(updated), dict.fromkeys(updated, 0.0)
     for gather in gathers:
@@ -120,7 +120,7 @@ def held_up_s(gathers: Iterable[Gather], updated: Mapping[tuple[int, int], float
 
 
 def makespan_s(groups: Iterable[SyncGroup]) -> float:
-    """Return the seconds of all sums if every stage starts them at once; a stage takes part in one at a time."""
+    """Return the seconds of all sums if every stage starts them together; a stage takes part in one at a time."""
     through: dict[tuple[int, int], float] = {}
     for group in groups:
         keys = [seat.device for seat in group.members]
@@ -130,7 +130,7 @@ def makespan_s(groups: Iterable[SyncGroup]) -> float:
 
 
 def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
-    """Return the bytes per iteration that sums carry from zone to zone; some go with every microbatch."""
+    """Return the bytes per iteration that sums carry from zone to zone; some are sent with every microbatch."""
     crossing: Traffic = {}
     for group in (part for whole in groups for part in _of_islands(layout, whole)):
         count = len(group.members)
@@ -152,11 +152,11 @@ def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
 
 
 def between_zones(members: Mapping[str, int], to_owners: float = 0.5) -> dict[tuple[str, str], float]:
-    """Return how many times the bytes of a sum go from one zone to another; `members`: how many each zone has.
+    """Return how many times a sum's bytes go from one zone to another; `members`: the number in each zone.
 
-    Every member owns an equal part: other zones send it what they have of that, and get back what became of it.
-    `to_owners`: the share of the bytes that goes to owners. Under ZeRO-1 in half precision, and ZeRO-2 with several
-    microbatches, less comes back than half; the mean of both is taken there.
+    Every member owns an equal part: other zones send it their contributions, and receive its result. `to_owners`: the
+    share of the bytes that goes to owners. Less than half returns under ZeRO-1 in half precision, and under ZeRO-2 with
+    several microbatches; there the mean of both directions is used.
     """
     count = sum(members.values())
     return {
@@ -182,7 +182,7 @@ def _merged(groups: list[SyncGroup]) -> list[SyncGroup]:
 def _group(first: int, end: int, members: tuple[Seat, ...]) -> SyncGroup:
     table = members[0].table
     tied = _tied_bytes(table.tied_parameters, table.tp, table.gradient_bytes_per_parameter)
-    # A tied weight is summed in a group of its own.
+    # A tied weight is summed in a separate group.
     nbytes = float(table.gradient_bytes(first, end)) - tied * ((first == 0) + (end == table.layers))
     return SyncGroup(first_layer=first, end_layer=end, members=members, nbytes=nbytes, seconds=0.0)
 
@@ -205,7 +205,7 @@ def _tied_bytes(parameters: int, tp: int, bytes_per_parameter: float) -> float:
 
 
 def _timed(layout: Layout, groups: list[SyncGroup]) -> tuple[SyncGroup, ...]:
-    """Return the groups with their seconds, cards shared."""
+    """Return the groups with their seconds, with shared network cards."""
     rings = [[(seat.device, seat.place.node) for seat in group.members] for group in groups]
     return tuple(_with_seconds(layout, group, flows) for group, flows in zip(groups, ring_flows(rings), strict=True))
 
@@ -224,9 +224,9 @@ def islands(layout: Layout) -> list[set[int]]:
 
 
 def _of_islands(layout: Layout, group: SyncGroup) -> list[SyncGroup]:
-    """Return what each island sums of a group at every step, and what of all islands falls to a step.
+    """Return each island's sum of a group at every step, and a step's share of the sum over all islands.
 
-    Islands meet in fp32, whatever moves at a step. A step's time for that is a share of one long sum's.
+    Islands meet in fp32, whatever is exchanged in a step. A step's time for that is a share of one long sum's.
     """
     apart, table = islands(layout), group.members[0].table
     if len(apart) == 1:
@@ -291,7 +291,7 @@ def _slowest_link(layout: Layout, group: SyncGroup, flows: Mapping[str | None, i
 
 
 def ring_hops(group: SyncGroup, layout: Layout) -> Iterator[tuple[Seat, Seat, int]]:
-    """Yield the hops of a group's ring: from, to, and over how many pairs of devices."""
+    """Yield the hops of a group's ring: source, destination, and number of device pairs."""
     tp, ring = min(seat.tp for seat in group.members), ring_order(group.members, layout)
     members = Counter(seat.place.node for seat in ring)
     for src, dst in zip(ring, ring[1:] + ring[:1], strict=True):

@@ -1,4 +1,4 @@
-"""Writes a timeline in the trace event form that Perfetto and chrome://tracing draw as a Gantt picture."""
+"""Writes a timeline in the trace event format that Perfetto and chrome://tracing draw as a Gantt chart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MICROSECONDS = 1e6
 
 
 def trace_events(plan: Plan, spans: Sequence[TimelineSpan]) -> dict[str, Any]:
-    """Return one process per pipeline and one thread per stage; times in microseconds, as the form wants them."""
+    """Return one process per pipeline and one thread per stage; times in microseconds, as the format requires."""
     names: list[dict[str, Any]] = []
     for p, pipeline in enumerate(plan.pipelines):
         names.append(_name("process_name", p, 0, f"pipeline {pipeline.id}"))

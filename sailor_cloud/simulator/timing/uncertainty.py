@@ -1,4 +1,4 @@
-"""How far off an iteration may be: every unknown with its share of the time, and the distribution of all."""
+"""The possible error of an iteration: every unknown with its share of the time, and their joint distribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sailor_cloud.simulator.timing.sync import SyncGroup, ring_hops
 from sailor_cloud.workload import learned_of
 from sailor_cloud.workload.error_model import ErrorDistribution, ErrorModel
 
-# The probabilities whose figures a document tells.
+# The probabilities for which a document has figures.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 _PROFILE = "'sailor-cloud profile JOB' on that accelerator"
 _PROFILE_TP = "'sailor-cloud profile JOB --tp' on that accelerator"
@@ -27,7 +27,7 @@ _RUN = "a finished run of this job and 'sailor-cloud history --measurements'"
 
 
 class Kind(StrEnum):
-    """What a run of a plan can teach about others: its layers, its network, or nothing, which is chance."""
+    """What a run of a plan shows about others: its layers, its network, or nothing, which is chance."""
 
     LAYERS = "layers"
     NETWORK = "network"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """One thing that is not known exactly. `half` of its errors lie within that, as a logarithm of the iteration."""
+    """One inexact quantity. `half` is its median error, as a logarithm of the iteration."""
 
     kind: Kind
     what: str
@@ -47,10 +47,10 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """What a prediction does not know, largest share first; errors of different things are independent.
+    """The unknowns of a prediction, largest share first; errors of different things are independent.
 
-    `accelerator`: the one whose layers are least known, by the name under which its runs are kept; `zones`: those of
-    the least known link between nodes.
+    `accelerator`: the one with the least known layers, by the name under which its runs are kept; `zones`: those of the
+    least known link between nodes.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -59,7 +59,7 @@ class Uncertainty:
     zones: tuple[str, ...]
 
     def half(self, kind: Kind) -> float:
-        """Return what half of the errors of one kind are below."""
+        """Return the median error of one kind."""
         return math.hypot(*(each.half for each in self.unknowns if each.kind is kind))
 
     @property
@@ -79,10 +79,10 @@ class Uncertainty:
 
 
 def uncertainty(layout: Layout, iteration: Iteration) -> Uncertainty:
-    """Return what a replayed iteration may be off by.
+    """Return the possible error of a replayed iteration.
 
     Every unknown counts with the share of the iteration that the busiest stage spends on it; bubbles belong to the
-    passes and transfers that are waited for. Of stages and links that differ, the least known one stands for all.
+    passes and transfers that they wait for. Of different stages and links, the least known one represents all.
     """
     model = layout.scenario.profiles.errors
     found = [each for each in _unknowns(layout, iteration, model) if each.half > 0.0]
@@ -135,7 +135,7 @@ def _unknowns(layout: Layout, iteration: Iteration, model: ErrorModel) -> Iterat
         )
     if layout.on_machine:
         lasting = max(profiles.lasting_machine_error(seat.table.accelerator) for seat in layout.seats)
-        # Half of the variance lasts, the other half is that of one run.
+        # Half of the variance is systematic, the other half is that of one run.
         for kind, half in ((Kind.LAYERS, lasting * left), (Kind.CHANCE, lasting)):
             what = "this machine" if kind is Kind.LAYERS else "load of this machine"
             yield Unknown(kind=kind, what=what, half=half, measured=True, measurement=_RUN)
@@ -166,7 +166,7 @@ def _least_known(hops: list[Hop]) -> Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """A link with the words for where it is; between nodes also its zones, sorted."""
+    """A link with words for its place; between nodes also its zones, sorted."""
 
     where: str
     link: Link
@@ -179,7 +179,7 @@ def _boundary_links(layout: Layout) -> list[Hop]:
 
 
 def _rings(layout: Layout, iteration: Iteration) -> list[Hop]:
-    """Return the slowest link of each ring, which its others wait for."""
+    """Return the slowest link of each ring, which the others wait for."""
     rings = [hops for group in iteration.groups if (hops := _ring_links(layout, group))]
     return [max(hops, key=lambda hop: (hop.link.transfer_s(1e6), hop.where)) for hops in rings]
 
@@ -203,7 +203,7 @@ def _hop(layout: Layout, src: Seat, dst: Seat, pairs: int) -> Hop:
 
 
 def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
-    """Return the seconds that the stage with the most of it exchanges gradients and weights, shown or not."""
+    """Return the longest time that a stage exchanges gradients and weights, visible or hidden."""
     taken: dict[tuple[int, int], float] = {}
     for group in iteration.groups:
         for seat in group.members:
@@ -214,7 +214,7 @@ def _exchanged_s(layout: Layout, iteration: Iteration) -> float:
 
 
 def corrections(layout: Layout) -> tuple[Correction, ...]:
-    """Return what the owner's measurements change of a plan's layers, links between nodes and memory."""
+    """Return the corrections by the owner's measurements for a plan's layers, links between nodes and memory."""
     profiles, found, held = layout.scenario.profiles, {}, {}
     if not profiles.own.runs:
         return ()
@@ -249,10 +249,10 @@ def totals(
     distribution: ErrorDistribution,
     waiting_s: float = 0.0,
 ) -> Totals:
-    """Return the distribution of a run's time and money, as its iterations may be off.
+    """Return the distribution of a run's time and money, given the error of its iterations.
 
-    `fixed_s` of the duration do not depend on the iteration, and `waiting_s` of them cost nothing. What is paid by the
-    hour follows the duration. Prices and the number of preemptions are taken as expected.
+    `fixed_s` of the duration do not depend on the iteration, and `waiting_s` of them cost nothing. Hourly costs follow
+    the duration. Prices and the number of preemptions are taken as expected.
     """
     assert cost.total_usd is not None, "the job has a number of steps"
     by_hour = sum(line.usd for line in cost.lines if line.unit == "hour")
