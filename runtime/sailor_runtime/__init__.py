@@ -1,1 +1,1 @@
-"""What runs on nodes: the spec, the agent and the training ranks. Never imports sailor_cloud."""
+"""The code on nodes: the spec, the agent and the training ranks. Never imports sailor_cloud."""

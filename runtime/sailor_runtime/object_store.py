@@ -1,7 +1,7 @@
 """Objects under a URL such as gs://bucket/run or s3://bucket/run, through fsspec.
 
-The package obstore serves gs:// and s3:// where it is installed (extra `stores`), with the credentials that the node's
-environment or its instance role gives; without it fsspec looks for gcsfs or s3fs.
+If installed (extra `stores`), the package obstore serves gs:// and s3://, with the credentials of the node's
+environment or its instance role. Without it fsspec looks for gcsfs or s3fs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3", "STORAG
 
 
 class StoreError(Exception):
-    """A store did not do what it was asked, for as long as one may wait for it."""
+    """A store failed for the whole time that a request may take."""
 
 
 def is_url(place: str) -> bool:
@@ -36,7 +36,7 @@ def is_url(place: str) -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once: obstore's threads (0.12.1) abort some of the interpreters that wind down, silently."""
+    """End this process immediately: obstore's threads (0.12.1) silently abort some interpreters during shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -45,9 +45,8 @@ def leave(code: int) -> NoReturn:
 class Store:
     """The objects below one URL; each call is repeated with growing pauses before it fails.
 
-    A store may be out of reach for `patience_s` seconds (from SAILOR_STORE_PATIENCE_S, default 120). Objects appear
-    whole or not at all. Raises StoreError where a call fails in the end, FileNotFoundError for objects that are not
-    there.
+    A store may be unreachable for `patience_s` seconds (from SAILOR_STORE_PATIENCE_S, default 120). Objects appear
+    atomically. Raises StoreError if a call finally fails, FileNotFoundError for missing objects.
     """
 
     def __init__(self, url: str, patience_s: float | None = None) -> None:
@@ -57,7 +56,7 @@ class Store:
         self._files = _file_system(self.url)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names directly below a folder, sorted; none where there is no such folder."""
+        """Return the names directly below a folder, sorted; empty if there is no such folder."""
 
         def listed() -> list[str]:
             self._files.invalidate_cache()
@@ -83,7 +82,7 @@ class Store:
         self._patiently(f"write {place}", lambda: self._files.put_file(str(path), place), writes=True)
 
     def sum(self, name: str, into: Path | None = None) -> tuple[int, str]:
-        """Return size and SHA-256 of an object, read in parts; `into` keeps what was read."""
+        """Return size and SHA-256 of an object, read in parts; `into` gets the content."""
         place, digest = self._place(name), hashlib.sha256()
         size = int(self._patiently(f"read {place}", lambda: self._files.info(place)["size"]))
         with contextlib.ExitStack() as stack:
@@ -101,7 +100,7 @@ class Store:
         return self._patiently(f"read {place}", lambda: bytes(self._files.cat_file(place, start=start, end=end)))
 
     def remove(self, name: str) -> None:
-        """Remove an object; one that is not there is as good as removed."""
+        """Remove an object; a missing one is no error."""
 
         def removed() -> None:
             with contextlib.suppress(FileNotFoundError):
@@ -122,7 +121,7 @@ class Store:
                 if writes:
                     raise StoreError(f"can't {what}: no such bucket") from error
                 raise
-            # Every backend has errors of its own, which share no type.
+            # Every backend has its own errors, without a common type.
             except Exception as error:
                 if isinstance(error, PermissionError) or time.monotonic() + pause_s > deadline:
                     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -132,7 +131,7 @@ class Store:
 
 
 def _file_system(url: str) -> Any:
-    """Return the file system for a URL. Raises StoreError where no installed package serves it."""
+    """Return the file system for a URL. Raises StoreError if no installed package serves it."""
     protocol = url.split("://", 1)[0]
     try:
         import fsspec
@@ -153,7 +152,7 @@ def _obstore(protocol: str) -> Any:
         client_options={
             "connect_timeout": timedelta(seconds=10),
             "timeout": timedelta(seconds=120),
-            # Only an endpoint that was named without encryption is spoken to without it.
+            # Only an endpoint that was named without encryption is used without it.
             "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS),
         },
         retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=30)},
@@ -163,13 +162,13 @@ def _obstore(protocol: str) -> Any:
 
 
 def cache() -> Path:
-    """Return the folder of this node for what is fetched from stores."""
+    """Return this node's folder for content fetched from stores."""
     return Path(os.environ.get("SAILOR_RUNTIME_CACHE") or tempfile.gettempdir(), "fetched")
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Make a folder, and be the only process of this node that works in it."""
+    """Make a folder, and hold it as the only process of this node that works in it."""
     import fcntl
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +178,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def local_copy(place: str, folder: Path) -> Path:
-    """Return a local file with the content of `place`: itself, or what a URL holds, fetched once per node."""
+    """Return a local file with the content of `place`: itself, or a URL's content, fetched once per node."""
     if not is_url(place):
         return Path(place)
     base, _, name = place.rpartition("/")

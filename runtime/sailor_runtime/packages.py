@@ -1,4 +1,4 @@
-"""Packages that a job's `setup` installs on a node, for this job alone. Standard library only."""
+"""Packages that a job's `setup` installs on a node, only for this job. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 
 def library(home: Path) -> Path:
-    """Return where Python finds what `setup` has installed on a node."""
+    """Return the folder from which Python imports packages of `setup` on a node."""
     return home / "packages" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def installing(home: Path) -> dict[str, str]:
-    """Return variables with which pip installs packages for this node alone.
+    """Return variables with which pip installs packages only for this node.
 
     They go into a virtual environment that sees all packages of this interpreter. There pip adds another version
-    without removing the one it finds. Elsewhere it would replace packages of the machine's owner.
+    without removing the existing one. Otherwise it would replace packages of the machine's owner.
     """
     packages, own = home / "packages", Path(sys.executable).parent
     if not (packages / "bin" / "pip").exists():
@@ -27,7 +27,7 @@ def installing(home: Path) -> dict[str, str]:
         seen = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
         sees = f"import site; list(map(site.addsitedir, {[path for path in seen if path != str(library(home))]}))\n"
         (library(home) / "outside.pth").write_text(sees)
-        # Programs such as torchrun, which otherwise start the interpreter that they were installed with.
+        # Programs such as torchrun would otherwise start the interpreter with which they were installed.
         for program in own.iterdir() if sys.prefix != sys.base_prefix else ():
             if (
                 program.is_file()

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 SPEC_VERSION = 1
-# Pipeline schedules; the second halves backward passes and computes gradients of weights where a stage would wait, the
-# third lets each stage take turns with several ranges of layers.
+# Pipeline schedules. The second halves backward passes and computes gradients of weights where a stage would wait; in
+# the third each stage alternates between several ranges of layers.
 ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED = SCHEDULES = "1f1b", "zero-bubble", "interleaved"
-# An agent whose generation has ended leaves this long after the last word of a controller, and its node powers off: 30
-# minutes with what that takes. A controller reckons with it, and says a word this often.
+# Without a generation, an agent leaves this long after a controller's last ping, and its node powers off: 30 minutes in
+# total. A controller relies on this, and sends pings at this interval.
 HOLD_S = 1740.0
 WORD_S = 300.0
-# The file that it writes in the node's folder each time.
+# The file for pings in the node's folder.
 WORD_FILE = "controller"
 # Of the file from which the agents of a scheduler's job read the plan.
 ARTEFACT_VERSION = 1
-# What these agents know each other by, where that file does not hold it.
+# The variable with these agents' shared token, if that file does not contain it.
 JOB_TOKEN = "SAILOR_JOB_TOKEN"
-# Of each log of a node whose folder nobody can read, so much is sent as events.
+# The most bytes that are sent as events of each log of a node whose folder is not readable.
 MOST_LOG_BYTES = 2**20
 
 
@@ -32,11 +32,11 @@ MOST_LOG_BYTES = 2**20
 class ModelSpec:
     """Sizes of the decoder; `model_type` is its Hugging Face family. Layers are numbered 0..blocks + 1.
 
-    `config` is the model's Hugging Face configuration as JSON; what it leaves out is as transformers has it for the
-    family. `weights` is a folder with a Hugging Face checkpoint that training starts from; without it, weights are
-    random. `module` names a function that builds the layers in place of a family; see training/model/user_module.py.
+    `config` is the model's Hugging Face configuration as JSON; missing values are transformers' defaults for the
+    family. `weights` is a folder with a Hugging Face checkpoint from which training starts; without it, weights are
+    random. `module` names a function that builds the layers instead of a family; see training/model/user_module.py.
     `code` is the folder with the user's files, below the node's own; `setup` is a shell command that runs there first.
-    `whole_experts`: tensor-parallel devices share out a layer's experts, where else each expert is cut over all.
+    `whole_experts`: tensor-parallel devices share a layer's experts; otherwise each expert is cut over all.
     """
 
     model_type: str
@@ -65,9 +65,10 @@ class ModelSpec:
 class TrainingSpec:
     """How the model is trained; `precision` is fp32, tf32, bf16, fp16 or fp64.
 
-    `max_loss_rise`: training stops when the smoothed loss is so many nats per token above its lowest; None: never.
-    `sync_every`: pipelines that share no zone sum nothing at a step, and bring their weights together after so many.
-    `sums`: what gradients travel in, fp32 or bf16. `compile`: the layers between embedding and head by torch.compile.
+    `max_loss_rise`: training stops when the smoothed loss is this many nats per token above its lowest; None: never.
+    `sync_every`: pipelines that share no zone sum nothing in a step, and average their weights after this many steps.
+    `sums`: the format of gradients in transit, fp32 or bf16. `compile`: run the layers between embedding and head by
+    torch.compile.
     """
 
     global_batch_size: int
@@ -99,8 +100,8 @@ class DataSpec:
 class CheckpointSpec:
     """`directory` is a path or a URL (gs://, s3://), reachable from every node under the same name.
 
-    `saved_step` is the newest step that the run is known to have saved there, 0 for none: if nothing is found
-    there, training does not begin again.
+    `saved_step` is the newest step that the run is known to have saved there, 0 for none: if that is missing, training
+    does not start again from the beginning.
     """
 
     directory: str
@@ -123,9 +124,9 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index; `recompute`: those computed again.
+    """Layers [first_layer, end_layer) on `ranks`, one per tensor-parallel index; `recompute`: layers to recompute.
 
-    `later_ranges`: more layers, as first and end, which the pipeline comes to once it has been through all stages.
+    `later_ranges`: more layers, as first and end, which the pipeline runs after all stages' earlier ranges.
     """
 
     first_layer: int
@@ -153,7 +154,7 @@ class PipelineSpec:
 
     @property
     def virtual_stages(self) -> tuple[tuple[int, range], ...]:
-        """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
+        """The stages in the order of a microbatch, each with its layers at that point."""
         chunks = max(len(stage.ranges) for stage in self.stages)
         return tuple((s, stage.ranges[chunk]) for chunk in range(chunks) for s, stage in enumerate(self.stages))
 
@@ -163,8 +164,8 @@ class RunSpec:
     """One generation of one run.
 
     `verify_steps` steps are first trained in float64 and compared with one process, with `verify_narrow` those of a
-    narrow copy of the model; `calibrate` then times the layers
-    with all ranks running. `expires_at` (seconds since the epoch) is the TTL.
+    narrow copy of the model. `calibrate` then times the layers with all ranks running. `expires_at` (seconds since the
+    epoch) is the TTL.
     """
 
     spec_version: int
@@ -204,7 +205,7 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:
-        """Read a spec. Raises ValueError where a field is missing, unknown or of the wrong kind."""
+        """Return the spec in a text. Raises ValueError if a field is missing, unknown or of the wrong kind."""
         raw = json.loads(text)
         if raw.get("spec_version") != SPEC_VERSION:
             raise ValueError(f"spec_version is {raw.get('spec_version')!r}, this runtime reads {SPEC_VERSION}")
@@ -217,7 +218,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """An environment variable of a command. `value` None: the one that the node's own environment has."""
+    """An environment variable of a command. `value` None: the value in the node's own environment."""
 
     name: str
     value: str | None
@@ -243,8 +244,8 @@ class CommandSpec:
     """One generation of a run whose training is a command of the user's, started once on every node.
 
     `code` is the folder with the user's files, below the node's own; None: there are none. A stop is SIGTERM, and
-    SIGKILL after `grace_s`. A command that has shown no sign of life for `stall_s` counts as hung. `meets_at_port`: its
-    processes find each other at the master's port, unless a launcher has told them otherwise.
+    SIGKILL after `grace_s`. A command without a sign of life for `stall_s` counts as hung. `meets_at_port`: its
+    processes meet at the master's port, unless a launcher sets another place.
     """
 
     spec_version: int
@@ -284,7 +285,7 @@ class CommandSpec:
 
 
 def read_spec(text: str) -> RunSpec | CommandSpec:
-    """Read the spec of a generation. Raises ValueError as `RunSpec.from_json` does."""
+    """Return the spec of a generation. Raises ValueError as `RunSpec.from_json` does."""
     raw = json.loads(text)
     if not isinstance(raw, dict) or "command" not in raw:
         return RunSpec.from_json(text)
@@ -294,7 +295,7 @@ def read_spec(text: str) -> RunSpec | CommandSpec:
 
 
 def model_from_dict(raw: Any) -> ModelSpec:
-    """Read a model as `dataclasses.asdict` writes it. Raises ValueError where a field is missing or wrong."""
+    """Return a model that `dataclasses.asdict` has written. Raises ValueError if a field is missing or wrong."""
     return typing.cast(ModelSpec, _build(ModelSpec, raw, "model"))
 
 

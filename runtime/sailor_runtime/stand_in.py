@@ -1,7 +1,7 @@
-"""Processors in the place of accelerators. Standard library only.
+"""Processors that emulate accelerators. Standard library only.
 
-`CPU-fast` and `CPU-slow` always are; with the variable below, as on the machines of `sailor_cloud.testing`, every other
-accelerator is one processor thread too.
+`CPU-fast` and `CPU-slow` always are processors. With the variable below, as on the machines of `sailor_cloud.testing`,
+every other accelerator is one processor thread too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 ACCELERATORS = "SAILOR_CLOUD_ACCELERATORS"
 METADATA = "SAILOR_CLOUD_METADATA"
-# How a machine that emulates a cloud's is ended.
+# The command that ends a machine that emulates a cloud's.
 POWER_OFF = "SAILOR_CLOUD_POWER_OFF"
 
 

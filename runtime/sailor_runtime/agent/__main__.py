@@ -1,7 +1,7 @@
 """`python -m sailor_runtime.agent --home DIR [--detach]`: the agent of one node.
 
-With `--plan FILE --group NAME --index N --rendezvous HOST:PORT` it is one of the agents of a scheduler's job, which
-ends with the job's one generation; see rendezvous.
+With `--plan FILE --group NAME --index N --rendezvous HOST:PORT` it is one of the agents of a scheduler's job. Such an
+agent ends with the job's only generation; see rendezvous.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HELLO_TIMEOUT_S = 30.0
 
 
 def main() -> int:
-    """Run the agent; return 1 where another agent serves the same folder or a detached one does not begin."""
+    """Run the agent; return 1 if another agent serves the same folder or a detached one does not begin."""
     parser = argparse.ArgumentParser(prog="python -m sailor_runtime.agent")
     parser.add_argument("--home", type=Path, required=True, help="the node's folder")
     parser.add_argument("--node", help="the node's id in the spec (default: from the start command or the folder)")
@@ -69,7 +69,7 @@ def main() -> int:
         except RendezvousError as error:
             print(f"sailor_runtime: {error}", file=sys.stderr)  # noqa: T201
             return 2
-        # All nodes of a job are given the same folder.
+        # All nodes of a job get the same folder.
         options.home = options.home / options.node
     home = options.home.resolve()
     home.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def _serve(options: argparse.Namespace, home: Path, artefact: Artefact | None = 
 
 
 def _detach(options: argparse.Namespace, home: Path) -> int:
-    """Run the agent in a session of its own; the parent returns once it has said hello."""
+    """Run the agent in a separate session; the parent returns once it has said hello."""
     events = home / "agent.jsonl"
     before = events.stat().st_size if events.exists() else 0
     child = os.fork()

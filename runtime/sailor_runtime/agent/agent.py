@@ -1,4 +1,4 @@
-"""The agent's loop: commands in, events out, at most one generation at a time, and an end at the TTL in any case."""
+"""The agent's loop: reads commands, writes events, runs one generation at a time, and always ends at the TTL."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SHUTDOWN_S = 27.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How one agent runs.
+    """Settings of one agent.
 
-    `hold_s` is how long it waits for a new generation or another word of a controller after one has ended. On a node
-    that its provider may take away, which is one with `preemption`, a SIGTERM is how the system says that it shuts
-    down: ranks then have `shutdown_s` for a last checkpoint, as they have before the TTL. Google's machines are cut off
-    30 s after that ("Spot VMs" in its Compute Engine guide, 2026-11), so some are left for the journal.
+    After a generation has ended it waits `hold_s` for a new one or another ping of a controller. On a node that its
+    provider may preempt, which is one with `preemption`, a SIGTERM means that the system shuts down. Ranks then have
+    `shutdown_s` for a last checkpoint, as they have before the TTL. Google's machines end 30 s after that ("Spot VMs"
+    in its Compute Engine guide, 2026-11); some of it is left for the journal.
 
-    With an `artefact` the agent is part of a scheduler's job: it meets the others at `meeting`, carries out the one
-    generation of the artefact and ends with it. A SIGTERM then means that the whole job is to end. `echo` shows events
-    on stdout, where there is no folder that a controller could read.
+    With an `artefact` the agent is part of a scheduler's job: it meets the others at `meeting`, runs the artefact's
+    only generation and ends with it. A SIGTERM then means that the whole job must end. `echo` prints events on stdout,
+    for controllers that can't read the folder.
     """
 
     home: Path
@@ -49,7 +49,7 @@ class Settings:
     echo: bool = False
 
 
-# Events of a job's agent are numbered on from here times its generation, since its folder may be new each time.
+# A job's agent numbers its events from this times its generation, since its folder may be new each time.
 _EVENTS_OF_JOB = 1_000_000
 
 
@@ -75,15 +75,15 @@ class Agent:
         self._expiry_noted = False
         self._rendezvous: Rendezvous | None = None
         self._joining = False
-        # Filled by the threads that watch connections, written down by the loop.
+        # Filled by the threads that watch connections, journaled by the loop.
         self._neighbours_lost: deque[list[str]] = deque()
         self._ended: str | None = None
 
     def run(self) -> str:
-        """Serve until terminated, expired, or left without a controller for the holding time; SIGUSR1 asks for a save.
+        """Serve until terminated, expired, or without a controller for the holding time; SIGUSR1 requests a save.
 
-        A second SIGTERM ends the agent at once. Returns why it ended: `requested`, `expired` or `held`; as part of a
-        job, how its generation did, or `refused`.
+        A second SIGTERM ends the agent immediately. Returns why it ended: `requested`, `expired` or `held`; as part of
+        a job, the reason of its generation's end, or `refused`.
         """
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, self._on_term)
@@ -123,11 +123,11 @@ class Agent:
         return reason
 
     def _joined(self, artefact: Artefact) -> bool:
-        """Meet the other agents of the job and begin its generation; False where they did not come together."""
+        """Meet the other agents of the job and begin its generation; False if they did not all come."""
         node = self._settings.node
         assert node is not None, "a job's agent knows its node"
         for old in self._settings.home.glob("inbox/*.json"):
-            # Orders to an earlier job that had ended before it read them.
+            # Commands of an earlier job that ended before it read them.
             old.unlink(missing_ok=True)
         path = self._settings.home / "generations" / str(artefact.generation) / "spec.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ class Agent:
             self._joining = True
             told = self._rendezvous.join()
             self._joining = False
-            # It may hold secrets among the variables of a command.
+            # The variables of a command may contain secrets.
             path.touch(mode=0o600)
             path.chmod(0o600)
             path.write_text(told)
@@ -178,7 +178,7 @@ class Agent:
         return None
 
     def _listen(self) -> None:
-        """Notice a word of a controller, by any change of its file: the node's clock may be wrong."""
+        """Detect a controller's ping, by any change of its file: the node's clock may be wrong."""
         try:
             word = os.stat(self._settings.home / WORD_FILE).st_mtime_ns
         except OSError:
@@ -196,7 +196,7 @@ class Agent:
     def _stopped(self, outcome: Outcome) -> None:
         assert self._generation is not None
         if self._logs is not None:
-            # Who reads that this node has stopped reads no further.
+            # Readers stop at the event that says that this node has stopped.
             self._logs.send(generation=self._newest, last=True)
         self._journal.write(
             "stopped", generation=self._generation.spec.generation, reason=outcome.reason, step=outcome.step
@@ -264,7 +264,7 @@ class Agent:
             self._generation.node_leaves()
 
     def _watch_preemption(self) -> None:
-        """Pass on the provider's notice, and have the ranks save what they have."""
+        """Report the provider's notice, and have the ranks save their state."""
         watch, job = self._settings.preemption, self._settings.artefact
         if self._preemption_noted or (watch is None and job is None):
             return
@@ -277,7 +277,7 @@ class Agent:
         self._journal.write("preempt_notice", generation=self._newest or None, notice=notice)
         self._journal.sync()
         if self._generation is not None and job is not None:
-            # All nodes get the signal at once, so the ranks can save and end together.
+            # All nodes get the signal together, so the ranks can save and end together.
             self._generation.request_stop()
         elif self._generation is not None:
             self._generation.node_leaves()
@@ -292,7 +292,7 @@ class Agent:
 
 
 def _mismatch(command: Command, spec: RunSpec | CommandSpec) -> str | None:
-    """Return how a command fails to fit the spec of a generation, None if it fits."""
+    """Return why a command does not fit the spec of a generation, None if it fits."""
     if command.generation != spec.generation:
         return f"command is for generation {command.generation}, the spec for {spec.generation}"
     if command.plan_hash != spec.plan_hash:
@@ -301,7 +301,7 @@ def _mismatch(command: Command, spec: RunSpec | CommandSpec) -> str | None:
 
 
 def runtime_sha256() -> str:
-    """Return one hash over the runtime's sources, which says what code a node runs."""
+    """Return one hash over the runtime's sources, which identifies a node's code."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):

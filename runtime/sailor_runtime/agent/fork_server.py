@@ -1,8 +1,8 @@
-"""Ranks as forks of one process that has imported torch already, so that a generation starts without imports.
+"""Ranks as forks of one process that has already imported torch, so that a generation starts without imports.
 
-Importing torch and deepspeed takes seconds of processor time in every rank. Where the devices of a node are processors,
-one fork server imports them once per node, and every rank of every generation is a fork of it. A process that has
-touched CUDA can't be forked, so ranks on other accelerators are started as processes of their own.
+Importing torch and deepspeed takes seconds of processor time in every rank. If a node's devices are processors, one
+fork server per node imports them once, and every rank of every generation is a fork of it. A process that has used CUDA
+can't be forked, so ranks on other accelerators are separate processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 
 class Process(Protocol):
-    """What the agent needs of a rank's process, as subprocess.Popen has it."""
+    """The part of subprocess.Popen that the agent needs of a rank's process."""
 
     returncode: int | None
 
@@ -30,7 +30,7 @@ class Process(Protocol):
 
 
 class ForkServer:
-    """The process that ranks are forked from; it dies with the agent, and its ranks with it."""
+    """The process from which ranks are forked; it dies with the agent, and its ranks with it."""
 
     def __init__(
         self, arguments: Sequence[str], *, log: Path, environ: Mapping[str, str], at_birth: Callable[[], None]
@@ -60,7 +60,7 @@ class ForkServer:
         return self._process.poll() is None
 
     def fork(self, request: Mapping[str, Any], instead: Callable[[], Process]) -> ForkedRank:
-        """Ask for a rank; `instead` starts it in another way should the server die before it has."""
+        """Request a rank; `instead` starts it another way if the server dies first."""
         rank = ForkedRank(self, instead)
         self._asked.append(rank)
         line = json.dumps(request).encode() + b"\n"
@@ -69,12 +69,12 @@ class ForkServer:
             self._socket.sendall(line)
             self._socket.setblocking(False)
         except OSError:
-            # It is dying; the next poll of the rank reports it.
+            # The server is dying; the next poll of the rank reports it.
             self._process.wait()
         return rank
 
     def look(self, timeout_s: float = 0.0) -> None:
-        """Take in what the server has said, waiting for it for up to `timeout_s`."""
+        """Read the server's answers, waiting up to `timeout_s` for them."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
         if not readable:
             return
@@ -104,7 +104,7 @@ class ForkServer:
 
 
 class ForkedRank:
-    """A rank that the server forks; the server reaps it and says how it ended."""
+    """A rank that the server forks; the server reaps it and reports how it ended."""
 
     def __init__(self, server: ForkServer, instead: Callable[[], Process]) -> None:
         self.pid: int | None = None
@@ -117,7 +117,7 @@ class ForkedRank:
         if self.returncode is None and self._other is None:
             self._fork_server.look()
             if self.pid is None and not self._fork_server.alive:
-                # A server that can't import torch is no news of its own: the rank will say what is wrong.
+                # A server that can't import torch needs no report: the rank will say what is wrong.
                 self._other = self._instead()
         if self._other is not None:
             self.returncode = self._other.poll()
@@ -129,11 +129,11 @@ class ForkedRank:
         elif self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
         else:
-            # Not born yet: without the server it won't be.
+            # Not forked yet: without the server it never will be.
             self._fork_server.end()
 
     def wait(self) -> int:
-        """Return the exit status once there is one; a rank that was not born yet never will be."""
+        """Return the exit status once there is one; a rank that is not forked yet never will be."""
         while self.returncode is None:
             if self._other is not None:
                 self.returncode = self._other.wait()

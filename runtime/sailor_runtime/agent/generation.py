@@ -1,4 +1,4 @@
-"""One generation on this node: starts its ranks, passes on their events, and finds the dead and the hung."""
+"""One generation on this node: starts its ranks, forwards their events, and detects dead and hung ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.ranks import Rank, Starter, kill
 from sailor_runtime.spec import CommandSpec, RunSpec
 
-# Events of ranks that are for the agent alone.
+# Events of ranks that are only for the agent.
 _INTERNAL = frozenset({"progress", "ended"})
 
 
@@ -21,9 +21,9 @@ _INTERNAL = frozenset({"progress", "ended"})
 class Limits:
     """When a silent rank counts as hung, and how long a requested stop may take, in seconds.
 
-    While training a rank may be silent for `iterations` times the predicted iteration time, but at least for
-    `training_s`. Before that (imports, joining, the check against one process) and while a checkpoint is written the
-    limit is `phase_s`.
+    During training a rank may be silent for `iterations` times the predicted iteration time, but at least for
+    `training_s`. Before that (imports, joining, the check against one process) and during a save the limit is
+    `phase_s`.
     """
 
     iterations: float = 20.0
@@ -74,7 +74,7 @@ class Generation:
         self._write_control(stop=self._stop_by is not None)
 
     def node_leaves(self) -> None:
-        """Have saved what can be: by ranks, which continue meanwhile, or by a command, which knows SIGTERM alone."""
+        """Have ranks save while they continue; stop a command, for which SIGTERM is the only request to save."""
         if isinstance(self.spec, CommandSpec):
             self.request_stop()
         else:
@@ -87,8 +87,8 @@ class Generation:
         self._write_control(stop=True)
 
     def poll(self) -> Outcome | None:
-        """Pass on new events; return an outcome once the generation has ended here, with all its ranks gone."""
-        # The order matters: a rank that is dead here has written its last event before that.
+        """Forward new events; return an outcome once the generation and all its ranks here have ended."""
+        # The order matters: a rank that is dead here has already written its last event.
         dead = [rank for rank in self._ranks if rank.process.poll() is not None]
         for rank in self._ranks:
             self._pass_on(rank)
@@ -98,8 +98,8 @@ class Generation:
                 self._report_dead(rank)
             return self._end("failed")
         if not self._ranks:
-            # All devices of the node are idle, so there is no rank to say how it ended.
-            # A command has no other end on this node than that it has ended on all others.
+            # All devices of the node are idle, so no rank can report the end. For a command, its end on this node means
+            # that it has ended on all others.
             reason = "finished" if isinstance(self.spec, CommandSpec) else "requested"
             return Outcome(reason=reason, step=None) if self._stop_by is not None else None
         reasons = [rank.ended["reason"] for rank in dead if rank.ended is not None]
@@ -156,7 +156,7 @@ class Generation:
 
     def _report_dead(self, rank: Rank) -> None:
         code = rank.process.returncode
-        # What runs a command tells how that ended; it has an exit code of its own.
+        # A command's supervisor reports how the command ended; its own exit code differs.
         told = rank.ended or ({"signal": -code} if code < 0 else {"exit_code": code})
         said = {"phase": rank.phase, "tail": rank.tail(), **told}
         self._journal.write("rank_dead", generation=self.spec.generation, rank=rank.number, **said)
@@ -168,7 +168,7 @@ class Generation:
 
 
 def _numbers(spec: RunSpec | CommandSpec, node: str) -> list[int]:
-    """Return the ranks of a node; of a command's the first one, whose number its logs and events bear."""
+    """Return the ranks of a node; for a command the first one, whose number its logs and events have."""
     if isinstance(spec, CommandSpec):
         return [other.first_rank for other in spec.nodes if other.id == node and other.processes]
     stages = [stage for pipeline in spec.pipelines for stage in pipeline.stages]

@@ -1,4 +1,4 @@
-"""Commands to the agent: JSON files that appear in `inbox/` by a rename and are taken in the order of their names."""
+"""Commands to the agent: JSON files that appear in `inbox/` by a rename and are read in the order of their names."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A file in the inbox that is no command."""
+    """A file in the inbox that is not a command."""
 
     file: str
     reason: str
 
 
 class Inbox:
-    """Takes commands; each file is removed once it has been read."""
+    """Reads commands; each file is removed afterwards."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
 
     def take(self) -> Iterator[Command | Unreadable]:
-        # Names that don't end in .json are files that are still being written.
+        # Files whose names don't end in .json are still being written.
         for path in sorted(self._folder.glob("*.json")):
             if path.name.startswith("."):
                 continue

@@ -1,4 +1,4 @@
-"""The agent's event file, which the controller reads by byte offset, and logs sent where it can read no files."""
+"""The agent's event file, which the controller reads by byte offset; and logs as events if it can't read files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EventJournal:
     """Appends one event {v, seq, ts, event, generation, ...} per line; seq continues after a restart."""
 
     def __init__(self, path: Path, *, first: int = 0, echo: bool = False) -> None:
-        """Go on after the newest event, or after the number `first`. `echo` also writes each event to stdout."""
+        """Continue after the newest event, or after the number `first`. `echo` also writes each event to stdout."""
         seq, torn = _read_end(path)
         self._seq = max(seq, first)
         self._echo = echo
@@ -34,14 +34,14 @@ class EventJournal:
             _to_stdout(line)
 
     def sync(self) -> None:
-        """Flush to disk what a power-off must not lose."""
+        """Flush to disk, for events that must survive a power-off."""
         os.fsync(self._file)
 
 
 class LogEcho:
-    """Writes what ranks log to stdout, as `log` events {log, offset, text}: so much of each file, and no more.
+    """Writes ranks' logs to stdout as `log` events {log, offset, text}, each file up to a limit.
 
-    `offset` counts the bytes of the text, so that a reader that begins again writes the same to the same place.
+    `offset` counts the bytes of the text, so that a reader that starts again writes the same text to the same place.
     """
 
     _EVERY_S, _CHUNK = 1.0, 32 * 1024
@@ -49,11 +49,11 @@ class LogEcho:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._next = 0.0
-        # How far each file was read, and how many bytes of text were sent.
+        # The read position in each file, and the number of bytes of text sent.
         self._done: dict[str, tuple[int, int]] = {}
 
     def send(self, *, generation: int, last: bool = False) -> None:
-        """Send whole lines, at most one chunk of each file a second; at the `last` call all that is left."""
+        """Send complete lines, at most one chunk of each file a second; with `last`, send everything left."""
         if not last and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._EVERY_S
@@ -88,7 +88,7 @@ def _to_stdout(line: str) -> None:
 
 
 def _read_end(path: Path) -> tuple[int, bool]:
-    """Return the last sequence number, and whether the last line lacks its end."""
+    """Return the last sequence number, and whether the last line is incomplete."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Ends a machine that nobody needs any more."""
+"""Powers off a machine that is no longer needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REAL = "sudo -n systemctl poweroff"
 
 
 def power_off() -> None:
-    """Power this machine off; one that only emulates a cloud's is ended in its own way, or not at all."""
+    """Power this machine off; one that emulates a cloud's ends in its own way, or not at all."""
     command = os.environ.get(POWER_OFF, "" if os.environ.get(ACCELERATORS) == "cpu" else _REAL)
     if not command:
         return

@@ -1,4 +1,4 @@
-"""Learns from the provider's metadata server that this node is about to be taken away."""
+"""Learns from the provider's metadata server that this node will be preempted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 from enum import StrEnum
 
-# Both servers are reachable from inside an instance only. AWS recommends asking every five seconds ("Spot Instance
-# interruption notices" in its EC2 guide, looked up 2026-11-21). No test here has met a real metadata server.
+# Both servers are reachable only from inside an instance. AWS recommends asking every five seconds ("Spot Instance
+# interruption notices" in its EC2 guide, looked up 2026-11-21). No test here has used a real metadata server.
 _METADATA = {"gcp": "http://metadata.google.internal", "aws": "http://169.254.169.254"}
 _GCP_PATH = "/computeMetadata/v1/instance/preempted"
 _AWS_TOKEN_PATH, _AWS_PATH = "/latest/api/token", "/latest/meta-data/spot/instance-action"
@@ -22,13 +22,13 @@ class Provider(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """That the provider takes the node, in its own words."""
+    """The provider's preemption notice, in its own words."""
 
     text: str
 
 
 class PreemptionWatch:
-    """Asks the metadata server every few seconds, in a thread so that a slow answer stops nothing."""
+    """Asks the metadata server every few seconds, in a thread so that a slow answer blocks nothing."""
 
     def __init__(self, provider: Provider, *, address: str | None = None, every_s: float = 5.0) -> None:
         self._provider = provider
@@ -43,7 +43,7 @@ class PreemptionWatch:
 
         waiting = threading.Event()
         while self.notice is None:
-            # No answer is no notice, nor is nonsense: the server may be slow, gone or confused for a while.
+            # A missing or invalid answer is no notice: the server may be slow, down or faulty for a while.
             try:
                 self.notice = self._ask_gcp() if self._provider is Provider.GCP else self._ask_aws()
             except (OSError, ValueError, http.client.HTTPException):
@@ -63,17 +63,17 @@ class PreemptionWatch:
         try:
             return Notice(text=self._get(_AWS_PATH, {"X-aws-ec2-metadata-token": self._token}))
         except urllib.error.HTTPError as error:
-            # 404 says that no interruption is planned.
+            # 404 means that no interruption is planned.
             if error.code == 404:
                 return None
             raise
 
     def _get(self, path: str, headers: dict[str, str], method: str = "GET") -> str:
-        # A third of the agent's start, which only those pay that have a provider to ask.
+        # This import is a third of the agent's start, needed only with a provider to ask.
         import urllib.request
 
         request = urllib.request.Request(self._address + path, headers=headers, method=method)
-        # Metadata servers must never be asked through a proxy.
+        # Requests to metadata servers must never go through a proxy.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=_TIMEOUT_S) as answer:
             return bytes(answer.read()).decode()

@@ -21,17 +21,17 @@ from sailor_runtime.stand_in import runs_on_cpu
 
 TRAINING = "sailor_runtime.training"
 COMMAND = "sailor_runtime.command"
-# What runs a command ends it within this time once it is asked to.
+# A supervisor ends its command within this time after the request.
 _SUPERVISOR_S = 20.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TAIL_BYTES = 4000
-# Loaded before any fork, since little may be done between fork and exec.
+# Loaded before any fork, since few calls are safe between fork and exec.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
 class Rank:
-    """One rank process, its files, and what it has said."""
+    """One rank process, its files, and its output."""
 
     number: int
     process: Process
@@ -41,11 +41,11 @@ class Rank:
     phase: str = "starting"
     ended: dict[str, Any] | None = None
     last_sign: float = field(default_factory=time.monotonic)
-    # Runs a command, whose processes it ends on SIGTERM before it ends itself.
+    # Whether it supervises a command: on SIGTERM it ends the command's processes before itself.
     supervises: bool = False
 
     def new_events(self) -> list[dict[str, Any]]:
-        """Return events that were written since the last call; each is a sign of life."""
+        """Return events since the last call; each is a sign of life."""
         try:
             with self.events.open("rb") as file:
                 file.seek(self.offset)
@@ -59,7 +59,7 @@ class Rank:
         self.last_sign = time.monotonic()
         events = []
         for line in whole.splitlines():
-            # A disk that was full for a moment leaves half a line, which must not end the agent.
+            # A temporarily full disk leaves half a line, which must not end the agent.
             with contextlib.suppress(ValueError):
                 events.append(json.loads(line))
         return events
@@ -75,7 +75,7 @@ class Rank:
 
 
 class Starter:
-    """Starts ranks on one node: as forks of its fork server where that is possible, else as processes of their own."""
+    """Starts ranks on one node: as forks of its fork server if possible, else as separate processes."""
 
     def __init__(self, home: Path, module: str) -> None:
         self._home = home
@@ -83,7 +83,7 @@ class Starter:
         self._fork_server: ForkServer | None = None
 
     def start(self, spec: RunSpec | CommandSpec, spec_path: Path, node: str, number: int, control: Path) -> Rank:
-        """Start one rank, or what runs a command; it dies with the agent."""
+        """Start one rank, or a command's supervisor; it dies with the agent."""
         stem = f"g{spec.generation}-rank{number}"
         events, log = self._home / "events" / f"{stem}.jsonl", self._home / "logs" / f"{stem}.log"
         for path in (events, log):
@@ -137,7 +137,7 @@ def _environment() -> dict[str, str]:
 
 
 def _python_path() -> str:
-    """Return the module path with the folder first from which the agent itself was loaded."""
+    """Return the module path, starting with the folder from which the agent itself was loaded."""
     own = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -151,7 +151,7 @@ def _end_with_parent() -> None:
 
 
 def kill(ranks: list[Rank]) -> None:
-    """End ranks, which leave other signals to their agent; returns when all are gone, and what they started too."""
+    """End ranks, which leave other signals to their agent; returns when they and all their children have ended."""
     for rank in ranks:
         if rank.process.poll() is None:
             rank.process.terminate() if rank.supervises else rank.process.kill()
@@ -164,5 +164,5 @@ def kill(ranks: list[Rank]) -> None:
         except subprocess.TimeoutExpired:
             rank.process.kill()
             rank.process.wait()
-        # What a supervisor has left behind that was killed itself is a child of the agent now.
+        # Processes of a killed supervisor are now children of the agent.
         end_descendants(os.getpid())

@@ -1,8 +1,8 @@
-"""How the agents of one job find each other: node groups of a plan, started by any scheduler. Standard library only.
+"""The meeting of the agents of one job: node groups of a plan, started by any scheduler. Standard library only.
 
-Every node of the job runs one command, which tells its group and its index in it; which ranks that makes is in the
-plan. The first node of the first group listens. Once all have come it tells each the run spec with everybody's address.
-Connections stay open to the end: one that breaks without a last word is a node that was lost.
+Every node of the job runs one command, which gives it its group and its index in it; the plan maps these to ranks. The
+first node of the first group listens. Once all nodes have come it sends each the run spec with all addresses.
+Connections stay open to the end: one that breaks without a last message means a lost node.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ FIRST_PORT, LAST_PORT = 29500, 29599
 JOIN_S = 900.0
 _RETRY_S = 0.2
 _WORD_S = 5.0
-# So many may be about to say their first word; of more, the slowest one is rejected.
+# The most peers whose first message may be pending; of more, the slowest one is rejected.
 _MOST_HEARD = 256
-# Seconds until a peer that has lost its power is noticed: idle time, then so many probes with pauses between them.
+# Seconds until a peer without power is noticed: idle time, then this many probes with pauses between them.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 
 class RendezvousError(Exception):
-    """The agents of a job did not come together."""
+    """The agents of a job did not all meet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """A plan for the nodes of one job: `groups` are node ids by group, `spec` a run spec that lacks addresses."""
+    """A plan for the nodes of one job: `groups` are node ids by group, `spec` is a run spec without addresses."""
 
     generation: int
     plan_hash: str
@@ -70,7 +70,7 @@ class Artefact:
             raise RendezvousError(f"{path} is no plan for a job: {error!r}") from error
 
     def node(self, group: str, index: int) -> str:
-        """Return the id of a node. Raises RendezvousError where the plan has no such node."""
+        """Return the id of a node. Raises RendezvousError if the plan has no such node."""
         nodes = self.groups.get(group)
         if nodes is None or not 0 <= index < len(nodes):
             known = ", ".join(f"{name} 0-{len(ids) - 1}" for name, ids in self.groups.items())
@@ -86,14 +86,14 @@ class Artefact:
         return {node for nodes in self.groups.values() for node in nodes}
 
     def filled(self, addresses: dict[str, str], port: int) -> str:
-        """Return the spec as JSON with the nodes' addresses and the port at which rank 0 is met."""
+        """Return the spec as JSON with the nodes' addresses and the port of rank 0."""
         spec = {**self.spec, "master_address": addresses[self.master], "master_port": port}
         spec["nodes"] = [{**node, "address": addresses[node["id"]]} for node in spec["nodes"]]
         return json.dumps(spec, indent=1, sort_keys=True)
 
 
 class Rendezvous:
-    """One agent's end. `lost` is called with the ids of nodes whose connection broke, from a thread of its own."""
+    """One agent's end. `lost` is called with the ids of nodes whose connection broke, from a separate thread."""
 
     def __init__(self, artefact: Artefact, node: str, meeting: str, lost: Callable[[list[str]], None]) -> None:
         self._artefact = artefact
@@ -119,7 +119,7 @@ class Rendezvous:
         return self._ask(until)
 
     def leave(self) -> None:
-        """Say that this node ends on purpose."""
+        """Report that this node ends on purpose."""
         self._over = True
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ class Rendezvous:
 
 @contextlib.contextmanager
 def _listening(port: int, until: float) -> Any:
-    """Listen on a port, waiting until an earlier job on the same machine has let go of it."""
+    """Listen on a port, waiting until an earlier job on the same machine has released it."""
     while True:
         try:
             family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -224,7 +224,7 @@ def _listening(port: int, until: float) -> Any:
 def _first_words(server: socket.socket, until: float) -> Iterator[tuple[socket.socket, str, dict[str, Any]]]:
     """Yield each peer with its address and its first message, unless it sends no JSON within five seconds.
 
-    All are read at once, so that a silent or slow peer does not keep the others waiting.
+    All are read concurrently, so that a silent or slow peer does not delay the others.
     """
     heard: dict[socket.socket, tuple[str, bytes, float]] = {}
     server.setblocking(False)
@@ -276,7 +276,7 @@ def _word(data: bytes) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a port of the training range that nobody listens on; jobs on one machine begin to look elsewhere each."""
+    """Return a free port of the training range; the search starts at a different port for each job on a machine."""
     span = LAST_PORT - FIRST_PORT + 1
     for step in range(span):
         port = FIRST_PORT + (os.getpid() + step) % span

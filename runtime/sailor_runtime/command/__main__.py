@@ -1,7 +1,7 @@
-"""`python -m sailor_runtime.command`: runs a user's command on one node, and leaves nothing of it behind.
+"""`python -m sailor_runtime.command`: runs a user's command on one node, and leaves no process of it behind.
 
-Started by the agent in the place of ranks, and like one it tells events to a file and reads a control file. SIGTERM,
-which it also gets when the agent dies, ends the command and everything that it has started, at once.
+The agent starts it instead of ranks. Like a rank, it writes events to a file and reads a control file. SIGTERM, which
+it also gets when the agent dies, immediately ends the command and all its processes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from sailor_runtime.spec import CommandSpec, read_spec
 _POLL_S = 0.1
 _LOOK_S = 0.5
 _MOST_READS = 64
-# A command that has started too few processes by then has failed; so has one that tells a step before it has enough.
+# A command has failed if it has started too few processes by then, or reports a step before it has enough.
 _PROCESSES_BY_S = 300.0
-# Nodes other than the first may write and save nothing, so that their processes live is a sign, told so often.
+# Nodes other than the first may write and save nothing, so that their processes live is a sign of life, reported at
+# this interval.
 _SIGN_S = 60.0
 
 
@@ -43,7 +44,7 @@ class FailedError(Exception):
 
 
 class EndedError(Exception):
-    """SIGTERM came."""
+    """SIGTERM was received."""
 
 
 class Supervisor:
@@ -78,7 +79,7 @@ class Supervisor:
         self._copy_problem = ""
 
     def run(self) -> int:
-        """Return the exit code: 0 where the command ended well or was told to stop."""
+        """Return the exit code: 0 if the command ended well or on request."""
         try:
             wanted = [variable.name for variable in self._spec.environment if variable.value is None]
             if missing := [name for name in wanted if name not in os.environ]:
@@ -104,7 +105,7 @@ class Supervisor:
         return self._ended("finished" if self._told_at is None else "requested")
 
     def _ended(self, reason: str, **failed: Any) -> int:
-        """Tell how the command ended; where some of its processes can't be ended, nothing else may start here."""
+        """Report how the command ended; if some of its processes can't be ended, nothing else may start here."""
         if rest := tree.descendants(os.getpid()):
             numbers = ", ".join(map(str, rest))
             tail = f"its processes {numbers} can't be ended, with sudo -n kill neither; start them without sudo"
@@ -128,7 +129,7 @@ class Supervisor:
         done.write_text(wanted)
 
     def _supervised(self, command: str, *, setup: bool = False) -> int:
-        """Run a shell command to its end; return its wait status as a program's exit code, negative for a signal."""
+        """Run a shell command to its end; return its exit code, negative for a signal."""
         self._stop_wanted()
         if self._told_at is not None:
             return 0
@@ -146,10 +147,10 @@ class Supervisor:
         os.close(write_end)
         begun, looked, writing = time.monotonic(), 0.0, True
         status: int | None = None
-        # After a notice its children may still save when it has ended itself, as bash does at once.
+        # After a stop request its children may still save after it has ended itself, as bash does immediately.
         while status is None or (self._told_at is not None and tree.descendants(os.getpid())):
             select.select([read_end] if writing else [], [], [], _POLL_S)
-            # At the end everybody has closed the other end, and only the command itself is waited for.
+            # At the end all writers have closed the pipe, and only the command itself is waited for.
             writing = writing and self._drain(read_end)
             ended = tree.collect()
             over = process.pid in ended
@@ -166,7 +167,7 @@ class Supervisor:
                 status = -signal.SIGKILL if status is None else status
                 break
         process.returncode = status
-        # What the command has left running keeps the pipe open, so what has been written is all there will be.
+        # Processes that the command left running keep the pipe open, so only its present content is read.
         self._drain(read_end)
         os.close(read_end)
         for told in self._output.end():
@@ -174,7 +175,7 @@ class Supervisor:
         return status
 
     def _drain(self, pipe: int) -> bool:
-        """Take what has been written, not for ever from a command that never pauses; False at the output's end."""
+        """Read the present output, with a limit for commands that never pause; False at the output's end."""
         for _ in range(_MOST_READS):
             try:
                 data = os.read(pipe, 1 << 16)
@@ -205,7 +206,7 @@ class Supervisor:
             self._tell("progress")
 
     def _count(self, below: list[int]) -> None:
-        """Find out how many processes of the training there are, by what launchers tell them."""
+        """Count the processes of the training, by the variables that launchers set."""
         if self._enough:
             return
         self._most_processes = max(self._most_processes, len(below))
@@ -224,12 +225,12 @@ class Supervisor:
                     f"--nnodes $NNODES and --nproc-per-node $NPROC_PER_NODE (or what it calls them), or start it with "
                     "torchrun, which takes them from the environment",
                 )
-        # Lightning starts all processes but the first, which is the command itself.
+        # Lightning starts all processes except the first, which is the command itself.
         ranks = len(self._ranks) + (bool(self._ranks) and 0 not in self._ranks)
         self._enough = ranks >= self._node.processes
 
     def _check_processes(self, *, over: bool = False) -> None:
-        """Raise FailedError where the command has surely started fewer processes than planned."""
+        """Raise FailedError if the command has certainly started fewer processes than planned."""
         if self._enough:
             return
         self._count(tree.descendants(os.getpid()))
@@ -244,7 +245,7 @@ class Supervisor:
         if asked and not over and not tree.listens(self._spec.master_port):
             what = f"nothing listens on MASTER_PORT ({self._spec.master_port}), so each node trains by itself"
             raise FailedError("command", final=True, tail=f"{what}: {how}")
-        # Later on helpers come and go, and say no more.
+        # Later processes may be helpers, so the count no longer means anything.
         self._enough = True
 
     def _check_end(self, status: int) -> None:
@@ -255,7 +256,7 @@ class Supervisor:
         self._check_processes(over=True)
 
     def _copy(self, written: set[str]) -> None:
-        """Copy complete checkpoints beside the command, which may take long."""
+        """Copy complete checkpoints in a thread, which may take long."""
         if self._copying is not None and self._copying.is_alive():
             return
         self._copying = threading.Thread(target=self._copy_once, args=(written,), daemon=True)
@@ -288,7 +289,7 @@ class Supervisor:
         )
 
     def _stop_wanted(self, leader: int | None = None) -> None:
-        """Pass a stop on as SIGTERM, once, to the command and all that it has started."""
+        """Forward a stop request once, as SIGTERM, to the command and its process group."""
         if self._told_at is not None:
             return
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -307,7 +308,7 @@ def _how(status: int) -> dict[str, int]:
 
 
 def _group(leader: int) -> list[int]:
-    """Return the processes of the command's own group; a launcher passes signals on to those in others."""
+    """Return the processes of the command's own group; a launcher forwards signals to others."""
     found = []
     for pid in [leader, *tree.descendants(os.getpid())]:
         with contextlib.suppress(ProcessLookupError):
@@ -317,7 +318,7 @@ def _group(leader: int) -> list[int]:
 
 
 def _changes(folder: Path) -> list[float]:
-    """Return when each thing at the top of a folder was changed; the command may remove any of them meanwhile."""
+    """Return the modification times of the folder's entries; the command may remove any of them meanwhile."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():

@@ -1,9 +1,9 @@
-"""Copies a command's complete checkpoints from its local folder to where the run keeps them, and back to every node.
+"""Copies a command's complete checkpoints from its local folder to the run's place for them, and back to every node.
 
-Whatever stands at the top of the folder, a file or a folder, is one checkpoint. It is complete once nobody writes to it
-any more. A folder's files are listed in `.sailor/NAME.RANK.json`, written after them, by every node that has a part; as
-long as one that has begun (`.begun`, written once it sees a change) has not ended, or a file is not there as it was
-written, it is not brought back. What was copied of one that never ended is removed before the next start.
+Each file or folder at the top of the folder is one checkpoint. It is complete once nothing writes to it any more. Every
+node with a part lists a folder's files in `.sailor/NAME.RANK.json`, written after them. A node that sees a change first
+writes a `.begun` mark. A checkpoint is not brought back while such a node has not ended, or while a file differs from
+its list. Copies of one that never ended are removed before the next start.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any
 from sailor_runtime.object_store import Store, StoreError, is_url
 
 MARKS = ".sailor"
-# A save may pause between two files, so a folder must have been left alone for longer than a file.
+# A save may pause between two files, so a folder must be unchanged for longer than a file.
 _QUIET_FOLDER_S, _QUIET_FILE_S = 5.0, 1.0
-# A command that has handled SIGTERM continues for at least so long.
+# A command that has handled SIGTERM continues for at least this time.
 _HANDLED_S = 0.2
 _UNFINISHED = (".tmp", ".partial", ".incomplete", ".part")
 _MARK = re.compile(r"(.+)\.(\d+)\.(json|begun)")
 _STAGED = ".staged-"
-# Of a file of safetensors; its reader takes no longer one.
+# Of a file of safetensors; its reader accepts no longer one.
 _LONGEST_HEADER = 100_000_000
 
 # By path below the checkpoint, "" for one that is a file: size and time of change.
@@ -39,7 +39,7 @@ Files = dict[str, tuple[int, int]]
 
 
 class Folder:
-    """A folder that all nodes reach, with what `Store` can do; files appear whole."""
+    """A folder that all nodes reach, with the interface of `Store`; files appear atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,7 +67,7 @@ class Folder:
         path = self._path / name
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            # The marks' folder stays, since other nodes may be about to write there.
+            # The folder of marks stays, since other nodes may be about to write there.
             while path.parent not in (self._path, self._path / MARKS):
                 path = path.parent
                 path.rmdir()
@@ -82,7 +82,7 @@ class Folder:
 
 
 def place(directory: str) -> Store | Folder:
-    """Return the place of a run's checkpoints. Raises StoreError or OSError where it can't be reached."""
+    """Return the place of a run's checkpoints. Raises StoreError or OSError if it is unreachable."""
     return Store(directory) if is_url(directory) else Folder(Path(directory))
 
 
@@ -95,7 +95,7 @@ class _Seen:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """The checkpoints of one node; `attempt` names what starts on all nodes together."""
+    """The checkpoints of one node; `attempt` identifies a start on all nodes."""
 
     folder: Path
     store: Store | Folder
@@ -105,14 +105,17 @@ class Checkpoints:
     _mine: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
-    # What has a name that says that it is being saved, and what had one and has not been copied since, by inode.
+    # Inodes of entries whose name says that they are being saved, and of renamed ones that are not copied yet.
     _staged: set[int] = field(default_factory=set)
     _renamed: set[int] = field(default_factory=set)
-    # Files that were brought and that other nodes have saved.
+    # Files that were brought here and that other nodes have saved.
     _others: dict[str, Files] = field(default_factory=dict)
 
     def bring(self) -> list[str]:
-        """Make the local folder equal to what is complete; return its names, the newest last. Raises StoreError."""
+        """Make the local folder equal to the complete checkpoints; return their names, newest last.
+
+        Raises StoreError.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.rank == 0:
             self._remove_torn()
@@ -128,7 +131,7 @@ class Checkpoints:
         return found
 
     def _remove_torn(self) -> None:
-        """Remove what earlier attempts have begun and not ended, and files that were half copied."""
+        """Remove checkpoints that earlier attempts have begun and not ended, and partly copied files."""
         for mark in self.store.names(MARKS):
             match = _MARK.fullmatch(mark)
             if mark.startswith(_STAGED):
@@ -137,7 +140,7 @@ class Checkpoints:
                 self._remove(match[1])
 
     def _remove(self, name: str) -> None:
-        """Remove what all nodes have copied of a checkpoint; should that break off, it has begun and not ended."""
+        """Remove all nodes' copies of a checkpoint; if interrupted, it counts as begun and not ended."""
         marks = [mark for mark in self.store.names(MARKS) if (match := _MARK.fullmatch(mark)) and match[1] == name]
         files = {path for mark in marks for path in self._read(mark).get("files", ())}
         self._begin(name, files)
@@ -207,11 +210,11 @@ class Checkpoints:
     def look(
         self, written: Iterable[str], *, over: bool = False, clean: bool = True, told_at: float | None = None
     ) -> list[dict[str, Any]]:
-        """Copy what has become complete; return an event for each. `written`: files that are open for writing now.
+        """Copy newly complete checkpoints; return an event for each. `written`: files that are open for writing.
 
-        `over`: the command has ended; what it then left is whole if it ended well (`clean`), if it was written after
-        the command was told to stop (`told_at`, in seconds since the epoch), since it then took care of it, or if its
-        format shows it.
+        `over`: the command has ended. What it left is then complete in three cases: it ended well (`clean`); it wrote
+        after the request to stop (`told_at`, in seconds since the epoch), which it therefore handled; or the format
+        shows it.
         """
         now = time.monotonic()
         open_below = {Path(path).relative_to(self.folder).parts[0] for path in written if _below(path, self.folder)}
@@ -244,9 +247,9 @@ class Checkpoints:
         return saved
 
     def _is_seen_whole(self, name: str, files: Files) -> bool:
-        """Return whether a format that is known shows that nobody had more to write.
+        """Return whether a known format shows that nothing more was to be written.
 
-        Of a folder saved again under the same name, the last file may be an old one.
+        In a folder saved again under the same name, the last file may be an old one.
         """
         if "" in files:
             return _is_whole_file(self.folder / name)
@@ -254,14 +257,14 @@ class Checkpoints:
             return False
         if self.rank == 0:
             return (_is_trainers(files) or _is_sharded(files)) and not _unfinished(files)
-        # They count only once the first node has the last file, which is written after all shards.
+        # Shards count only once the first node has the last file, which is written after all of them.
         rest = (path for path in files if not path.endswith(".distcp"))
         return _is_sharded(files) and all(_is_whole_file(self.folder / name / path) for path in rest)
 
     def _begin_changed(self, names: list[str]) -> None:
-        """Say of each folder that is new or changed that this node has a part of it which has not ended.
+        """Mark each new or changed folder: this node has an unfinished part of it.
 
-        What this node alone has saved before stays whole in the store until it is copied again.
+        A checkpoint that only this node has saved stays complete in the store until it is copied again.
         """
         for name in names:
             files = _files(self.folder / name)
@@ -285,7 +288,7 @@ class Checkpoints:
             self._begun.remove(name)
 
     def _copied(self, name: str, files: Files) -> dict[str, Any]:
-        """Copy this node's part of a checkpoint. Files that it had before and has no longer are removed."""
+        """Copy this node's part of a checkpoint. Files that it no longer has are removed."""
         before, others, folder = self._kept.get(name, {}), self._others.get(name, {}), files
         files = {path: found for path, found in files.items() if others.get(path) != found}
         if "" not in files:
@@ -306,7 +309,7 @@ class Checkpoints:
         return {"name": name, "files": len(files), "bytes": size}
 
     def _drop_removed(self, names: set[str]) -> None:
-        """Remove what the command has removed, as long as something is left; the first node removes all of it."""
+        """Remove what the command has removed, as long as something is left; the first node removes all parts."""
         for name in self._begun - names:
             self._end(name)
         for name in self._kept.keys() - names:
@@ -324,9 +327,9 @@ class Checkpoints:
 
 
 def step_of(name: str) -> int | None:
-    """Return the number in a checkpoint's name that is its step: the one after such a word, else the last on its own.
+    """Return the step in a checkpoint's name: the number after such a word, else the last separate number.
 
-    DeepSpeed leaves `zero_to_fp32.py` beside its checkpoints, which is no step 32.
+    DeepSpeed leaves `zero_to_fp32.py` next to its checkpoints, which is not step 32.
     """
     named = re.findall(r"(?:step|checkpoint|iter|count)[-_=]*(\d+)", name)
     numbers = named[:1] or re.findall(r"(?<![A-Za-z\d])\d+", name)[-1:]
@@ -334,7 +337,7 @@ def step_of(name: str) -> int | None:
 
 
 def _unfinished(files: Files) -> bool:
-    """Whether a format that is known writes another file last."""
+    """Whether a known format lacks the file that it writes last."""
     if _is_trainers(files) and not _named(files, "trainer_state.json"):
         return True
     shards, ended = (
@@ -358,7 +361,7 @@ def _named(files: Files, start: str) -> bool:
 
 
 def _is_whole_file(path: Path) -> bool:
-    """Whether a file ends as one of torch.save (a zip archive, its directory last) or of safetensors must."""
+    """Whether a file is complete: of torch.save (a zip archive, its directory last) or of safetensors."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         if zipfile.is_zipfile(path):
             return True
@@ -371,7 +374,7 @@ def _is_whole_file(path: Path) -> bool:
 
 
 def _files(path: Path) -> Files:
-    """Return what a checkpoint is made of; temporary files count, so that it is not taken for quiet."""
+    """Return the files of a checkpoint; temporary files count, so that it does not seem unchanged."""
     if path.is_symlink():
         return {}
     with contextlib.suppress(FileNotFoundError):

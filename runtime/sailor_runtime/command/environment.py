@@ -1,4 +1,4 @@
-"""What a command finds in its environment: what launchers read, and what only we can tell it."""
+"""The environment of a command: the variables of launchers, and our own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sailor_runtime.spec import CommandNode, CommandSpec
 def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:
     """Return the variables of a command, and write the file with all nodes that some launchers read.
 
-    The job's own go before those of the node, and the ones that the plan decides before the job's.
+    The job's own override those of the node; the plan's override the job's.
     """
     nodes = spec.working_nodes
     count, rank, processes = str(len(nodes)), str(nodes.index(node)), str(node.processes)
@@ -30,13 +30,13 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
         "NODE_RANK": rank,
         "NPROC_PER_NODE": processes,
         "WORLD_SIZE": str(spec.world_size),
-        # torchrun takes its defaults from these alone; without them every node would train by itself.
+        # torchrun takes its defaults only from these; without them every node would train by itself.
         "PET_NNODES": count,
         "PET_NODE_RANK": rank,
         "PET_NPROC_PER_NODE": processes,
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
-        # Every process gets a log of its own, and its lines come to us with its local rank in front.
+        # Every process gets its own log, and its output reaches us with a prefix of its local rank.
         "PET_TEE": "3",
         "PET_LOG_DIR": str(home / "launcher-logs"),
         "PET_SHUTDOWN_TIMEOUT": str(max(1, int(spec.grace_s) - 2)),
@@ -56,6 +56,6 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
 
 
 def _without_ours(paths: str) -> str:
-    """Leave the runtime's own folder out: a user's code has nothing to look for there."""
+    """Leave the runtime's own folder out: a user's code must not import from it."""
     own = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(path for path in paths.split(os.pathsep) if path and path != own)

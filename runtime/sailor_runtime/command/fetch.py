@@ -1,6 +1,6 @@
-"""`python -m sailor_runtime.command.fetch URL FOLDER`: copies what a command has saved out of the run's bucket.
+"""`python -m sailor_runtime.command.fetch URL FOLDER`: copies a command's checkpoints from the run's bucket.
 
-Speaks as `sailor_runtime.training.checkpoint.fetch` does: says how much there is, waits for a line, copies.
+The protocol is that of `sailor_runtime.training.checkpoint.fetch`: it prints the size, waits for a line, copies.
 """
 
 from __future__ import annotations

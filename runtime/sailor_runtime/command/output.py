@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# What torchrun puts before the lines of its processes: their role and local rank.
+# torchrun's prefix of its processes' lines: their role and local rank.
 _PREFIX = re.compile(rb"^\[[A-Za-z_-]*?(\d+)\]:")
 _TORCHRUN_ENDS = "torch/distributed/elastic/multiprocessing/api.py"
 _TAIL_BYTES = 12_000
@@ -17,10 +17,10 @@ _LONGEST_LINE = 1 << 20
 
 
 class Output:
-    """Takes what a command writes, as it comes."""
+    """Processes a command's output as it arrives."""
 
     def __init__(self, log: Callable[[int], Path], first_rank: int, processes: int, *, leads: bool) -> None:
-        """`leads`: this is the first node, whose processes tell the steps; others may repeat them."""
+        """`leads`: this is the first node, whose processes report the steps; others may repeat them."""
         self._log, self._first_rank, self._processes, self._leads = log, first_rank, processes, leads
         self._torn = b""
         self._tail = b""
@@ -29,7 +29,7 @@ class Output:
         self.lines = 0
 
     def take(self, data: bytes) -> list[dict[str, Any]]:
-        """Add to the logs; return the steps that were told."""
+        """Add data to the logs; return the reported steps."""
         *whole, self._torn = (self._torn + data).split(b"\n")
         if len(self._torn) > _LONGEST_LINE:
             whole, self._torn = [*whole, self._torn], b""
@@ -40,7 +40,7 @@ class Output:
         told = []
         for line in whole:
             prefix = _PREFIX.match(line)
-            # What else looks so, such as [rank12]: of torch's own messages, names no process of this node.
+            # Other prefixes that look alike, such as torch's [rank12]:, name no process of this node.
             prefix = prefix if prefix and int(prefix[1]) < self._processes else None
             rank = self._first_rank + (int(prefix[1]) if prefix else 0)
             text = line[prefix.end() :] if prefix else line
@@ -54,12 +54,12 @@ class Output:
         return told
 
     def end(self) -> list[dict[str, Any]]:
-        """Take a last line without its end."""
+        """Process a last line without its end."""
         return self.take(b"\n") if self._torn else []
 
     @property
     def tail(self) -> str:
-        """The end of the output, without steps and without what torchrun says at length of a process that failed."""
+        """The end of the output, without steps and without torchrun's long report on a failed process."""
         lines = []
         for line in self._tail.decode(errors="replace").splitlines():
             if _TORCHRUN_ENDS in line:
@@ -70,9 +70,9 @@ class Output:
         return "\n".join(lines)
 
     def _metrics(self, line: bytes) -> dict[str, Any] | None:
-        """Return the step that a line tells, each once: {"step", "loss", "tokens"}, the last two if it has them.
+        """Return a step that a line reports for the first time: {"step", "loss", "tokens"}, the last two if given.
 
-        `tokens` are those of all processes since the line before; the event tells them as `tokens_since_last`.
+        `tokens` are those of all processes since the previous line; the event has them as `tokens_since_last`.
         """
         if not self._leads or not line.startswith(b"{") or b'"step"' not in line:
             return None

@@ -1,6 +1,6 @@
-"""Finds and ends the processes that a process has started, whatever sessions and groups they have made. Linux only.
+"""Finds and ends the processes that a process has started, in any session or group. Linux only.
 
-A process whose parent has ended becomes a child of the nearest ancestor that adopts orphans, so none gets away.
+A process whose parent has ended becomes a child of the nearest ancestor that adopts orphans, so none escapes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _O_ACCMODE = 3
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of everything below it whose own parent ends."""
+    """Make this process the parent of all descendants whose own parent ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the living processes below one, without ended ones that nobody has collected."""
+    """Return the living descendants of a process, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -44,7 +44,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal; processes of another user get it through sudo, where that asks for no password."""
+    """Send a signal; processes of another user get it through sudo, if that asks for no password."""
     others = []
     for pid in pids:
         try:
@@ -60,7 +60,7 @@ def signal_all(pids: list[int], number: signal.Signals) -> None:
 
 
 def end_descendants(pid: int) -> int:
-    """Kill everything below a process, which must be the caller; return how many there were."""
+    """Kill all descendants of a process, which must be the caller; return their number."""
     ended: set[int] = set()
     until = time.monotonic() + _PATIENCE_S
     while left := descendants(pid):
@@ -87,7 +87,7 @@ def collect() -> dict[int, int]:
 
 
 def variables(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; nothing where it has gone."""
+    """Return the environment with which a process was started; empty if it has ended."""
     try:
         data = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

@@ -1,1 +1,1 @@
-"""Measures what the planner needs to know: layers, memory and links. `python -m sailor_runtime.profile --help`."""
+"""Measures the planner's inputs: layers, memory and links. `python -m sailor_runtime.profile --help`."""

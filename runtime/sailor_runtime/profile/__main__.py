@@ -1,7 +1,7 @@
-"""`python -m sailor_runtime.profile --task FILE --results FILE`: measure what is not in the results yet.
+"""`python -m sailor_runtime.profile --task FILE --results FILE`: makes the measurements that the results lack.
 
-Prints one line of JSON per finished measurement, {done, of, what}, and ends with the reason on stderr where something
-can't be measured. Interrupted, it loses only the measurement under way.
+Prints one line of JSON per finished measurement, {done, of, what}, and ends with the reason on stderr if something
+can't be measured. An interrupt loses only the current measurement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One world of ranks and the rows it is to give, by their keys."""
+    """One world of ranks and the keys of the rows that it must produce."""
 
     kind: str
     tp: int
@@ -39,7 +39,7 @@ class Measurement:
 
 
 class ProfileError(Exception):
-    """A rank has ended with an error; its message is what it said."""
+    """A rank has ended with an error; the message is its output."""
 
 
 def main() -> int:
@@ -49,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     task = ProfileTask.from_json(options.task.read_text(encoding="utf-8"))
     results = Results(options.results, task.key)
-    # Ended either way, it takes its ranks along.
+    # Either signal must also end its ranks.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run(task, results)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def run(task: ProfileTask, results: Results) -> None:
-    """Measure whatever is missing. Raises ProfileError."""
+    """Make all missing measurements. Raises ProfileError."""
     wanted = measurements(task)
     total = sum(len(each.microbatch_sizes) or 1 for each in wanted)
     done = 0
@@ -101,7 +101,7 @@ def _say(done: int, of: int, what: str) -> None:
 
 
 def _world(task: ProfileTask, each: Measurement, sizes: tuple[int | None, ...]) -> Iterator[dict[str, Any]]:
-    """Run the ranks of a measurement and yield what the first of them says. Raises ProfileError."""
+    """Run the ranks of a measurement and yield the output of the first. Raises ProfileError."""
     with tempfile.TemporaryDirectory(prefix="sailor-profile-") as name:
         folder, port = Path(name), free_port()
         specs = [
@@ -147,7 +147,7 @@ def _check(processes: list[subprocess.Popen[str]], folder: Path, ranks: tuple[in
     for rank, process in zip(ranks, processes, strict=True):
         if process.wait() != 0:
             said = (folder / f"rank{rank}.err").read_text().strip()
-            # The whole of what it said is long where it is a traceback; its last line is the reason.
+            # A traceback is long; its last line is the reason.
             raise ProfileError(said.splitlines()[-1] if said else f"rank {rank} ended with {process.returncode}")
 
 

@@ -1,4 +1,4 @@
-"""Times layers inside a running training step: what they take there, with all ranks busy, is what a plan is made of."""
+"""Times layers inside a running training step: plans are based on their time with all ranks busy."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _WANTED_S = 3.0
 def measure(spec: RunSpec, rank: int, world: World) -> dict[str, Any] | None:
     """Train some steps and return on rank 0 the seconds of each kind of layer; None on the other ranks.
 
-    Also `activation_bytes` and `forward_flops` per microbatch and device, and `peak_bytes`, the most memory of a rank
-    of the measured pipeline while it trained (on a CUDA device; 0 on processors, where a process holds much else). A
-    collective.
+    Also `activation_bytes` and `forward_flops` per microbatch and device, and `peak_bytes`. That is the peak memory of
+    a rank of the measured pipeline during training (on a CUDA device; 0 on processors, where a process has much else).
+    A collective.
     """
     place = layout.places(spec)[rank]
     stage = spec.pipelines[place.pipeline].stages[place.stage]
@@ -75,7 +75,7 @@ def _train(engine: Engine, place: Place, world: World) -> dict[str, Any]:
         for layer in module.layers:
             seconds["forward_s"][layer].append(module.forward_s[layer] / microbatches)
             seconds["backward_s"][layer].append(module.backward_s[layer] / microbatches)
-        # Reading samples and the bookkeeping around layers is charged to the pipeline's ends.
+        # Reading samples and the bookkeeping around layers count for the pipeline's ends.
         end = 0 if module.layers[0] == 0 else module.layers[-1]
         around = total_s(engine.spans, Doing.FORWARD) / microbatches
         around -= sum(seconds["forward_s"][layer][-1] for layer in module.layers)
@@ -85,7 +85,7 @@ def _train(engine: Engine, place: Place, world: World) -> dict[str, Any]:
 
 
 def _update_s(engine: Engine) -> dict[int, float]:
-    """Return each layer's share of the optimizer step by what its own parameters take when updated alone."""
+    """Return each layer's share of the optimizer step, by the time to update only its own parameters."""
     module, found = engine.module, {}
     for layer in module.layers:
         weights = [module.parameters[spec.name] for spec in module.specs[layer]]
@@ -109,9 +109,9 @@ def _now(device: torch.device) -> float:
 
 
 def _of_one_pass(engine: Engine, spec: RunSpec) -> dict[str, dict[int, int]]:
-    """Return what autograd keeps of each layer of one microbatch, and the operations of its forward pass.
+    """Return the bytes that autograd keeps of each layer per microbatch, and the operations of its forward pass.
 
-    What is kept counts the layer's output and leaves out its input.
+    The bytes include the layer's output and exclude its input.
     """
     module, training = engine.module, spec.training
     size = spec.pipelines[0].microbatch_size
@@ -130,7 +130,7 @@ def _of_one_pass(engine: Engine, spec: RunSpec) -> dict[str, dict[int, int]]:
 
 
 def kept_bytes(module: StageModule, layer: int, value: Tensor | None, microbatch: Microbatch) -> int:
-    """Return the bytes of storages that a layer's forward pass keeps beyond its input, parameters and tokens."""
+    """Return the bytes of storages that a layer's forward pass keeps, without its input, parameters and tokens."""
     known = [*module.parameters.values(), microbatch.tokens, microbatch.targets, *([] if value is None else [value])]
     left_out = {tensor.untyped_storage()._cdata for tensor in known}
     kept: dict[int, int] = {}
@@ -150,7 +150,7 @@ def kept_bytes(module: StageModule, layer: int, value: Tensor | None, microbatch
 
 
 def _by_kind(spec: RunSpec, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return means over the layers of a kind on all devices; the update as long as it was within the whole step."""
+    """Return means over the layers of a kind on all devices; updates are scaled to the whole step."""
     last = spec.model.layers - 1
     kinds: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for each in ranks:

@@ -1,4 +1,4 @@
-"""Times messages of many sizes between two ranks, one way at a time, as a pipeline's transfers go."""
+"""Times messages of many sizes between two ranks, in one direction at a time, like a pipeline's transfers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST, _MOST, _WANTED_S = 5, 200, 0.5
 def measure(task: LinkTask, end: int, device: torch.device) -> list[dict[str, float]]:
     """Return [{bytes, seconds}] of one way, both directions in turn; the other end calls it with the other number.
 
-    Half a round trip of equal messages; the median over repeats. Joins a world of its own and leaves it.
+    Half a round trip of equal messages; the median over repeats. Creates its own world and leaves it.
     """
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",

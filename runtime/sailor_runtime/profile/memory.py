@@ -1,4 +1,4 @@
-"""Peak memory of one device without that device: a training step under fake tensors, which hold no data."""
+"""Peak memory of one device without that device: a training step under fake tensors, which have no data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sailor_runtime.training.optimizer.precision import precision_of
 from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.stage import StageModule
 
-# The first step makes gradients and optimizer states; from the second on all of them are there from the start.
+# The first step creates gradients and optimizer states; later steps have all of them from the start.
 _STEPS = 2
 
 
 def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -> int:
     """Return the peak of tensor bytes when one device trains the whole model, one microbatch in flight.
 
-    Counts weights, master weights, gradients, optimizer states and activations; leaves out the framework, communication
-    and what an allocator wastes. Fake processor tensors emulate the device's, so kernels that need another
-    workspace there are not seen.
+    Counts weights, master weights, gradients, optimizer states and activations, but not the framework, communication
+    and fragmentation of an allocator. Fake processor tensors emulate the device's, so other workspace of the device's
+    kernels is not seen.
     """
     precision = precision_of(training.precision)
     cpu = torch.device("cpu")
@@ -39,7 +39,7 @@ def peak_bytes(model: ModelSpec, training: TrainingSpec, microbatch_size: int) -
         stepper = optimizer.build(training, masters)
         tracker = MemTracker()
         tracker.track_external(stepper, *weights, *(masters if masters is not weights else ()))
-        # What the model looks up once for all steps is no part of one.
+        # Values that the model computes once for all steps belong to no step.
         module.forward(None, _microbatch(training, microbatch_size))
         with tracker:
             for _ in range(_STEPS):

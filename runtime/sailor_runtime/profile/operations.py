@@ -1,4 +1,4 @@
-"""How many floating-point operations a layer makes, counted by DeepSpeed's flops profiler while it runs."""
+"""The number of floating-point operations of a layer, counted by DeepSpeed's flops profiler while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sailor_runtime.training.pipeline.stage import StageModule
 
 
 class _Layer(nn.Module):
-    """One layer in the form that the profiler takes; its parameters stay where they are."""
+    """One layer in the form that the profiler accepts; its parameters stay where they are."""
 
     def __init__(self, module: StageModule, layer: int) -> None:
         super().__init__()
@@ -26,10 +26,10 @@ class _Layer(nn.Module):
 def forward_flops(module: StageModule, layer: int, value: Tensor | None, microbatch: Microbatch) -> int:
     """Return the operations of a layer's forward pass on this device; a multiplication and an addition are two.
 
-    The profiler sees calls of torch's functions, so what it counts holds for the device's kernels whatever those are.
-    Attention counts whole, without regard to its mask. Collective where the layer is cut over several devices.
+    The profiler counts calls of torch's functions, so the result is valid for any kernels of the device. Attention
+    counts in full, without regard to its mask. Collective if the layer is cut over several devices.
     """
-    # Imported here, since it takes half a second that only a profile needs.
+    # Imported late: it takes half a second, and only a profile needs it.
     from deepspeed.profiling.flops_profiler import FlopsProfiler
 
     wrapped = _Layer(module, layer)

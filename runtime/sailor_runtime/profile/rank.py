@@ -51,7 +51,7 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
 
     for spec in specs:
         trainer.check(spec)
-    # Fails here, with the reason, where the device is not there.
+    # Fails here, with the reason, if the device is missing.
     device = device_of(specs[0].node_of(rank), rank).torch_device
     backend = "gloo" if device.type == "cpu" else "nccl"
     world = World(specs[0], rank, layout.atoms(specs[0]), backend=backend)
@@ -59,7 +59,7 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
         try:
             found = layers.measure(spec, rank, world)
         except torch.cuda.OutOfMemoryError:
-            # Larger microbatches need more; the others of a tp group can't continue without this rank either.
+            # Larger microbatches need more memory; the others of a tp group can't continue without this rank either.
             return
         if found is not None:
             _say({"microbatch_size": spec.pipelines[0].microbatch_size, **found})

@@ -1,4 +1,4 @@
-"""What a profile measures, and the worlds of ranks in which it does. Standard library only."""
+"""The measurements of a profile, and their worlds of ranks. Standard library only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ADDRESS = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTask:
-    """Between which sizes a link is timed, and over which: two ranks of this machine, or one here and one elsewhere.
+    """The sizes for which a link is timed, and its ends: two ranks of this machine, or one here and one elsewhere.
 
     `end` is None for both ends on this machine; else 0 listens at `address` and `port`, and 1 connects to it.
     """
@@ -46,8 +46,8 @@ class LinkTask:
 class ProfileTask:
     """A model at one sequence length and precision on one accelerator.
 
-    `together` is how many devices of this machine are busy at the same time, as under a plan that has so many here; it
-    matters where devices share something, as processor threads share cores.
+    `together` is the number of this machine's devices that are busy at the same time, as under a plan that uses as many
+    here. It matters if devices share something, as processor threads share cores.
     """
 
     model: ModelSpec
@@ -72,13 +72,13 @@ class ProfileTask:
 
     @property
     def key(self) -> str:
-        """A hash of all that measured layers depend on, so that measurements of another task are distinguished."""
+        """A hash of everything that measured layers depend on; it distinguishes measurements of other tasks."""
         left_out = {"microbatch_sizes": (), "tps": (), "link": None}
         return hashlib.sha256(dataclasses.replace(self, **left_out).to_json().encode()).hexdigest()[:16]  # type: ignore[arg-type]
 
 
 def shortened(model: ModelSpec, blocks: int) -> ModelSpec:
-    """Return the model with so many blocks at most; one block is like another."""
+    """Return the model with at most this many blocks; all blocks are equal."""
     if blocks >= model.blocks:
         return model
     return dataclasses.replace(model, blocks=blocks, weights=None)
@@ -87,8 +87,8 @@ def shortened(model: ModelSpec, blocks: int) -> ModelSpec:
 def layer_spec(task: ProfileTask, *, tp: int, microbatch_size: int, directory: str, port: int) -> RunSpec:
     """Return a world that trains a shortened model at `tp` on `together` devices.
 
-    As many stages of `tp` devices as there is room for make one pipeline; devices left over train beside it, each the
-    whole model, so that all are busy.
+    As many stages of `tp` devices as possible make one pipeline; each remaining device trains the whole model at the
+    same time, so that all are busy.
     """
     stages = max(1, task.together // tp)
     beside = max(0, task.together - stages * tp)

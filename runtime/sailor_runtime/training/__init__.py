@@ -1,1 +1,1 @@
-"""One training rank: trains its part of a plan, equal to one process."""
+"""One training rank: trains its part of a plan, with the same result as one process."""

@@ -19,9 +19,9 @@ REFUSED = 2
 
 
 def main() -> int:
-    """Run one rank; return 0 when training ended as asked, 2 where the spec is refused (reason on stderr).
+    """Run one rank; return 0 when training ended as requested, 2 if the spec is refused (reason on stderr).
 
-    A SIGTERM is left to the agent: a system that shuts down sends it to all processes, while the agent has ranks save.
+    SIGTERM is ignored: a system that shuts down sends it to all processes, while the agent has ranks save.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="python -m sailor_runtime.training")
@@ -37,7 +37,7 @@ def main() -> int:
         spec = RunSpec.from_json(options.spec.read_text())
         environment.prepare(spec, options.rank, options.home)
         environment.set_up(spec, options.home, lambda: events.write("progress", phase="setup"))
-        # torch 2.13 and deepspeed 0.19.8 warn about their own internals while they are imported.
+        # torch 2.13 and deepspeed 0.19.8 warn about their own internals during import.
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
         from sailor_runtime.training import trainer
 

@@ -1,4 +1,4 @@
-"""Times the real schedule with all ranks running at once."""
+"""Times the real schedule with all ranks running together."""
 
 from __future__ import annotations
 

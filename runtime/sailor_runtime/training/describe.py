@@ -1,8 +1,8 @@
 """`python -m sailor_runtime.training.describe MODEL TOKENS`: checks a user's module in one process, on the meta device.
 
-MODEL is a model of a spec as JSON. Prints one line of JSON: for each tensor-parallel degree that can cut the module the
-parameters of each layer on one device, how many of them train, and those that a later layer shares; or `problem`.
-No memory is allocated for weights or activations: sequences of TOKENS tokens go through all layers as shapes alone.
+MODEL is a model of a spec as JSON. Prints one line of JSON, or `problem`. For each tensor-parallel degree that can cut
+the module it has the parameters of each layer on one device, how many of them are trained, and those that a later layer
+shares. No memory is allocated for weights or activations: only the shapes of TOKENS tokens pass through all layers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def described(model: ModelSpec, tokens: int) -> dict[str, Any]:
 
 
 def _pass_through(module: UserModule, model: ModelSpec, tokens: int) -> None:
-    """Send shapes forward and back; what each layer gives must be what the next one takes."""
+    """Send shapes forward and back; each layer's output must be a valid input of the next one."""
     batch = torch.zeros((_SAMPLES, tokens), dtype=torch.int64)
     value = batch
     for layer, part in enumerate(module.root.get_submodule("layers").children()):
@@ -61,7 +61,7 @@ def _pass_through(module: UserModule, model: ModelSpec, tokens: int) -> None:
 
 
 def _cuts(module: UserModule, tp: int) -> bool:
-    """Whether every device of `tp` gets a share of whatever is cut."""
+    """Return whether every device of `tp` gets a share of everything that is cut."""
     return all(spec.cut_dim is None or spec.pieces >= tp for spec in _specs(module)) and module.kv_heads % tp == 0
 
 
@@ -82,7 +82,7 @@ def _counts(module: UserModule, tp: int) -> dict[str, Any]:
 
 
 def _size(spec: ParameterSpec, tp: int) -> int:
-    """Return the elements that the device with the largest share holds."""
+    """Return the elements on the device with the largest share."""
     whole = math.prod(spec.shape)
     if spec.cut_dim is None:
         return whole
@@ -96,7 +96,7 @@ def main() -> int:
         found = described(model, tokens)
     except RefusedError as error:
         found = {"problem": str(error)}
-    # On a line of its own, whatever the module has printed.
+    # On a separate line, whatever the module has printed.
     sys.stdout.write("\n" + json.dumps(found) + "\n")
     return 0
 

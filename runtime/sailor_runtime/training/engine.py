@@ -37,10 +37,10 @@ from sailor_runtime.training.pipeline.transfers import Transfers, connected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step came to; seconds are this rank's.
+    """The result of one step; seconds are this rank's.
 
-    `flags` are the sums over ranks of what each passed in. `rows` say of every rank where the step before went (see
-    metrics.Spent), which they tell each other in this step's sums.
+    `flags` are the sums over ranks of the flags passed in. `rows` say for every rank how it spent the previous step
+    (see metrics.Spent), exchanged in this step's sums.
     """
 
     loss: float
@@ -79,7 +79,7 @@ class Step:
 
 
 class _Totals:
-    """Sums over all ranks, on the device for what is queued next; the host waits for them only when it reads them."""
+    """Sums over all ranks: on the device for work queued next; the host waits for them only when it reads them."""
 
     def __init__(self, on_device: Tensor) -> None:
         self.on_device = on_device
@@ -125,7 +125,7 @@ class Engine:
         own = layout.samples_of(spec, place.pipeline)
         self._first_sample = own.start
         every = torch.arange(own.start, own.stop, device=device.torch_device)
-        # In the global batch, of the samples of each microbatch.
+        # The sample positions of each microbatch in the global batch.
         self._positions = every.split(self._pipeline.microbatch_size)
         islands = layout.islands(spec)
         self.islands = len(islands)
@@ -172,8 +172,8 @@ class Engine:
         if spec.zero_stage >= 2:
             self.module.sharing = PassSharing(self._gradients, self.weights, self._spans)
         self._spent = _NOT_YET
-        # CUDA loads a kernel when it is first used, and waits until the device is idle. A posted receive keeps it busy:
-        # in the first step a stage that has yet to send what its tensor comes of would wait for itself.
+        # CUDA loads a kernel at its first use, and waits until the device is idle. A posted receive keeps it busy. In
+        # the first step a stage could wait for itself: the tensor it receives depends on one that it has yet to send.
         self._overlaps = device.torch_device.type != "cuda"
         self._shape = (self._pipeline.microbatch_size, spec.training.sequence_length, spec.model.hidden_size)
         virtual_stages = self._pipeline.virtual_stages
@@ -200,9 +200,9 @@ class Engine:
         return self._device.torch_device
 
     def step(self, flags: Sequence[float] = ()) -> Step:
-        """Train one step; where loss or gradient are not finite, leave the weights alone and say so in the result.
+        """Train one step; if loss or gradient are not finite, leave the weights unchanged and report it in the result.
 
-        Under loss scaling an infinite gradient is expected now and then: such a step is skipped, its samples count, and
+        Under loss scaling an infinite gradient is expected occasionally: such a step is skipped, its samples count, and
         islands that are due to meet after it do.
         """
         started = time.perf_counter()
@@ -224,7 +224,7 @@ class Engine:
         rate = optimizer.learning_rate(self.spec.training, self.next_step)
         with self._spans.during(Doing.UPDATE):
             self._update(totals.on_device, rate)
-            # After a skipped step too: it may be the last one.
+            # Also after a skipped step: it may be the last one.
             if self.outer is not None and is_due(self.spec, self.next_step) and self._told(totals, flags, rate).counts:
                 self.outer.step()
             self.weights.publish()
@@ -238,10 +238,10 @@ class Engine:
         return self._timed(result, started)
 
     def _told(self, totals: _Totals, flags: Sequence[float], rate: float) -> Step:
-        """Wait for the totals, and say what the step came to."""
+        """Wait for the totals, and return the result of the step."""
         values, islands = totals.read(), self.islands
         rows = values[islands + 1 + len(flags) :]
-        # Each island clips by its own norm; what is shown is their root mean square.
+        # Each island clips by its own norm; the reported one is their root mean square.
         everywhere = sum(share * each for share, each in zip(self._shares, values, strict=False))
         result = Step(
             loss=values[islands] / self.scale.scale,
@@ -257,11 +257,11 @@ class Engine:
 
     @property
     def spans(self) -> list[Span]:
-        """What this rank did in the last step."""
+        """The spans of this rank in the last step."""
         return self._spans.read()
 
     def exchange(self) -> tuple[tuple[float, ...], ...]:
-        """Return the rows of the last step now, for those who will not take another; a collective."""
+        """Return the rows of the last step now, if no other step follows; a collective."""
         nothing = torch.zeros((), dtype=torch.float64, device=self.device)
         rows = self._totals(nothing, nothing, ()).read()[self.islands + 1 :]
         return tuple(tuple(rows[i : i + ROW_LENGTH]) for i in range(0, len(rows), ROW_LENGTH))
@@ -293,7 +293,7 @@ class Engine:
         skip = torch.logical_not(torch.isfinite(totals[self.islands]) & torch.isfinite(everywhere))
         factor = None if scale == 1.0 else totals.new_full((), 1.0 / scale)
         if training.gradient_clipping is not None:
-            # The same small constant as torch.nn.utils.clip_grad_norm_ keeps the division defined.
+            # The same small constant as in torch.nn.utils.clip_grad_norm_ avoids a division by zero.
             norm = totals[self.island].sqrt() / scale
             factor = (training.gradient_clipping / (norm + 1e-6)).clamp(max=1.0) / scale
         self.weights.take_gradients(self._gradients.totals)
@@ -310,7 +310,7 @@ class Engine:
         if with_tokens:
             count = self._pipeline.microbatches
             step, following = self.next_step + (number + 1) // count, (number + 1) % count
-            # Samples after the last step may not be there.
+            # Samples after the last step may not exist.
             more = step == self.next_step or step < training.steps
             numbers = self._numbers(self.next_step, number)
             tokens = self._ahead.read(numbers, self._numbers(step, following) if more else None)

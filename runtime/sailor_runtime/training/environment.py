@@ -1,4 +1,4 @@
-"""Process settings that must stand before torch and deepspeed are imported."""
+"""Process settings that must be made before torch and deepspeed are imported."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
 
-# So often a rank says that it is there while a node is set up.
+# The interval at which a rank reports itself alive while a node is set up.
 _LOOK_S = 1.0
-# Numbers of glibc's malloc.h, with the most that they can be set to.
+# Constants of glibc's malloc.h, with their maxima.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = (-1, 2**31 - 1), (-3, 2**25)
 
 
 def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that torch, gloo and deepspeed read while they are imported; find the user's own code.
+    """Set the variables that torch, gloo and deepspeed read during import; add the user's own code.
 
-    Every DeepSpeed extension that would be compiled on first use stays off, since such builds take minutes.
+    No DeepSpeed extension is compiled on first use, since such builds take minutes.
     """
     if spec.model.code is not None:
         sys.path[:0] = [str(home / spec.model.code), str(library(home))]
@@ -38,11 +38,11 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
         environ["DS_ACCELERATOR"] = "cpu"
         environ["CUDA_VISIBLE_DEVICES"] = ""
         environ["OMP_NUM_THREADS"] = "1"
-        # Where cores are shared, threads that spin at a barrier keep the one they wait for from running.
+        # If cores are shared, threads that spin at a barrier keep the awaited one from running.
         environ["OMP_WAIT_POLICY"] = "passive"
         _keep_freed_memory()
     else:
-        # Streams that share a queue wait for each other, and a receive waits for what another stage sends.
+        # Streams that share a queue wait for each other, and a receive waits for another stage's send.
         environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
     environ["DS_BUILD_OPS"] = "0"
     environ["DS_IGNORE_CUDA_DETECTION"] = "1"
@@ -55,7 +55,7 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep freed memory: else the kernel clears the pages of gradients again at each step."""
+    """Have glibc keep freed memory: else the kernel clears the pages of gradients again in each step."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(*_M_TRIM_THRESHOLD)
@@ -63,9 +63,9 @@ def _keep_freed_memory() -> None:
 
 
 def set_up(spec: RunSpec, home: Path, alive: Callable[[], None]) -> None:
-    """Run the job's `setup` where the user's own code lies, once for these files on this node; other ranks wait.
+    """Run the job's `setup` in the folder of the user's code, once for these files on this node; other ranks wait.
 
-    alive: called now and then meanwhile. Raises RefusedError where it fails.
+    alive: called regularly meanwhile. Raises RefusedError if it fails.
     """
     command, code = spec.model.setup, spec.model.code
     if command is None or code is None:
@@ -77,7 +77,7 @@ def set_up(spec: RunSpec, home: Path, alive: Callable[[], None]) -> None:
             alive()
         if done.exists() and done.read_text() == wanted:
             return
-        # What it says goes into the rank's log.
+        # Its output goes into the rank's log.
         process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=home / code,

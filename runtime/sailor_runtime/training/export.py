@@ -29,7 +29,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSpec:
     """Write the weights of a checkpoint in the form that transformers loads; return the model's sizes.
 
-    Raises RefusedError where a file of the checkpoint is not what was written.
+    Raises RefusedError if a file of the checkpoint is not as written.
     """
     directory, _, name = str(checkpoint).rstrip("/").rpartition("/")
     saved = open_folder(directory or ".")
@@ -44,21 +44,21 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
         raise RefusedError(fault)
     reader = saved.reader(name)
     metadata = reader.read_metadata()
-    # torch would read it again with every tensor, which takes a while in a bucket.
+    # torch would read the metadata again with every tensor, which is slow in a bucket.
     reader.read_metadata = lambda *args, **options: metadata  # type: ignore[method-assign]
 
     first = weights.first_weights(model, about["seed"]) if model.module is not None else None
 
     def read(spec: ParameterSpec) -> Tensor:
         if first is not None and not spec.trainable:
-            # What is frozen is as it was before the first step, and no checkpoint holds it.
+            # Frozen weights have not changed since the first step, and no checkpoint contains them.
             return first(spec, torch.float32)
         key = f"model.{spec.name}"
         entry = metadata.state_dict_metadata[key]
         assert isinstance(entry, TensorStorageMetadata)
         state: dict[str, Any] = {key: torch.empty(spec.shape, dtype=entry.properties.dtype)}
         with warnings.catch_warnings():
-            # One process is what is wanted here.
+            # A single process is intended here.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
             dcp.load(state, storage_reader=reader, no_dist=True)
         return state[key]

@@ -33,15 +33,16 @@ def main() -> int:
     agent = socket.socket(fileno=int(descriptor))
     spec = RunSpec.from_json(Path(spec_path).read_text())
     environment.prepare(spec, int(rank), Path(home))
-    # torch 2.13 and deepspeed 0.19.8 warn about their own internals while they are imported.
+    # torch 2.13 and deepspeed 0.19.8 warn about their own internals during import.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch|deepspeed")
     from sailor_runtime.training import trainer
 
-    # Ranks find the model's modules imported and its layers known; one that can't be cut they refuse themselves.
+    # Ranks then find the model's modules imported and its layers known; a rank itself refuses a model that can't be
+    # cut.
     with contextlib.suppress(RefusedError):
         trainer.architecture_of(spec.model)
-    # What has been imported lives as long as its process: collectors of ranks need not look at it, and so leave the
-    # pages on which it lies shared.
+    # Imported objects live as long as their process: collectors of ranks need not examine them, so that their pages
+    # stay shared.
     gc.freeze()
     _serve(agent)
     return 0
@@ -89,7 +90,7 @@ def _reap(agent: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any], parent: int) -> NoReturn:
-    """Be the rank that was asked for, as if it had been started as a process of its own."""
+    """Become the requested rank, as if it had been started as a separate process."""
     code = 1
     try:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

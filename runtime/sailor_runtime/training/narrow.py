@@ -1,8 +1,8 @@
-"""A narrow copy of a run, for the check of its plan against one process, which computes in float64 on a processor.
+"""A narrow copy of a run, to check its plan against one process, which computes in float64 on a processor.
 
-For a model of billions of parameters one process takes days, and float64 does not fit the devices of the plan. The copy
-keeps what the plan decides: layers and their cuts, ranks, tensor-parallel degrees, schedule, ZeRO stage, heads and
-experts. Its layers are narrow, its samples short and few.
+With billions of parameters one process takes days, and float64 does not fit the plan's devices. The copy keeps the
+plan's choices: layers and their cuts, ranks, tensor-parallel degrees, schedule, ZeRO stage, heads and experts. Its
+layers are narrow, its samples short and few.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXPERTS = {
 
 
 def narrowed(spec: RunSpec) -> RunSpec:
-    """Return the spec of a narrow copy; a model of the user's own module has sizes of its own and can't be copied."""
+    """Return the spec of a narrow copy; a user's own module has fixed sizes and can't be copied."""
     pipelines = tuple(_fewer(pipeline) for pipeline in spec.pipelines)
     batch = sum(pipeline.microbatch_size * pipeline.microbatches for pipeline in pipelines)
     training = replace(spec.training, global_batch_size=batch, sequence_length=_TOKENS)
@@ -33,9 +33,9 @@ def narrowed(spec: RunSpec) -> RunSpec:
 
 
 def _fewer(pipeline: PipelineSpec) -> PipelineSpec:
-    """Return a pipeline with a few samples, but with as many microbatches as fill it twice, and the same remainder.
+    """Return a pipeline with few samples, but with enough microbatches to fill it twice, and the same remainder.
 
-    Where stages take turns with several ranges, those are two rounds.
+    If stages alternate between several ranges, these are two rounds.
     """
     stages, count = len(pipeline.stages), pipeline.microbatches
     fewer = 2 * stages + count % stages

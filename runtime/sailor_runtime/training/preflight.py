@@ -1,4 +1,4 @@
-"""A look at the hardware before hours of training are paid for: every device, one sum over all ranks, every link."""
+"""A check of the hardware before hours of training are paid for: every device, one sum over all ranks, every link."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sailor_runtime.spec import PipelineSpec, RunSpec, StageSpec
 from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.process_groups import World
 
-# Large enough that the rate counts and not the round trip; a transfer of a few seconds on the slowest link worth using.
+# Large enough that the rate dominates the round trip; a transfer of a few seconds on the slowest link worth using.
 _BYTES = 8_000_000
 _TIMED = 2
 _TAG = 991
 
 
 def preflight(spec: RunSpec, world: World, device: Device) -> dict[str, Any]:
-    """Return what was found, the same on every rank. Raises RefusedError where a device or the sum is wrong.
+    """Return the findings, the same on every rank. Raises RefusedError if a device or the sum is wrong.
 
-    `links` holds bytes per second between neighbouring stages, one sender and one receiver at a time.
+    `links` has bytes per second between neighbouring stages, one sender and one receiver at a time.
     """
     begun = time.perf_counter()
     found = {"rank": world.rank, **_device(device.torch_device)}
@@ -49,13 +49,13 @@ def preflight(spec: RunSpec, world: World, device: Device) -> dict[str, Any]:
 
 
 def neighbours(pipeline: PipelineSpec) -> list[tuple[StageSpec, StageSpec]]:
-    """Return the stages that send each other tensors, each pair once, as activations go."""
+    """Return the stages that send each other tensors, each pair once, in the direction of activations."""
     pairs = dict.fromkeys(pairwise(stage for stage, _ in pipeline.virtual_stages))
     return [(pipeline.stages[before], pipeline.stages[after]) for before, after in pairs]
 
 
 def _device(device: torch.device) -> dict[str, Any]:
-    """Run one kernel and say what it ran on. Raises RefusedError where its result is wrong."""
+    """Run one kernel and return the device's facts. Raises RefusedError if its result is wrong."""
     try:
         ones = torch.ones(64, 64, device=device)
         result = float((ones @ ones).sum())
@@ -75,7 +75,7 @@ def _device(device: torch.device) -> dict[str, Any]:
 
 
 def driver_version(told_by: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Return the version of NVIDIA's kernel module, None where there is none; the file is part of the driver."""
+    """Return the version of NVIDIA's kernel module, None if there is none; the file is part of the driver."""
     try:
         found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", told_by.read_text())
     except OSError:
@@ -92,7 +92,7 @@ def _sum(world: World, device: torch.device) -> None:
 
 
 def _transfer_s(world: World, device: torch.device, src: int, dst: int) -> float | None:
-    """Return the least time of a transfer on its receiver, None on all others, who wait."""
+    """Return the shortest time of a transfer on its receiver, None on all others, who wait."""
     best = None
     if world.rank in (src, dst):
         tensor = torch.zeros(_BYTES // 4, device=device)

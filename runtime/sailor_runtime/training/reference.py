@@ -1,7 +1,8 @@
 """A plain single-process training loop, against which plans are checked. Uses no part of the executor.
 
-The model computes its loss by its own forward pass: for a family of transformers, that of transformers. What is shared
-with the plan's training defines the task: first values, samples, the dropped elements, and the learning rate of a step.
+The model computes its loss by its own forward pass: for a family of transformers, that of transformers. It shares with
+the plan's training only the definition of the task: first values, samples, dropped elements, and the learning rate of a
+step.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON, SGD_MOMENTUM, learning_rate
 
-# DiLoCo's (arXiv 2311.08105); written out here, since the plan's training must follow it and not the other way round.
+# DiLoCo's (arXiv 2311.08105); repeated here as the reference that the plan's training must match.
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
-# Samples per forward pass, which bounds memory; the result does not depend on it beyond rounding.
+# Samples per forward pass, which limits memory; it changes the result only by rounding.
 _CHUNK = 8
 
 
@@ -29,7 +30,7 @@ _CHUNK = 8
 class ReferenceResult:
     """Weights after the last step; loss (mean nats per token) and gradient norm of each step.
 
-    Of several islands, `weights` are those of the first, `others` those of the rest.
+    With several islands, `weights` are those of the first, `others` those of the rest.
     """
 
     weights: dict[str, Tensor]
@@ -50,8 +51,8 @@ def train(
 ) -> ReferenceResult:
     """Train from the first values for `steps` steps in one process.
 
-    read: gives samples by number as tokens of shape [samples, sequence_length + 1]. apart: of each island that trains
-    by itself, and meets others every `sync_every` steps, the places of its samples in a batch.
+    read: returns samples by number as tokens of shape [samples, sequence_length + 1]. apart: for each island, which
+    meets the others every `sync_every` steps, the positions of its samples in a batch.
     """
     islands = [_Island(model, training, dtype, samples) for samples in apart or ((range(training.global_batch_size),),)]
     start = {name: weight.detach().clone() for name, weight in islands[0].trained.items()}
@@ -80,7 +81,7 @@ def train(
 
 
 class _Island:
-    """A model that trains on its own samples of each batch, given by their places in it."""
+    """A model that trains on its own samples of each batch, given by their positions in it."""
 
     def __init__(self, model: ModelSpec, training: TrainingSpec, dtype: torch.dtype, samples: Sequence[range]) -> None:
         self._training, self._samples = training, samples

@@ -1,4 +1,4 @@
-"""The course of one rank: join, verify, calibrate, then train from the newest checkpoint to the end."""
+"""The phases of one rank: join, verify, calibrate, then train from the newest checkpoint to the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sailor_runtime.training.pipeline.devices import Device, device_of
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.preflight import preflight
 
-# The step of a generation that is written as a trace: the first ones are slower, since memory is still being mapped.
+# The step of a generation that is written as a trace: earlier ones are slower, since memory is still being mapped.
 _TRACED = 3
 
 
@@ -64,8 +64,8 @@ def check(spec: RunSpec) -> None:
 def run(spec: RunSpec, rank: int, events: EventWriter, control: Control, *, metrics: Path) -> None:
     """Train rank `rank` of a spec to its end or until a stop is requested.
 
-    metrics: the folder where rank 0 writes where each step's time went. Raises RefusedError for a spec that can't be
-    trained, and where the check against one process fails.
+    metrics: rank 0's folder for the times of each step. Raises RefusedError for a spec that can't be trained, and if
+    the check against one process fails.
     """
     check(spec)
     place = layout.places(spec)[rank]
@@ -77,14 +77,14 @@ def run(spec: RunSpec, rank: int, events: EventWriter, control: Control, *, metr
     events.write("progress", phase="joining")
     atoms = layout.atoms(spec)
     world = World(spec, rank, atoms, backend="gloo" if device.torch_device.type == "cpu" else "nccl")
-    # Modules live as long as the process, and looking through them again and again took 6 % of a step of small layers.
+    # Modules live as long as the process, and their repeated garbage collection took 6 % of a step of small layers.
     gc.freeze()
     _Rank(spec, place, world, atoms, samples, device, events, control, metrics).run()
     world.close()
 
 
 class _Rank:
-    """What the phases of one rank share."""
+    """The state that the phases of one rank share."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class _Rank:
     def run(self) -> None:
         if self._world.rank == 0:
             self._events.write("data", **self._samples.description())
-        # Before minutes go into checks of a plan that can't be trained from where it is to continue.
+        # Fail early if the plan can't continue from its checkpoint, before minutes of checks.
         start = self._find_checkpoint()
         if self._spec.calibrate:
             self._preflight()
@@ -132,7 +132,7 @@ class _Rank:
         self._train(start)
 
     def _engine(self, precision: str, spec: RunSpec | None = None, samples: Samples | None = None) -> Engine:
-        # What the phase before held on the device is given back, and its peak is not this one's.
+        # The previous phase's device memory is released, and its peak does not count for this one.
         gc.collect()
         if self._device.torch_device.type == "cuda":
             torch.cuda.empty_cache()
@@ -162,7 +162,7 @@ class _Rank:
         if spec.verify_narrow:
             spec = narrowed(spec)
             samples = SyntheticSamples(spec.model.vocab_size, spec.training.sequence_length, spec.training.seed)
-        # Rounded sums differ from one process by what they are chosen to lose.
+        # Rounded sums differ from one process by design.
         training, steps = replace(spec.training, sums="fp32"), spec.verify_steps
         if training.sync_every is not None:
             # Islands must meet within the steps of the check.
@@ -202,7 +202,7 @@ class _Rank:
             self._events.write("calibrated", **measured)
 
     def _find_checkpoint(self) -> str | None:
-        """Return the checkpoint to continue from, None to begin. Raises RefusedError where neither is right."""
+        """Return the checkpoint to continue from, None to start. Raises RefusedError if neither is right."""
         self._progress("checkpoint")
         self._checkpoints.check()
         start, damaged = self._checkpoints.latest()
@@ -284,7 +284,7 @@ class _Rank:
         self._events.write("step", **values)
 
     def _values(self, engine: Engine, step: Step) -> dict[str, Any]:
-        """What the event of a step says; seconds are those of rank 0."""
+        """Return the fields of a step's event; seconds are those of rank 0."""
         training, own = self._spec.training, step.spent
         tokens = training.global_batch_size * training.sequence_length
         return {
@@ -306,7 +306,7 @@ class _Rank:
         }
 
     def _trace(self, engine: Engine) -> None:
-        """Write the last step of all ranks as a picture."""
+        """Write the last step of all ranks as a trace."""
         everyone = trace.gather(engine.spans, self._world)
         if self._world.rank == 0:
             path = self._metrics_folder / f"trace-g{self._spec.generation}-step{engine.next_step}.json"

@@ -24,7 +24,7 @@ from sailor_runtime.training.pipeline.process_groups import World
 TOLERANCE = 1e-10
 
 
-# Elements of a batch's hidden states below which threads wait for each other longer than they compute.
+# With fewer elements in a batch's hidden states, threads wait for each other longer than they compute.
 _WORTH_THREADS = 2**17
 _MOST_THREADS = 8
 
@@ -33,7 +33,7 @@ _MOST_THREADS = 8
 class Verification:
     """The largest differences over all weights of all ranks, and over losses and gradient norms of the steps.
 
-    That of norms is relative where a norm is above 1. A factor on all gradients shows there alone: Adam divides it out.
+    That of norms is relative for norms above 1. Only norms show a factor on all gradients: Adam divides it out.
     """
 
     steps: int
@@ -46,7 +46,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        # Written so that a difference that is not a number fails.
+        # Written so that NaN differences fail.
         differences = (self.max_abs_difference, self.loss_difference, self.norm_difference)
         return all(difference <= self.tolerance for difference in differences)
 
@@ -56,7 +56,7 @@ def verify(
 ) -> Verification:
     """Train `steps` steps with a fresh engine, then compare it with the reference, which rank 0 trains.
 
-    alive: called after every step, so that a long check is not taken for a hang.
+    alive: called after every step, so that a long check does not seem to hang.
     """
     started = time.perf_counter()
     done = []
@@ -118,7 +118,7 @@ def reference_of(
     dtype: torch.dtype = torch.float64,
     after_step: Callable[[], None] = lambda: None,
 ) -> reference.ReferenceResult:
-    """Train what a spec trains in this process alone."""
+    """Train a spec in this process alone."""
     apart = [[samples_of(spec, pipeline) for pipeline in island] for island in islands(spec)]
     return reference.train(
         spec.model,

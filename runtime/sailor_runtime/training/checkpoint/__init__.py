@@ -1,1 +1,1 @@
-"""Checkpoints: what is saved, when and where."""
+"""Checkpoints: their content, time and place."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a run in a bucket: an object appears whole, and a checkpoint counts once `latest` names it."""
+"""The checkpoints of a run in a bucket: objects appear atomically, and a checkpoint counts once `latest` names it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sailor_runtime.training.checkpoint.folder import DESCRIPTION, LATEST, FileS
 
 
 class CheckpointStore:
-    """See CheckpointFolder; objects can't be renamed, so a checkpoint is written where it stays.
+    """See CheckpointFolder. Objects can't be renamed, so a checkpoint is written to its final place.
 
-    Its description is written last and removed first, and without one it is no checkpoint.
+    Its description is written last and removed first; without one it is no checkpoint.
     """
 
     def __init__(self, url: str, keep: int) -> None:
@@ -33,12 +33,12 @@ class CheckpointStore:
         return f"{self._store.url}/{name}"
 
     def begin(self, step: int) -> None:
-        """Make room for a new checkpoint; what an interrupted save has left is removed."""
+        """Prepare for a new checkpoint; remains of an interrupted save are removed."""
         newest = self._newest()
         for name in self._store.names():
             if step_of(name) < 0:
                 continue
-            # Without a pointer it is unknown what is complete, so what has a description is kept.
+            # Without a pointer it is unknown what is complete, so checkpoints with a description are kept.
             beyond = newest is not None and step_of(name) > newest
             if beyond or step_of(name) == step or DESCRIPTION not in self._store.names(name):
                 self._remove(name)
@@ -55,7 +55,7 @@ class CheckpointStore:
         return reader
 
     def written(self, step: int, rank: int) -> list[FileSum]:
-        """Return what this rank has written."""
+        """Return the files that this rank has written."""
         assert self._written is not None
         return self._written.sums
 
@@ -83,7 +83,7 @@ class CheckpointStore:
         return sorted(whole, key=step_of, reverse=True)
 
     def _newest(self) -> int | None:
-        """Return the step that `latest` names, None where there is no such object."""
+        """Return the step that `latest` names, None if there is no such object."""
         try:
             return step_of(self._store.read(LATEST).decode().strip())
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class CheckpointStore:
         return dict(json.loads(self._store.read(f"{name}/{DESCRIPTION}")))
 
     def damage(self, name: str, share: int, shares: int) -> str | None:
-        """Return what is wrong with every `shares`-th file from `share` on, None if they are as they were written."""
+        """Return what is wrong with every `shares`-th file from `share` on, None if they are as written."""
         try:
             files = self.describe(name)["files"]
             for file in sorted(files)[share::shares]:
@@ -109,12 +109,12 @@ class CheckpointStore:
             self._store.remove(f"{name}/{file}")
 
     def check(self) -> None:
-        """Raise StoreError where nothing can be written."""
+        """Raise StoreError if nothing can be written."""
         self._store.write(".writable", b"")
 
 
 class _Object:
-    """An object to read from: whole, or a part of it in one request, which is repeated while the store is patient."""
+    """An object to read from: whole, or a part of it in one request, which is repeated within the store's patience."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
@@ -124,24 +124,24 @@ class _Object:
         return io.BytesIO(self._store.part(self._name, offset, offset + length))
 
     def __getattr__(self, name: str) -> Any:
-        """Be the whole content for who reads on: torch its metadata, which is small."""
+        """Offer the whole content to further reads: torch reads its metadata, which is small."""
         if self._whole is None:
             self._whole = io.BytesIO(self._store.read(self._name))
         return getattr(self._whole, name)
 
 
 class _Reader(FileSystemReader):
-    """Reads a tensor in one request; torch looks into its file twenty times, each of which would be a request."""
+    """Reads a tensor in one request; torch reads its file twenty times, each of which would be a request."""
 
     def _slice_file(self, file: Any, sinfo: Any) -> Any:
         return file.part(sinfo.offset, sinfo.length)
 
 
 class _Objects(FileSystemBase):
-    """What torch.distributed.checkpoint asks of a file system, on a store.
+    """The file system interface of torch.distributed.checkpoint, on a store.
 
-    Files are written on the node first, so that an upload can be repeated and the checksum is that of what was meant.
-    They have no name there, so that a rank that is killed leaves nothing behind.
+    Files are first written on the node, so that an upload can be repeated and the checksum is that of the intended
+    content. They have no name there, so that a killed rank leaves nothing behind.
     """
 
     def __init__(self, store: Store) -> None:
@@ -156,7 +156,7 @@ class _Objects(FileSystemBase):
             yield _Object(self._store, name)
             return
         with tempfile.TemporaryFile() as file:
-            # torch may close the file that it was given.
+            # torch may close the file that it got.
             kept = os.dup(file.fileno())
             try:
                 yield file

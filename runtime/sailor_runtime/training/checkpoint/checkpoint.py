@@ -1,4 +1,4 @@
-"""Checkpoints that any plan can load: saved whole or not at all, the newest named by `latest`."""
+"""Checkpoints that any plan can load: saved atomically, the newest named by `latest`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint that is complete; `path` may be a URL. `written` are the files and bytes of each rank."""
+    """A complete checkpoint; `path` may be a URL. `written` are the number of files and bytes of each rank."""
 
     step: int
     path: str
@@ -46,14 +46,14 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Unsaved:
-    """A checkpoint that could not be written; those before it are as they were."""
+    """A checkpoint that could not be written; earlier ones are unchanged."""
 
     step: int
     reason: str
 
 
 def open_folder(directory: str | Path, keep: int = 1) -> CheckpointFolder | CheckpointStore:
-    """Return the checkpoints in a folder or under a URL. Raises StoreError where nothing serves the URL."""
+    """Return the checkpoints in a folder or under a URL. Raises StoreError if nothing serves the URL."""
     if is_url(str(directory)):
         return CheckpointStore(str(directory), keep)
     return CheckpointFolder(Path(directory), keep)
@@ -62,8 +62,8 @@ def open_folder(directory: str | Path, keep: int = 1) -> CheckpointFolder | Chec
 class Checkpoints:
     """The checkpoints of one run in one folder, or under one URL, that every rank reaches under the same name.
 
-    Tensors are copied to memory when a save begins and written by a thread, over a group of its own, while training
-    continues. What fails on one rank fails on all, so that no rank waits for another that has given up.
+    Tensors are copied to memory when a save begins. A thread writes them, over a separate group, while training
+    continues. A failure on one rank fails all, so that no rank waits for another that has given up.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Checkpoints:
         atoms: tuple[Atom, ...],
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """`data` tells the data that is trained on from other data; None: any."""
+        """`data` identifies the training data; None: any."""
         self._data = data
         self._damaged: list[str] = []
         self._world = world
@@ -91,7 +91,7 @@ class Checkpoints:
     def latest(self) -> tuple[str | None, list[str]]:
         """Return the newest undamaged checkpoint and what is wrong with newer ones, the same on all ranks.
 
-        Raises RefusedError where the folder or store can't be reached: to begin again would lose what is there.
+        Raises RefusedError if the folder or store is unreachable: to start from the beginning would lose its content.
         """
         names = self._on_first(self._folder.newest_first)
         wrong: list[str] = []
@@ -105,14 +105,14 @@ class Checkpoints:
         return None, wrong
 
     def check(self) -> None:
-        """Raise RefusedError where nothing can be saved, before any step is trained."""
+        """Raise RefusedError if nothing can be saved, before any step is trained."""
         self._on_first(self._folder.check)
 
     def location(self, name: str) -> str:
         return self._folder.location(name)
 
     def _everywhere(self, action: Callable[[], _T]) -> list[_T]:
-        """Return what `action` gives on each rank; raise RefusedError on all of them if it fails on one."""
+        """Return each rank's result of `action`; raise RefusedError on all of them if it fails on one."""
         outcome: tuple[str | None, Any]
         try:
             outcome = (None, action())
@@ -126,14 +126,14 @@ class Checkpoints:
         return [value for _, value in outcomes]
 
     def _on_first(self, action: Callable[[], _T]) -> _T:
-        """Return on all ranks what `action` gives on rank 0."""
+        """Return rank 0's result of `action` on all ranks."""
         result: Any = self._everywhere(lambda: action() if self._world.rank == 0 else None)[0]
         return result
 
     def begin(self, engine: Engine, notes: Mapping[str, Any] | None = None) -> None:
         """Begin to save weights, optimizer state and data position; a collective. Waits for a save that still runs.
 
-        notes: is kept beside them, and returned by `load`.
+        notes: are saved with them, and returned by `load`.
         """
         self.wait()
         state: dict[str, Any] = {}
@@ -143,7 +143,7 @@ class Checkpoints:
             if engine.outer is not None and engine.island == 0:
                 values |= engine.outer.state(piece)
             for key, value in values.items():
-                # The copy is what lets training change the weights meanwhile.
+                # The copy lets training change the weights meanwhile.
                 copy = self._staging.copy((key, piece.region), value)
                 entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
                 for offsets, part in piece.boxes(shard, copy):
@@ -151,7 +151,7 @@ class Checkpoints:
         self._running = running = Future[Saved | Unsaved]()
         about = description(engine, data=self._data, notes=notes or {})
         arguments = (running, engine.next_step, state, about)
-        # A daemon, so that a rank that fails can end while its save waits for ranks that are gone.
+        # A daemon, so that a failing rank can end while its save waits for lost ranks.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
 
     @property
@@ -176,7 +176,7 @@ class Checkpoints:
         try:
             self._staging.wait()
             running.set_result(self._write(step, state, about))
-        # Whatever keeps a save from ending, training continues; who asked for it decides for how long.
+        # Whatever prevents a save from ending, training continues; the requester decides how long to wait.
         except (Exception, dcp.CheckpointException) as error:
             running.set_result(Unsaved(step=step, reason=_reason(error)))
 
@@ -191,7 +191,7 @@ class Checkpoints:
         return Saved(step=step, path=self.location(name), written=written)
 
     def describe(self, spec: RunSpec, name: str) -> dict[str, Any]:
-        """Return what was saved beside the tensors; a collective.
+        """Return the description of a checkpoint; a collective.
 
         Raises RefusedError for a checkpoint of another job or other data.
         """
@@ -202,7 +202,7 @@ class Checkpoints:
     def load(self, engine: Engine, name: str) -> dict[str, Any]:
         """Restore an engine of any plan from a checkpoint and return its notes; a collective.
 
-        Raises RefusedError for a checkpoint of another job, or one that can't be read.
+        Raises RefusedError for a checkpoint of another job, or an unreadable one.
         """
         saved = self.describe(engine.spec, name)
         self._load_tensors(engine, name, saved.get("islands", 1))
@@ -213,7 +213,7 @@ class Checkpoints:
         return dict(saved.get("notes", {}))
 
     def _load_tensors(self, engine: Engine, name: str, islands: int) -> None:
-        """Load an engine from what so many islands have saved; a new island continues from one of those there were."""
+        """Load an engine from the checkpoint of `islands` islands; a new island continues from one of these."""
         island = engine.island % islands
         met = engine.outer if islands > 1 else None
         optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])
@@ -249,7 +249,7 @@ class Checkpoints:
         engine.module.clear_gradients()
 
     def _owned(self, engine: Engine) -> tuple[Piece, ...]:
-        """Return the pieces that this rank writes: all its own under ZeRO, else where it holds some atom first."""
+        """Return the pieces that this rank writes: under ZeRO its own, else those of which it holds an atom first."""
         if engine.spec.zero_stage > 0:
             return engine.weights.pieces
         rank, shards = self._world.rank, engine.module.shards
@@ -262,7 +262,7 @@ class Checkpoints:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what went wrong first, on whichever rank."""
+    """Return the first failure, on any rank."""
     if isinstance(error, dcp.CheckpointException) and error.failures:
         failure: Any = error.failures[min(error.failures)]
         error = failure[0] if isinstance(failure, tuple) else failure
@@ -274,7 +274,7 @@ def _inside(atom: Atom, shard: Shard) -> bool:
 
 
 def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:
-    """Return the optimizer's tensors of a piece's shape by key, which leaves out the step number."""
+    """Return the optimizer's tensors of a piece's shape by key, without the step number."""
     state = engine.optimizer.state[piece.value]
     return {
         f"optimizer.{piece.parameter}.{key}": value
@@ -284,7 +284,7 @@ def _optimizer_values(engine: Engine, piece: Piece) -> dict[str, Tensor]:
 
 
 def _of_island(island: int, key: str) -> str:
-    """Return the key under which an island saves what others have other values of."""
+    """Return the key under which an island saves a value that differs between islands."""
     return key if island == 0 else f"island.{island}.{key}"
 
 

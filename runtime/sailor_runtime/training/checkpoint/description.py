@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself beside its tensors, and whether a job may continue from it."""
+"""The description of a checkpoint besides its tensors, and whether a job may continue from it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer import optimizer
 
-# 2: parameters are called as transformers' modules call them.
+# 2: parameters have the names of transformers' modules.
 FORMAT = 2
 
 
 def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is kept of an engine beside its tensors; `data` tells what it was trained on."""
+    """Return the saved state of an engine besides its tensors; `data` identifies its training data."""
     return {
         **_of_job(engine.spec),
         "step": engine.next_step,
@@ -35,13 +35,13 @@ def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mappin
 
 
 def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str, Any] | None, *, where: str) -> None:
-    """Raise RefusedError where a job can't continue from the checkpoint at `where`; `data` is None for any."""
+    """Raise RefusedError if a job can't continue from the checkpoint at `where`; `data` is None for any."""
     if saved.get("format") != FORMAT:
         raise RefusedError(
             f"checkpoint {where} has format {saved.get('format')!r}, this version reads {FORMAT}; export it with the "
             "version that made it, and name that folder as model.weights in a job with another checkpoint.to"
         )
-    # A round trip through JSON makes tuples lists, as they are in what was saved.
+    # A round trip through JSON turns tuples into lists, as in the saved description.
     for key, wanted in json.loads(json.dumps(_of_job(spec))).items():
         found = saved.get(key)
         if found != wanted:
@@ -59,11 +59,11 @@ def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str
 
 
 def _of_job(spec: RunSpec) -> dict[str, Any]:
-    """Return what a checkpoint and the job that continues from it must share."""
+    """Return the properties that a checkpoint and a continuing job must share."""
     training = spec.training
     return {
         "format": FORMAT,
-        # Where the first weights came from no longer matters.
+        # The source of the first weights no longer matters.
         "model": dataclasses.asdict(dataclasses.replace(spec.model, weights=None)),
         "optimizer": optimizer.rule(training.optimizer),
         "sequence_length": training.sequence_length,
@@ -73,7 +73,7 @@ def _of_job(spec: RunSpec) -> dict[str, Any]:
 
 
 def _difference(key: str, found: Any, wanted: Any) -> str:
-    """Return in words what differs, of a group of fields the first that does."""
+    """Return the first difference in words."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         first = next(name for name in sorted({*found, *wanted}) if found.get(name) != wanted.get(name))
         return _difference(f"{key}.{first}", found.get(first), wanted.get(first))

@@ -1,4 +1,4 @@
-"""Writes what must outlive a crash through to the disk; needs no torch."""
+"""Flushes files to disk that must survive a crash; needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync(path: Path) -> None:
-    """Write a file or folder through to the disk."""
+    """Flush a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

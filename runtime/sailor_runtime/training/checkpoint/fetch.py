@@ -1,8 +1,8 @@
-"""`python -m sailor_runtime.training.checkpoint.fetch URL FOLDER`: copies a bucket's newest checkpoint, checked.
+"""`python -m sailor_runtime.training.checkpoint.fetch URL FOLDER`: copies a bucket's newest checkpoint, verified.
 
-Needs the extra `stores` and no torch. Says what is to be copied as one line of JSON, waits for a line that is not
-empty, copies, and ends with 0; what came with 1 or 2 is not the checkpoint. Every file is what was written, by size
-and SHA-256, before the checkpoint gets its name; a copy that was interrupted is begun again.
+Needs the extra `stores` and no torch. Prints what will be copied as one line of JSON, waits for a line that is not
+empty, copies, and ends with 0. After an end with 1 or 2, the copy is not the checkpoint. Every file is verified by size
+and SHA-256 before the checkpoint gets its name; an interrupted copy is started again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LATEST, DESCRIPTION = "latest", "sailor.json"
 
 
 def newest(store: Store) -> tuple[str, dict[str, dict[str, object]]]:
-    """Return the name of the newest checkpoint and its files. Raises StoreError where there is none."""
+    """Return the name of the newest checkpoint and its files. Raises StoreError if there is none."""
     try:
         name = store.read(LATEST).decode().strip()
         return name, json.loads(store.read(f"{name}/{DESCRIPTION}"))["files"]
@@ -29,7 +29,7 @@ def newest(store: Store) -> tuple[str, dict[str, dict[str, object]]]:
 
 
 def fetch(store: Store, name: str, files: dict[str, dict[str, object]], folder: Path) -> Path:
-    """Copy one checkpoint, and point `latest` at it. Raises StoreError where a file is not what was written."""
+    """Copy one checkpoint, and point `latest` at it. Raises StoreError if a file is not as written."""
     partial, final = folder / f".{name}.fetched", folder / name
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -24,7 +24,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSum:
-    """What a file must be."""
+    """The expected size and checksum of a file."""
 
     name: str
     size: int
@@ -39,11 +39,11 @@ class CheckpointFolder:
         self._keep = max(1, keep)
 
     def partial(self, step: int) -> Path:
-        """Return where a checkpoint is written before it is complete."""
+        """Return the folder of a checkpoint before it is complete."""
         return self.directory / f".step-{step}.partial"
 
     def begin(self, step: int) -> None:
-        """Make room for a new checkpoint; what an interrupted save has left is removed."""
+        """Prepare for a new checkpoint; remains of an interrupted save are removed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for leftover in self.directory.glob(".step-*.partial"):
             shutil.rmtree(leftover)
@@ -64,7 +64,7 @@ class CheckpointFolder:
         return str(self.directory / name)
 
     def written(self, step: int, rank: int) -> list[FileSum]:
-        """Return what this rank has written; rank 0 also writes the metadata."""
+        """Return the files that this rank has written; rank 0 also writes the metadata."""
         own = sorted(self.partial(step).glob(f"__{rank}_*"))
         return [sum_file(path) for path in [*own, *([self.partial(step) / ".metadata"] if rank == 0 else [])]]
 
@@ -73,7 +73,7 @@ class CheckpointFolder:
     ) -> str:
         """Give a complete checkpoint its name, then point `latest` at it; each is one atomic rename.
 
-        Then those are removed that are too old, and those known to be damaged, which must not stand for good ones.
+        Then remove checkpoints that are too old, and known damaged ones, which must not seem good.
         """
         temporary, final = self.partial(step), self.directory / f"step-{step}"
         files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
@@ -104,16 +104,16 @@ class CheckpointFolder:
         return sorted(found, key=step_of, reverse=True)
 
     def _newest(self) -> int | None:
-        """Return the step that `latest` names, None where there is no such file."""
+        """Return the step that `latest` names, None if there is no such file."""
         pointer = self.directory / LATEST
         return step_of(pointer.read_text().strip()) if pointer.is_file() else None
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Return what was saved beside the tensors. Raises OSError or ValueError where that is unreadable."""
+        """Return a checkpoint's description. Raises OSError or ValueError if it is unreadable."""
         return dict(json.loads((self.directory / name / DESCRIPTION).read_text()))
 
     def damage(self, name: str, share: int, shares: int) -> str | None:
-        """Return what is wrong with every `shares`-th file from `share` on, None if they are as they were written."""
+        """Return what is wrong with every `shares`-th file from `share` on, None if they are as written."""
         try:
             files = self.describe(name)["files"]
             for file in sorted(files)[share::shares]:
@@ -126,7 +126,7 @@ class CheckpointFolder:
         return None
 
     def check(self) -> None:
-        """Raise OSError where nothing can be written."""
+        """Raise OSError if nothing can be written."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.directory):
             pass
@@ -139,6 +139,6 @@ def sum_file(path: Path) -> FileSum:
 
 
 def step_of(name: str) -> int:
-    """Return the step in a checkpoint's name, -1 where it is no such name."""
+    """Return the step in a checkpoint's name, -1 for any other name."""
     match = _STEP_FOLDER.fullmatch(name)
     return int(match[1]) if match else -1

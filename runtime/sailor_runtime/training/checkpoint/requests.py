@@ -1,4 +1,4 @@
-"""Requests from the node's agent to its ranks, by way of a small file."""
+"""Requests from the node's agent to its ranks, through a small file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Control:
-    """Reads `{"checkpoint": n, "stop": bool}`; a checkpoint is wanted whenever n has grown."""
+    """Reads `{"checkpoint": n, "stop": bool}`; a checkpoint is requested whenever n has increased."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""When a run saves, and when it gives up because it can't."""
+"""When a run saves, and when it gives up after failed saves."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sailor_runtime.training.checkpoint.checkpoint import Checkpoints, Saved, Un
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.engine import Engine
 
-# A run that can't save spends money on what it will lose.
+# A run that can't save spends money on work that it will lose.
 MOST_FAILURES = 3
 
 
 class Saver:
     """Saves on time and on request.
 
-    `report` (on rank 0 only) writes an event; `doubtful` says that what has been saved is better than what there is.
+    `report` (on rank 0 only) writes an event; `doubtful` says that saved weights are better than the present ones.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Saver:
         self._last: Saved | None = None
 
     def start_from(self, engine: Engine, name: str | None) -> None:
-        """Note that `engine` stands at a checkpoint, or at the beginning."""
+        """Record that `engine` is at a checkpoint, or at the beginning."""
         self._began = time.monotonic()
         if name is not None:
             self._last = Saved(step=engine.next_step, path=self._checkpoints.location(name))
@@ -55,10 +55,10 @@ class Saver:
         return f"the last good checkpoint is {self._last.path}"
 
     def wanted(self, *, leads: bool) -> bool:
-        """Whether this rank asks for a save: its node was told to, or it leads and it is time.
+        """Whether this rank asks for a save: its node was told to, or it leads and a save is due.
 
-        Not while one still runs: a store that does not answer must not hold training up. Nor by the clock while the
-        loss rises: the last good checkpoint is one from before that.
+        Not while one still runs: a store that does not answer must not block training. Not by the clock while the loss
+        rises either: the last good checkpoint is one from before.
         """
         if self._checkpoints.running:
             return False
@@ -73,11 +73,11 @@ class Saver:
         self._began = time.monotonic()
 
     def look(self) -> None:
-        """Take in a save that has ended. Raises RefusedError when too many in a row have failed."""
+        """Record a save that has ended. Raises RefusedError if too many in a row have failed."""
         self._note(self._checkpoints.finished())
 
     def finish(self, engine: Engine) -> None:
-        """Save what has not been saved yet. Raises RefusedError where that does not work, however often it is tried."""
+        """Save the present step unless it is saved already. Raises RefusedError after too many failures."""
         self._note(self._checkpoints.wait())
         while self._last is None or self._last.step != engine.next_step:
             self._checkpoints.begin(engine, self._notes())

@@ -13,8 +13,8 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 class ShardedEntry(torch.Tensor):
     """Local parts, each a box at some offsets, of a tensor of shape `whole`.
 
-    Parts may be of any size and number, so plans of any shape fit. torch looks for tensors, finds the parts through the
-    methods with double underscores, and compares `size()` with the shape that was saved; the tensor itself is empty.
+    Parts may have any size and number, so plans of any shape fit. torch looks for tensors, finds the parts through the
+    methods with double underscores, and compares `size()` with the saved shape; the tensor itself is empty.
     """
 
     whole: torch.Size

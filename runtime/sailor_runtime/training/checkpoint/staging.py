@@ -1,4 +1,4 @@
-"""Memory in which tensors wait to be written while training changes the originals."""
+"""Memory for tensors that are waiting to be written while training changes the originals."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class Staging:
-    """Copies of tensors, one per key, in memory that is kept from one time to the next.
+    """Copies of tensors, one per key, in memory that is reused.
 
-    A copy into fresh memory takes six times as long, since the system hands out each page of it again (0.32 s against
-    0.055 s of processor time for 378 MiB; 2026-11, 2 cores). It costs nothing at the peak: while a save runs the copies
-    are there in any case. What comes from a CUDA device is copied into pinned memory, without waiting for the device.
+    A copy into fresh memory takes six times as long, since the system provides each page of it again (0.32 s against
+    0.055 s of processor time for 378 MiB; 2026-11, 2 cores). It costs nothing at the peak: during a save the copies
+    exist in any case. Tensors of a CUDA device are copied into pinned memory, without waiting for the device.
     """
 
     def __init__(self) -> None:
@@ -31,6 +31,6 @@ class Staging:
         return kept
 
     def wait(self) -> None:
-        """Wait until all copies are made; what the device is given to do later does not change them."""
+        """Wait until all copies are complete; later work of the device does not change them."""
         if self._copied is not None:
             self._copied.synchronize()

@@ -1,1 +1,1 @@
-"""Samples of tokens, where they come from, and that all ranks read the same."""
+"""Samples of tokens, their sources, and the check that all ranks read the same."""

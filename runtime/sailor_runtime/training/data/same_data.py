@@ -1,4 +1,4 @@
-"""All ranks that read data must read the same: inputs come from one end of a pipeline and targets from the other."""
+"""Checks that all ranks read the same data: inputs come from one end of a pipeline and targets from the other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sailor_runtime.training.pipeline.process_groups import World
 
 
 def agreed_identity(spec: RunSpec, place: Place, samples: Samples, world: World) -> Identity:
-    """Return what tells the data of this run from other data; a collective.
+    """Return the identity of this run's data; a collective.
 
-    Raises RefusedError where nodes hold different data under the same name.
+    Raises RefusedError if nodes have different data under the same name.
     """
     reads = place.stage in (0, len(spec.pipelines[place.pipeline].stages) - 1)
     everyone: list[Any] = [None] * world.size
@@ -25,7 +25,7 @@ def agreed_identity(spec: RunSpec, place: Place, samples: Samples, world: World)
 
 
 def compared(spec: RunSpec, everyone: list[Identity | None]) -> Identity:
-    """Return what all ranks have found that read data. Raises RefusedError where that differs."""
+    """Return the common identity from all ranks that read data. Raises RefusedError if they differ."""
     first = everyone[0]
     assert first is not None, "rank 0 stands at the beginning of a pipeline"
     for rank, found in enumerate(everyone):

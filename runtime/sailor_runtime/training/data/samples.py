@@ -22,16 +22,16 @@ from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data import sources
 from sailor_runtime.training.data.sources import Tokens
 
-# Of a larger source so many tokens, evenly spread, stand for the whole when its entropy is shown.
+# For a larger source, the displayed entropy is that of this many evenly spread tokens.
 _COUNTED = 2**26
 _PART = 2**20
-# So many samples, evenly spread, tell one source from another.
+# The number of evenly spread samples that identify a source.
 _COMPARED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What tells data from other data: samples per epoch (None: endless) and a hash over some of them."""
+    """The identity of data: samples per epoch (None: endless) and a hash over some of them."""
 
     samples: int | None
     sha256: str
@@ -55,11 +55,11 @@ class Samples(Protocol):
 
 
 def open_samples(spec: RunSpec) -> Samples:
-    """Return the samples of the spec's data source. Raises RefusedError for what can't be read.
+    """Return the samples of the spec's data source. Raises RefusedError for unreadable data.
 
-    Formats: `bytes` (each byte one token), `text` (cut by a `tokenizers` file), `tokens` (.npy files of token numbers);
-    each a file or a folder of files, which are mapped into memory. All of them may be URLs; what they hold is fetched
-    once per node.
+    Formats: `bytes` (each byte one token), `text` (tokenized by a `tokenizers` file), `tokens` (.npy files of token
+    numbers). Each is a file or a folder of files, which are mapped into memory. All of them may be URLs, whose content
+    is fetched once per node.
     """
     data, length, seed = spec.data, spec.training.sequence_length, spec.training.seed
     vocabulary = spec.model.vocab_size
@@ -84,7 +84,7 @@ def open_samples(spec: RunSpec) -> Samples:
 class Ahead:
     """Reads one request ahead in a thread, into memory from which a CUDA device copies while it computes.
 
-    Not for processors, where the thread would only take time from the one that computes.
+    Not for processors, where the thread would only slow down the one that computes.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
@@ -95,7 +95,7 @@ class Ahead:
         self._asked: tuple[range, Future[Tensor]] | None = None
 
     def read(self, numbers: range, following: range | None) -> Tensor:
-        """Return samples on the device, as `Samples.read`, and begin to read those that are expected to follow."""
+        """Return samples on the device, as `Samples.read`, and start to read those expected next."""
         if self._thread is None:
             return self._samples.read(numbers).to(self._device)
         asked, self._asked = self._asked, None
@@ -148,7 +148,7 @@ class TokenSamples:
         self._vocabulary = vocabulary
         self._length = sequence_length
         self._seed = seed
-        # One value, since a thread reads ahead.
+        # One value for both, since a thread reads ahead.
         self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
 
     @cached_property
@@ -177,7 +177,7 @@ class TokenSamples:
         return int(self._ends[-1])
 
     def place(self, number: int) -> int:
-        """Return which sample of the source the training reads as its `number`-th."""
+        """Return which sample of the source is the `number`-th in training."""
         epoch, index = divmod(number, self.count)
         ordered, order = self._order
         if epoch != ordered:
@@ -198,7 +198,7 @@ class TokenSamples:
         return self._arrays[index][start : start + self._length + 1]
 
     def _check(self, tokens: Tokens) -> None:
-        """Raise RefusedError for tokens that the model does not know."""
+        """Raise RefusedError for tokens outside the model's vocabulary."""
         if tokens.min() < 0 or tokens.max() >= self._vocabulary:
             found = f"{tokens.min()}..{tokens.max()}"
             raise RefusedError(f"{self._source} holds tokens {found}, the vocabulary is 0..{self._vocabulary - 1}")

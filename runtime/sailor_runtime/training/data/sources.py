@@ -1,6 +1,6 @@
-"""Where tokens come from: texts byte for byte or cut by a tokenizer, and files of token numbers. All lie on the disk.
+"""Sources of tokens: texts as bytes or tokenized, and files of token numbers. All are on disk.
 
-What is on the disk is mapped, not read, so that a source may be larger than memory.
+Files are memory-mapped, not read, so that a source may be larger than memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sailor_runtime.refusal import RefusedError
 Tokens = np.ndarray[Any, np.dtype[Any]]
 
 STANDARD_LIBRARY = "python-stdlib"
-# Test files are half of the text and much of that is tables of data.
+# Test files are half of the text, mostly tables of data.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-# Bytes of text that are cut at a time: the tokenizer needs some hundred bytes of memory for each token.
+# Bytes of text per tokenizer call: the tokenizer needs some hundred bytes of memory for each token.
 _CUT_BYTES = 2**24
 
 
@@ -33,9 +33,9 @@ def byte_arrays(source: str) -> list[Tokens]:
 
 
 def tokenized_arrays(source: str, tokenizer: str | None) -> list[Tokens]:
-    """Return the tokens of a text, or of each file of a folder of texts, cut line by line.
+    """Return the tokens of a text, or of each file of a folder of texts, tokenized line by line.
 
-    The first rank of a node to ask cuts a text, and keeps the tokens beside the downloaded files.
+    The first rank of a node that asks tokenizes a text, and keeps the tokens next to the downloaded files.
     """
     if tokenizer is None or not (is_url(tokenizer) or Path(tokenizer).is_file()):
         raise RefusedError(f"format 'text' needs a tokenizer file, got {tokenizer!r}")
@@ -109,14 +109,14 @@ def _hub_copy(address: str) -> Path:
 
 
 def _cut(text: Path, rules: Path) -> Tokens:
-    """Return the tokens of a file by the rules of a tokenizer file."""
+    """Return the tokens of a file by a tokenizer file."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise RefusedError("format 'text' needs the package 'tokenizers' on every node") from error
     try:
         tokenizer = Tokenizer.from_file(str(rules))
-    # The package raises nothing more special.
+    # The package raises no more specific exception.
     except Exception as error:
         raise RefusedError(f"{rules} is no tokenizer file: {error}") from error
     key = hashlib.sha256((_sum(rules) + _sum(text)).encode()).hexdigest()[:32]
@@ -144,5 +144,5 @@ def _sum(file: Path) -> str:
 
 
 def _mapped(file: Path, kind: type[np.unsignedinteger[Any]]) -> Tokens:
-    # Nothing can't be mapped.
+    # An empty file can't be mapped.
     return np.memmap(file, dtype=kind, mode="r") if file.stat().st_size else np.empty(0, dtype=kind)

@@ -1,4 +1,4 @@
-"""The layers of the model that a spec names, their parameters, and random first values of these."""
+"""The layers of a spec's model, their parameters, and random first values of these."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def layer_parameters(model: ModelSpec, layer: int) -> tuple[ParameterSpec, ...]:
 
 
 def range_parameters(model: ModelSpec, layers: Iterable[int]) -> dict[str, ParameterSpec]:
-    """Return the parameters of some layers by name, a parameter that two of them use once."""
+    """Return the parameters of some layers by name; shared ones appear once."""
     return {spec.name: spec for layer in layers for spec in layer_parameters(model, layer)}
 
 
 def untied_parameters(model: ModelSpec) -> frozenset[str]:
-    """Return the trained parameters that one layer alone uses."""
+    """Return the trained parameters that only one layer uses."""
     specs = [spec for layer in range(model.layers) for spec in layer_parameters(model, layer)]
     uses = Counter(spec.name for spec in specs)
     return frozenset(spec.name for spec in specs if spec.trainable and uses[spec.name] == 1)
@@ -43,8 +43,8 @@ def untied_parameters(model: ModelSpec) -> frozenset[str]:
 class RandomWeights:
     """Whole parameters with the values that the model's own code gives them, the same under every plan and precision.
 
-    A layer's values are a function of seed and layer alone; those of one layer are kept, since parameters are asked for
-    layer by layer.
+    A layer's values depend only on seed and layer. Those of one layer are cached, since parameters are requested layer
+    by layer.
     """
 
     def __init__(self, model: ModelSpec, seed: int) -> None:

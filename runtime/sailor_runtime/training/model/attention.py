@@ -1,7 +1,7 @@
-"""Attention in blocks of queries, for what no fused kernel computes: dropout that every plan shares, and capped scores.
+"""Attention in blocks of queries, for cases without a fused kernel: plan-independent dropout, and capped scores.
 
-Its memory is linear in the sequence length: no more than a block's scores are there at once, and the backward pass
-computes them again. Keys and values that several heads share are not copied for each of them.
+Its memory is linear in the sequence length: only a block's scores exist at a time, and the backward pass recomputes
+them. Keys and values that several heads share are not copied for each of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch.autograd import Function
 from sailor_runtime.training.model.dropout import Dropping
 
 NAME = "sailor_blocks"
-# The most scores of a block, of all heads and samples: about 300 MB with what their dropout needs.
+# The most scores of a block, of all heads and samples: about 300 MB with their dropout.
 BLOCK_ELEMENTS = 2**23
 
 
 def register() -> None:
-    """Make the attention known to transformers by its name."""
+    """Register the attention in transformers under its name."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     AttentionInterface.register(NAME, _attention)
@@ -30,7 +30,7 @@ def register() -> None:
 
 
 class _Mask:
-    """Which keys each query may see, asked for by blocks; `function` is transformers' own."""
+    """The keys that each query may see, requested by blocks; `function` is transformers' own."""
 
     def __init__(self, function: Callable[..., Tensor], samples: int, tokens: int, device: torch.device) -> None:
         self._function, self._device = function, device
@@ -40,7 +40,7 @@ class _Mask:
     def keys(self, first: int, end: int) -> tuple[int, int]:
         """Return the range of keys that any of some queries sees."""
         if (first, end) not in self._seen:
-            # Real numbers, wherever they are used, and no device is waited for.
+            # Real numbers on any device, without waiting for one.
             with unset_fake_temporarily():
                 seen = self._of(first, end, 0, self.tokens, torch.device("cpu")).flatten(0, -2).any(0).nonzero()
             self._seen[first, end] = (int(seen[0]), int(seen[-1]) + 1)
@@ -101,10 +101,10 @@ class _Block:
         self.mask, self._scaling, self._softcap, self._drop = mask, scaling, softcap, drop
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, first: int, first_key: int) -> Tensor:
-        """Return [samples, heads, queries, size]; the queries and keys given are those from `first` and `first_key`."""
+        """Return [samples, heads, queries, size]; the given queries and keys start at `first` and `first_key`."""
         samples, heads, queries, size = query.shape
         shared = key.shape[1]
-        # Heads that share keys stand as more queries of one.
+        # Heads that share keys become additional queries of one head.
         grouped = query.reshape(samples, shared, heads // shared * queries, size)
         scores = (grouped @ key.transpose(-1, -2) * self._scaling).view(samples, heads, queries, -1)
         if self._softcap is not None:
@@ -118,7 +118,7 @@ class _Block:
 
 
 class _Blocks(Function):
-    """All queries, block by block; keeps queries, keys and values alone for the backward pass."""
+    """All queries, block by block; keeps only queries, keys and values for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, block: _Block) -> Tensor:
@@ -153,7 +153,7 @@ class _Blocks(Function):
 
 
 def _blocks(query: Tensor, mask: _Mask) -> list[tuple[slice, slice]]:
-    """Return blocks of queries, and the keys that those see."""
+    """Return blocks of queries, and the keys that they see."""
     samples, heads, tokens, _ = query.shape
     rows = max(1, BLOCK_ELEMENTS // (samples * heads * tokens))
     starts = ((first, min(first + rows, tokens)) for first in range(0, tokens, rows))

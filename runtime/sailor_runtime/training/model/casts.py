@@ -1,4 +1,4 @@
-"""Float64 through modules that ask for float32 on the way."""
+"""Float64 through modules that cast to float32 internally."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class _Lifted(TorchFunctionMode):
-    """Computes in float64 what modules ask for in float32."""
+    """Computes in float64 where modules ask for float32."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is Tensor.float:
@@ -24,6 +24,6 @@ class _Lifted(TorchFunctionMode):
 
 @contextlib.contextmanager
 def lifted(dtype: torch.dtype) -> Iterator[None]:
-    """Where a model computes in float64, let its modules not fall back to float32 for norms, rotations or softmax."""
+    """If a model computes in float64, prevent its modules' casts to float32 for norms, rotations or softmax."""
     with _Lifted() if dtype == torch.float64 else contextlib.nullcontext():
         yield

@@ -1,6 +1,6 @@
 """How tensor parallelism cuts modules: the styles of transformers' plans, applied to shards of any size.
 
-A plan maps names, with `*` for a layer's number, to styles. Modules that the plan does not name are replicated.
+A plan maps names, with `*` for a layer's number, to styles. Modules that are not in the plan are replicated.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ROWS = ("rowwise", "rowwise_split_input", "rowwise_rep")
 _GATHERED = ("colwise_gather_output", "colwise_rep")
 _SPLIT = ("rowwise_split_input", "rowwise_rep")
 VOCABULARY, PARTIAL, EXPERTS = "embedding_rowwise", "replicated_with_grad_allreduce", "moe_tp_experts"
-# Whole experts, some on each device: their weights, and the module that sends tokens to them.
+# Whole experts, some on each device: their weights, and the module that routes tokens to them.
 WHOLE, WHOLE_EXPERTS = "grouped_gemm", "ep_dispatch_experts"
 _STYLES = (*COLUMNS, *ROWS, VOCABULARY, PARTIAL, EXPERTS, WHOLE, WHOLE_EXPERTS)
-# What attention modules keep of their number of heads or the width of all heads.
+# Attributes of attention modules with their number of heads or the width of all heads.
 _OF_HEADS = ("num_heads", "num_key_value_heads", "split_size")
 
 
@@ -45,7 +45,7 @@ class Cut:
         return self._plan.get(re.sub(r"(?<=\.)\d+(?=\.)", "*", name))
 
     def parameter(self, name: str, alias: str | None = None) -> ParameterSpec:
-        """Return how a parameter is cut; `alias` is the name under which it is known where two modules share it."""
+        """Return how a parameter is cut; `alias` is its other name if two modules share it."""
         path, leaf = name.rpartition(".")[::2]
         module, value = self._root.get_submodule(path), self._root.get_parameter(name)
         style = self.style(name) or self.style(path)
@@ -67,7 +67,7 @@ class Cut:
         return ParameterSpec(**spec, cut_dim=dim, packed=packed, pieces=self._pieces(path, parent, packed))
 
     def _pieces(self, path: str, parent: nn.Module, packed: tuple[int, ...]) -> int:
-        """Return the indivisible pieces: groups of query heads that share a key-value head, or single rows."""
+        """Return the number of indivisible pieces: groups of query heads with one key-value head, or single rows."""
         size = getattr(parent, "head_dim", None)
         if size is None:
             return math.gcd(*packed)
@@ -126,7 +126,7 @@ class Cut:
             _cut_vocabulary(module, rows, parallel)
 
     def _local_heads(self, path: str, attention: nn.Module, parallel: TensorParallel) -> None:
-        """Let an attention module whose columns stay cut know of this rank's heads alone."""
+        """Adapt an attention module whose columns stay cut to this rank's heads."""
         styles = {name: self.style(f"{path}.{name}") for name, _ in attention.named_children()}
         cut = next((name for name, style in styles.items() if style in ("colwise", "packed_colwise")), None)
         if cut is None:
@@ -137,7 +137,7 @@ class Cut:
         for name in names:
             setattr(attention, name, getattr(attention, name) * own // pieces)
         if "num_key_value_heads" in names:
-            # Phi 3 asks the configuration for the number of query heads.
+            # Phi 3 reads the number of query heads from the configuration.
             config: Any = copy.copy(attention.config)
             config.num_attention_heads = config.num_attention_heads * own // pieces
             attention.config = config
@@ -160,7 +160,7 @@ def _cut_dim(module: nn.Module, leaf: str, value: Tensor, *, columns: bool) -> i
 
 
 def _packed(parent: nn.Module, width: int) -> tuple[int, ...]:
-    """Return the widths of the matrices in a packed one: queries, keys and values, or a gate and what it opens."""
+    """Return the widths of the matrices in a packed one: queries, keys and values, or a gate and its input."""
     if not hasattr(parent, "head_dim"):
         return (width // 2, width // 2)
     if hasattr(parent, "num_key_value_heads"):
@@ -185,13 +185,13 @@ def _rows(module: nn.Module, parallel: TensorParallel, sizes: list[int] | None) 
 
 
 def _own_experts(given: tuple[Tensor, ...], start: int, end: int) -> tuple[Tensor, ...]:
-    """Number this rank's experts from 0; those of others get a number that the module passes over."""
+    """Number this rank's experts from 0; other ranks' experts get a number that the module ignores."""
     states, chosen, *rest = given
     return (states, torch.where((chosen >= start) & (chosen < end), chosen - start, end - start), *rest)
 
 
 def _cut_vocabulary(module: nn.Module, rows: tuple[int, int], parallel: TensorParallel) -> None:
-    """Look up this rank's rows alone; what other ranks hold counts as zero, and the sum is whole."""
+    """Look up only this rank's rows; rows of other ranks count as zero, and the sum is whole."""
     start, end = rows
     own: list[Tensor] = []
 

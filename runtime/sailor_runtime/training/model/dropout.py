@@ -1,4 +1,4 @@
-"""Dropout without state: an element is dropped as a function of where it stands, so every plan drops the same ones."""
+"""Stateless dropout: whether an element is dropped depends only on its position, so every plan drops the same ones."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Dropout:
     ) -> Tensor:
         """Drop attention weights of shape [samples, local heads, queries, keys].
 
-        They stand from `row` and `column` on among all `tokens`, and from `first_head` on among all `heads`.
+        They begin at `row` and `column` among all `tokens`, and at `first_head` among all `heads`.
         """
         if self.probability == 0.0:
             return values
@@ -82,10 +82,10 @@ class Dropout:
 
 
 class Dropping(TorchFunctionMode):
-    """Replaces torch's dropout inside a model's modules: drops by `dropout`, whatever probability they have.
+    """Replaces torch's dropout inside a model's modules: drops by `dropout`, whatever their probability.
 
-    A place where a layer drops is identified by its order in the layer. Values of four dimensions are attention
-    weights of this rank's heads, of which the first is `first_head` out of `heads` unless all are here.
+    A dropout site is identified by its order in the layer. Values of four dimensions are attention weights of this
+    rank's heads, the first of which is `first_head` of `heads`, unless all are here.
     """
 
     _entered: ClassVar[list[Dropping]] = []
@@ -107,15 +107,15 @@ class Dropping(TorchFunctionMode):
 
     @classmethod
     def current(cls) -> Dropping | None:
-        """Return what drops at the moment."""
+        """Return the active instance."""
         return cls._entered[-1] if cls._entered else None
 
     def begin(self, layer: int) -> None:
-        """Say which layer runs next."""
+        """Announce the layer that runs next."""
         self._layer, self._site = layer, 0
 
     def attention(self, local_heads: int, tokens: int) -> Callable[[Tensor, int, int], Tensor]:
-        """Return what drops, at the next place, parts of attention weights: given with their first row and column."""
+        """Return a function of a part of attention weights, its first row and column; it drops at the next site."""
         first_head = 0 if local_heads == self._heads else self._first_head
         layer, site = self._layer, self._next()
         return lambda values, row, column: self._dropout.attention(

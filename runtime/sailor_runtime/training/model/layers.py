@@ -1,4 +1,4 @@
-"""A model as a row of layers that can stand on different devices, whatever its modules are."""
+"""A model as a sequence of layers that can be on different devices, whatever its modules are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Microbatch:
-    """What a layer needs besides its input: shapes [samples, tokens]; `weight` scales the loss sum of each token."""
+    """A layer's inputs besides hidden states: shapes [samples, tokens]; `weight` scales the loss sum of each token."""
 
     tokens: Tensor
     targets: Tensor
@@ -32,7 +32,7 @@ class StageLayers(ABC):
 
     @abstractmethod
     def modules(self, layer: int) -> tuple[nn.Module, ...]:
-        """Return the modules that compute a layer, none where the whole model's own code does."""
+        """Return the modules that compute a layer; empty if the whole model's own code does."""
 
     @abstractmethod
     def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
@@ -40,13 +40,13 @@ class StageLayers(ABC):
 
 
 class Architecture(ABC):
-    """A model's layers, numbered from 0; the first takes tokens, the last gives the loss."""
+    """A model's layers, numbered from 0; the first takes tokens, the last returns the loss."""
 
     layers: int
 
     @abstractmethod
     def parameters(self, layer: int) -> tuple[ParameterSpec, ...]:
-        """Return the parameters that a layer uses; two layers may use the same."""
+        """Return the parameters that a layer uses; two layers may share some."""
 
     @abstractmethod
     def first_values(self, layer: int) -> dict[str, Tensor]:
@@ -76,7 +76,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def dropping(self, dropout: Dropout) -> Dropping:
-        """Return what drops elements inside a whole model."""
+        """Return the dropout inside a whole model."""
 
     @abstractmethod
     def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
@@ -84,4 +84,4 @@ class Architecture(ABC):
 
     @abstractmethod
     def describe(self, folder: Path, dtype: torch.dtype) -> None:
-        """Write what else a folder of exported weights needs so that others can load it."""
+        """Write the other files that a folder of exported weights needs to be loadable."""

@@ -1,4 +1,4 @@
-"""The loss of a microbatch when each device of a stage has the logits of some rows of the vocabulary."""
+"""The loss of a microbatch if each device of a stage has the logits of some rows of the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.autograd import Function
 
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
-# The most logits of a device that are there at once: 512 MiB in single precision. Fewer make products too small.
+# The most logits of a device at a time: 512 MiB in single precision. Fewer make products too small.
 CHUNK_ELEMENTS = 2**27
 
-# Gives the loss sum of hidden states and targets.
+# Returns the loss sum of hidden states and targets.
 LossOf = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -37,13 +37,13 @@ def vocabulary_loss(
 
 
 def loss_in_chunks(loss_of: LossOf, value: Tensor, targets: Tensor, trained: Sequence[Tensor], rows: int) -> Tensor:
-    """Return the loss sum of hidden states [samples, tokens, hidden], in chunks of tokens where logits are many.
+    """Return the loss sum of hidden states [samples, tokens, hidden], in chunks of tokens if there are many logits.
 
     `trained`: the parameters that `loss_of` uses; `rows`: of logits per token on this device. Every rank of a stage
-    cuts alike.
+    cuts equally.
     """
     samples, tokens, _ = value.shape
-    # Shares of the vocabulary may differ by a row, and the cut may not.
+    # Shares of the vocabulary may differ by a row, and the chunks may not.
     length = max(1, CHUNK_ELEMENTS // (samples * rows))
     if length >= tokens:
         return loss_of(value, targets)
@@ -52,7 +52,7 @@ def loss_in_chunks(loss_of: LossOf, value: Tensor, targets: Tensor, trained: Seq
 
 
 class _Chunks(Function):
-    """Computes each chunk's gradients with its loss, since the loss is where backward passes begin: its own is 1."""
+    """Computes each chunk's gradients with its loss: backward passes begin at the loss, whose gradient is 1."""
 
     @staticmethod
     def forward(ctx: Any, loss_of: LossOf, targets: Tensor, length: int, value: Tensor, *trained: Tensor) -> Tensor:

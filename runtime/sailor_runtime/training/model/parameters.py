@@ -13,9 +13,9 @@ from torch import nn
 class ParameterSpec:
     """One parameter of the whole model; `cut_dim` is the dimension that tensor parallelism cuts, None if replicated.
 
-    `packed` are the sizes of the matrices that lie in it one after the other along that dimension; each is cut by
-    itself, into `pieces` indivisible pieces: attention heads, or single rows. `partial`: on each rank the gradient of
-    the replicated parameter covers only what that rank computes. A parameter that is not `trainable` has no gradient.
+    `packed` are the sizes of the matrices in it, one after the other along that dimension. Each is cut separately, into
+    `pieces` indivisible pieces: attention heads, or single rows. `partial`: on each rank the gradient of the replicated
+    parameter covers only that rank's computation. A parameter that is not `trainable` has no gradient.
     """
 
     name: str
@@ -27,9 +27,9 @@ class ParameterSpec:
     trainable: bool = True
 
     def intervals(self, tp: int, index: int) -> tuple[tuple[int, int], ...]:
-        """Return what rank `index` of `tp` holds along `cut_dim`: a part of each packed matrix, in a row if they touch.
+        """Return rank `index`'s intervals of `tp` along `cut_dim`: a part of each packed matrix, adjacent ones joined.
 
-        Shares differ by at most one piece. Of a replicated parameter it is all of dimension 0.
+        Shares differ by at most one piece. For a replicated parameter it is all of dimension 0.
         """
         if self.cut_dim is None:
             return ((0, self.shape[0]),)
@@ -46,7 +46,7 @@ class ParameterSpec:
     def empty_shard(
         self, tp: int, index: int, device: torch.device, dtype: torch.dtype, *, absent: bool = False
     ) -> nn.Parameter:
-        """Return room for what rank `index` of `tp` holds; with `absent`, its shape without memory."""
+        """Return an empty tensor for rank `index`'s part of `tp`; with `absent`, its shape without memory."""
         shape = list(self.shape)
         shape[self.cut_dim or 0] = sum(end - start for start, end in self.intervals(tp, index))
         value = torch.empty(shape, dtype=dtype, device=device)

@@ -68,7 +68,7 @@ def _summed(value: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def _gathered(value: Tensor, group: dist.ProcessGroup, sizes: tuple[int, ...], index: int) -> Tensor:
-    # Shares may differ by a piece, and collectives take equal ones.
+    # Shares may differ by a piece, and collectives need equal ones.
     whole = value.new_zeros((*value.shape[:-1], sum(sizes)))
     whole.split(sizes, -1)[index].copy_(value)
     dist.all_reduce(whole, group=group)
@@ -85,7 +85,7 @@ class TensorParallel:
         self._entered: list[tuple[Tensor, Tensor]] = []
 
     def enter(self, value: Tensor) -> Tensor:
-        """Hand a replicated value to cut parameters; where several take the same value, its gradient is summed once."""
+        """Pass a replicated value to cut parameters; if several use the same value, its gradient is summed once."""
         if self.group is None:
             return value
         for known, entered in self._entered:
@@ -95,7 +95,7 @@ class TensorParallel:
         return self._entered[-1][1]
 
     def forget(self) -> None:
-        """Let go of the values that were handed to a layer, once it has run."""
+        """Release the values that were passed to a layer, after it has run."""
         self._entered.clear()
 
     def leave(self, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Decoders of transformers as layers: its own modules, cut along the family's own plan of tensor parallelism."""
+"""Decoders of transformers as layers: its own modules, cut by the family's own tensor-parallel plan."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sailor_runtime.training.model.loss import loss_in_chunks, vocabulary_loss
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
-# Of each family: the names of its layers and of its last norm, for those that have no pipeline plan.
+# For families without a pipeline plan: the names of their layers and of their last norm.
 _PARTS = {
     "gpt2": ("transformer", "h", "ln_f"),
     "gpt_neo": ("transformer", "h", "ln_f"),
     "opt": ("model.decoder", "layers", "final_layer_norm"),
 }
 _PLAIN = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "out_proj": "rowwise"}
-# Plans of families without one, or with one that computes the same on every device.
+# Plans for families without one, or with one that computes the same on every device.
 _PLANS: dict[str, dict[str, str]] = {
     "gpt2": {
         "h.*.attn.c_attn": "packed_colwise",
@@ -62,7 +62,7 @@ _PLANS: dict[str, dict[str, str]] = {
         "layers.*.mlp.shared_expert.down_proj": "rowwise",
     },
 }
-# The plan of the families that transformers has one for.
+# The expert-parallel plan for families without one, as transformers has it for others.
 _WHOLE_EXPERTS = {
     "layers.*.mlp.experts.gate_up_proj": "grouped_gemm",
     "layers.*.mlp.experts.down_proj": "grouped_gemm",
@@ -85,7 +85,7 @@ FAMILIES = (
     "qwen3",
     "qwen3_moe",
 )
-# Settings that would train another model than one process of transformers does, and the value with which they don't.
+# Settings that would train another model than one process of transformers does, and their neutral values.
 _NEUTRAL = {"router_jitter_noise": 0.0, "output_router_logits": False, "add_cross_attention": False}
 
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -134,7 +134,7 @@ def _sizes(model: ModelSpec, given: Mapping[str, Any]) -> dict[str, Any]:
             kinds = kinds or [("global", "local")[block % 2] for block in range(model.blocks)]
             sizes["attention_types"] = [[[kind], 1] for kind in kinds[: model.blocks]]
         case "opt":
-            # OPT-350m alone has narrow embeddings, and alone norms after each sublayer.
+            # Only OPT-350m has narrow embeddings, and norms after each sublayer.
             before = given.get("do_layer_norm_before", model.embedding_size == model.hidden_size)
             sizes |= {"word_embed_proj_dim": model.embedding_size, "do_layer_norm_before": before}
         case _:
@@ -204,7 +204,7 @@ class Transformer(Architecture):
         return Dropping(dropout, self.config.num_attention_heads, 0)
 
     def logits(self, whole: nn.Module, tokens: Tensor, dropping: Dropping | None) -> Tensor:
-        """Return what transformers' own forward pass gives of a whole model."""
+        """Return the logits of transformers' own forward pass of a whole model."""
         handles = []
         if dropping is not None:
             layers = whole.get_submodule(".".join(self._names[:2]))
@@ -220,7 +220,7 @@ class Transformer(Architecture):
 
     def describe(self, folder: Path, dtype: torch.dtype) -> None:
         config = copy.deepcopy(self.config)
-        # A checkpoint knows no tokenizer, unless the configuration came with its numbers.
+        # A checkpoint has no tokenizer, except the token numbers in its configuration.
         for name, value in self._special.items():
             setattr(config, name, value)
         config.architectures, config.dtype, config.use_cache = [type(self._causal).__name__], dtype, True
@@ -239,23 +239,23 @@ class Transformer(Architecture):
         return _Layers(self, layers, parallel, device, dtype, self._attention(dropout=dropout), absent)
 
     def _attention(self, *, dropout: bool = False) -> str:
-        """Return the attention that computes what the family's own does, at the least memory."""
+        """Return the attention that computes the same as the family's own, with the least memory."""
         if self.family == "gpt_neo":
-            # Its modules take no other.
+            # The family's modules accept no other.
             return "eager"
         capped = getattr(self.config, "attn_logit_softcapping", None) is not None
         return attention.NAME if capped or dropout else "sdpa"
 
     def build(self, implementation: str, dtype: torch.dtype, tp: int = 1, *, fused: bool = False) -> Any:
-        """Return a new model on the meta device with an attention; `tp`: in how many shares its experts are cut.
+        """Return a new model on the meta device with an attention; `tp`: the number of shards of its experts.
 
-        `fused`: GPT-2's activation in one kernel, which keeps two tensors for the backward pass in place of five.
+        `fused`: GPT-2's activation in one kernel, which keeps two tensors for the backward pass instead of five.
         """
         from transformers import AutoModelForCausalLM
 
         attention.register()
         config = copy.deepcopy(self.config)
-        # The other implementations do not compute in float64, nor with rows that are no multiple of 16 bytes.
+        # The other implementations do not support float64, nor rows that are no multiple of 16 bytes.
         width = getattr(config, "moe_intermediate_size", None) or getattr(config, "intermediate_size", 0)
         if (
             dtype == torch.float64
@@ -269,7 +269,7 @@ class Transformer(Architecture):
             return AutoModelForCausalLM.from_config(config, attn_implementation=implementation)
 
     def _roots(self, layer: int) -> tuple[str, ...]:
-        """Return the modules that make up a layer."""
+        """Return the modules of a layer."""
         base, layers, norm = self._names
         if 0 < layer < self.layers - 1:
             return (f"{base}.{layers}.{layer - 1}",)
@@ -362,7 +362,7 @@ class _Layers(StageLayers):
         setattr(causal.get_submodule(parent), child, final)
         self._unused = () if 0 in layers else tuple(r.rpartition(".")[2] for r in architecture.modules_of(0))
         setattr(base, blocks_name, nn.ModuleList())
-        # So named that transformers makes no mask, which the embedding has no use for.
+        # With this name transformers makes no mask, which the embedding does not need.
         self._config = base.config
         self._maskless = copy.copy(base.config)
         self._maskless._attn_implementation_internal = "embedding"
@@ -380,7 +380,7 @@ class _Layers(StageLayers):
             dropping = Dropping(microbatch.dropout, *self._heads)
             dropping.begin(layer)
         with lifted(self._dtype):
-            # Looked up before anything is dropped, since the model's own code would drop on the way.
+            # Looked up before anything is dropped, since the model's own code would drop meanwhile.
             given = self._arguments(value) if layer in self._blocks and value is not None else []
             with dropping:
                 result = self._run(layer, value, microbatch, given)
@@ -408,7 +408,7 @@ class _Layers(StageLayers):
         return vocabulary_loss(logits, targets, weight, self._architecture.config.vocab_size, self._parallel)
 
     def _arguments(self, value: Tensor) -> list[_Arguments]:
-        """Return what the model passes to each decoder layer beside hidden states: masks, rotations, positions."""
+        """Return the model's arguments to each decoder layer besides hidden states: masks, rotations, positions."""
         key = tuple(value.shape)
         if key not in self._given:
             self._given = {key: self._probed(value)}
@@ -450,14 +450,14 @@ class _Probe(nn.Module):
 
 
 class _Nothing(nn.Module):
-    """Stands for an embedding while arguments of layers are looked up."""
+    """Replaces an embedding while arguments of layers are looked up."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         return torch.zeros(())
 
 
 class _Final(nn.Module):
-    """What stands between the decoder layers and the head; the head's forward pass takes it for the whole decoder."""
+    """The code between the decoder layers and the head; for the head's forward pass it is the whole decoder."""
 
     def __init__(self, parts: Sequence[nn.Module | None]) -> None:
         super().__init__()
@@ -470,7 +470,7 @@ class _Final(nn.Module):
 
 
 class _Output:
-    """An output of a decoder that has hidden states and nothing else."""
+    """An output of a decoder with only hidden states."""
 
     def __init__(self, last_hidden_state: Tensor) -> None:
         self.last_hidden_state = last_hidden_state

@@ -1,9 +1,9 @@
 """A user's own layered module: `module: my_package.model:build`.
 
-`build()` returns an object with `layers() -> list[nn.Module]`, of which the first takes tokens [samples, tokens], each
-other the output of the one before, all of shape [samples, tokens, hidden size] but the last's; `tp_plan`, which maps
-names such as `layers.*.attention.query` to styles (see cutting); and `loss(output, batch)`, the mean over the tokens of
-a batch with `tokens` and `targets`. Attention modules have `head_dim` and view heads with -1.
+`build()` returns an object with `layers() -> list[nn.Module]`, `tp_plan` and `loss(output, batch)`. The first layer
+takes tokens [samples, tokens], each other layer the output of the previous one, all of shape [samples, tokens, hidden
+size] except the last. `tp_plan` maps names such as `layers.*.attention.query` to styles (see cutting). `loss` is the
+mean over the tokens of a batch with `tokens` and `targets`. Attention modules have `head_dim` and view heads with -1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UserModule(Architecture):
         first: dict[int, str] = {}
         for name, value in self.root.named_parameters(remove_duplicate=False):
             first.setdefault(id(value), name)
-        # The names in each layer, and under which name a parameter is known that another layer uses, too.
+        # The names in each layer, and the other name of a parameter that another layer also uses.
         self.names = {
             layer: {
                 f"layers.{layer}.{name}": first[id(value)]
@@ -101,7 +101,7 @@ class UserModule(Architecture):
             return self.loss(value, batch) * tokens.numel()
 
     def describe(self, folder: Path, dtype: torch.dtype) -> None:
-        """The weights stand under the names of the module's own parameters, and nothing else is known of it."""
+        """Do nothing: the weights have the names of the module's own parameters, and no other format is known."""
 
     def stage(
         self,

@@ -1,4 +1,4 @@
-"""Weights before the first step, and weights as Hugging Face checkpoints hold them: under the names of the modules."""
+"""Weights before the first step, and weights of Hugging Face checkpoints, under the names of the modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_runtime.training.model.architecture import RandomWeights, architectu
 from sailor_runtime.training.model.parameters import ParameterSpec
 
 FirstWeights = Callable[[ParameterSpec, torch.dtype], Tensor]
-# What published checkpoints call the matrices of one expert, in the order in which modules pack them.
+# The names of one expert's matrices in published checkpoints, in the order in which modules pack them.
 _OF_EXPERT = {
     "gate_up_proj": (("w1", "w3"), ("gate_proj", "up_proj")),
     "down_proj": (("w2",), ("down_proj",)),
@@ -25,7 +25,7 @@ _OF_EXPERT = {
 
 
 def first_weights(model: ModelSpec, seed: int) -> FirstWeights:
-    """Return a function that gives one whole parameter; what it gives depends on no plan."""
+    """Return a function that returns one whole parameter, independent of the plan."""
     if model.weights is not None:
         return SavedWeights(model.weights).whole
     return RandomWeights(model, seed)
@@ -39,7 +39,7 @@ class SavedWeights:
         self._files = _files_by_key(self._folder)
 
     def whole(self, spec: ParameterSpec, dtype: torch.dtype) -> Tensor:
-        """Return one parameter. Raises RefusedError where it is missing or of another shape."""
+        """Return one parameter. Raises RefusedError if it is missing or has another shape."""
         value = self._of_experts(spec) if ".experts." in spec.name and self._key(spec.name) is None else None
         if value is None:
             value = self._read(spec.name)
@@ -50,7 +50,7 @@ class SavedWeights:
         return value.to(dtype)
 
     def _key(self, name: str) -> str | None:
-        # The checkpoints of the first GPT-2 models lack the prefix; Mixtral's call a block of experts otherwise.
+        # Checkpoints of the first GPT-2 models lack the prefix; Mixtral's have another name for a block of experts.
         found = (name, name.removeprefix("transformer."), name.replace(".mlp.", ".block_sparse_moe."))
         return next((key for key in found if key in self._files), None)
 
@@ -64,7 +64,7 @@ class SavedWeights:
             return file.get_tensor(key)
 
     def _of_experts(self, spec: ParameterSpec) -> Tensor:
-        """Return all experts' matrices as one tensor, from a checkpoint that has them one by one."""
+        """Return all experts' matrices as one tensor, from a checkpoint with one tensor per expert."""
         module, leaf = spec.name.rsplit(".", 1)
         for names in _OF_EXPERT[leaf]:
             if self._key(f"{module}.0.{names[0]}.weight") is not None:
@@ -103,7 +103,7 @@ def save(
 ) -> None:
     """Write a folder that transformers loads, in files of about `file_bytes`.
 
-    read: gives one whole parameter at a time, so that no more than one file's tensors are in memory.
+    read: returns one whole parameter at a time, so that only one file's tensors are in memory.
     """
     folder.mkdir(parents=True, exist_ok=True)
     specs = range_parameters(model, range(model.layers))

@@ -1,1 +1,1 @@
-"""What a rank reports of itself: events, metrics, traces, traffic, and whether its loss diverges."""
+"""A rank's reports: events, metrics, traces, traffic, and whether its loss diverges."""

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class EventWriter:
-    """Appends one JSON object per line, each in one write, so that lines of a reader never mix."""
+    """Appends one JSON object per line, each in one write, so that readers never see mixed lines."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)

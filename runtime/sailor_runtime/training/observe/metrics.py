@@ -1,4 +1,4 @@
-"""Where each iteration's time goes: JSON lines and Prometheus text, written on the node of rank 0."""
+"""The parts of each iteration's time: JSON lines and Prometheus text, written on the node of rank 0."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PROMETHEUS_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """One rank's iteration; the four parts add up to it.
+    """One rank's iteration; the four parts sum to it.
 
-    `compute_s` holds the passes and the optimizer; `transfer_s` what its receives waited for the wire; `sync_s` the
-    all-reduces; `bubble_s` the rest: waiting for other ranks to get there.
+    `compute_s` are the passes and the optimizer; `transfer_s` the time that its receives waited for the wire; `sync_s`
+    the all-reduces; `bubble_s` the rest: waiting for other ranks.
     """
 
     iteration_s: float
@@ -49,17 +49,17 @@ ROW_LENGTH = len(fields(Spent))
 def spent(
     spans: list[Span], iteration_s: float, wire_s: Mapping[tuple[Doing, int], float], memory_peak_bytes: float
 ) -> Spent:
-    """Return one rank's iteration by parts, as it alone can tell.
+    """Return one rank's iteration by parts, as far as it alone can know.
 
-    wire_s: seconds that one tensor takes on an idle link, by kind of receive and range of layers. No receive counts for
-    longer than that: what it waited beyond is that the sender had not computed the tensor yet.
+    wire_s: seconds of one tensor on an idle link, by kind of receive and range of layers. No receive counts for longer:
+    beyond that, the sender had not computed the tensor yet.
     """
     waits = [span for span in spans if span.doing in WAITING]
     transfer = sum(min(span.seconds, wire_s.get((span.doing, span.chunk), 0.0)) for span in waits)
     gathers = total_s(spans, Doing.GATHER)
     return Spent(
         iteration_s=iteration_s,
-        # Weights are waited for inside the first forward pass.
+        # Waits for weights are inside the first forward pass.
         compute_s=total_s(spans, *COMPUTING) - gathers,
         transfer_s=transfer + total_s(spans, Doing.SEND),
         sync_s=total_s(spans, Doing.SYNC) + gathers,
@@ -68,7 +68,7 @@ def spent(
 
 
 def spent_of_rows(rows: Sequence[Sequence[float]], partners: Mapping[int, Iterable[int]]) -> tuple[Spent, ...]:
-    """Return every rank's iteration, with the all-reduces as short as they were for the last rank to come.
+    """Return every rank's iteration, with all-reduces as short as for the last rank to join.
 
     A rank that comes early waits inside the sum for its partners; that wait is bubble.
     """
@@ -81,7 +81,7 @@ def spent_of_rows(rows: Sequence[Sequence[float]], partners: Mapping[int, Iterab
 
 
 def partners(atoms: Iterable[Atom]) -> dict[int, set[int]]:
-    """Return with whom each rank sums gradients."""
+    """Return the ranks with which each rank sums gradients."""
     found: dict[int, set[int]] = {}
     for holders in {atom.holders for atom in atoms if len(atom.holders) > 1}:
         for rank in holders:
@@ -90,7 +90,7 @@ def partners(atoms: Iterable[Atom]) -> dict[int, set[int]]:
 
 
 def memory_peak_bytes(device: torch.device) -> float:
-    """Return the most memory so far: of tensors on a CUDA device, of the whole process on a processor."""
+    """Return the peak memory so far: of tensors on a CUDA device, of the whole process on a processor."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
@@ -99,7 +99,7 @@ def memory_peak_bytes(device: torch.device) -> float:
 class Metrics:
     """The metrics of one generation in a folder: `gN.jsonl`, and `metrics.prom` with the newest step.
 
-    A step is written once all ranks have told where its time went, which they do in the next step's sums.
+    A step is written after all ranks have reported their times, which they do in the next step's sums.
     """
 
     def __init__(self, folder: Path, spec: RunSpec, places: Mapping[int, Place], atoms: Iterable[Atom]) -> None:
@@ -112,7 +112,7 @@ class Metrics:
         self._text_at = 0.0
 
     def step(self, values: dict[str, Any], rows: Sequence[Sequence[float]]) -> None:
-        """Take a step's values, and of all ranks the rows of the step before."""
+        """Record a step's values, and all ranks' rows of the previous step."""
         self._write(rows)
         self._waiting = values
 

@@ -1,4 +1,4 @@
-"""One step of all ranks in the trace event form that Perfetto and chrome://tracing draw as a Gantt picture."""
+"""One step of all ranks in the trace event format that Perfetto and chrome://tracing draw as a Gantt chart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MICROSECONDS = 1e6
 def gather(spans: list[Span], world: World) -> list[list[Span]]:
     """Return the spans of every rank on rank 0, nothing elsewhere; a collective.
 
-    The ranks' clocks agree as well as they leave a common sum at the same time, which is what each counts from.
+    All ranks count from the end of a common sum, so their clocks agree as well as they leave it together.
     """
     everyone: list[Any] | None = [None] * world.size if world.rank == 0 else None
     dist.gather_object(spans, everyone, group=world.everyone)
@@ -28,7 +28,7 @@ def gather(spans: list[Span], world: World) -> list[list[Span]]:
 
 
 def trace_events(spec: RunSpec, places: Mapping[int, Place], everyone: Sequence[Sequence[Span]]) -> dict[str, Any]:
-    """Return one process per pipeline and one thread per rank; times in microseconds, as the form wants them."""
+    """Return one process per pipeline and one thread per rank; times in microseconds, as the format requires."""
     events: list[dict[str, Any]] = [_name("process_name", p, 0, f"pipeline {p}") for p in range(len(spec.pipelines))]
     for rank, spans in enumerate(everyone):
         place = places[rank]

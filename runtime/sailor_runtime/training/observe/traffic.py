@@ -1,7 +1,7 @@
-"""Counts the bytes that a rank sends to each node, from the kernel's own account of the rank's connections.
+"""Counts the bytes that a rank sends to each node, from the kernel's statistics of the rank's connections.
 
-gloo and NCCL send over TCP sockets of the rank's process, whichever thread does it, so nothing in the way of a step is
-touched. EFA, which NCCL takes inside one zone only, is not seen; nobody bills traffic inside a zone.
+gloo and NCCL send over TCP sockets of the rank's process, in any thread, so counting does not slow a step. EFA, which
+NCCL uses only inside one zone, is not seen; traffic inside a zone is never billed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LONGEST_S = 60.0
 
 
 class Connection(NamedTuple):
-    """A TCP connection of this process and what it has sent; `inode` distinguishes it from one that replaces it."""
+    """A TCP connection of this process and its sent bytes; `inode` distinguishes it from one that replaces it."""
 
     inode: str
     local: Endpoint
@@ -46,7 +46,7 @@ class Connection(NamedTuple):
 
 
 class TrafficMeter:
-    """The bytes sent to each node since this rank began, looked at now and then: soon at first, later once a minute."""
+    """The bytes sent to each node since this rank began, read at intervals: soon at first, later once a minute."""
 
     def __init__(self, spec: RunSpec, rank: int) -> None:
         self._spec = spec
@@ -60,9 +60,9 @@ class TrafficMeter:
         self._due = 0.0
 
     def connect(self, world: World) -> None:
-        """Learn whose the other ends are; a collective.
+        """Learn the nodes at the other ends; a collective.
 
-        Nodes that stand on one machine show the same address, so their ranks tell each other which ends are theirs.
+        Nodes on one machine have the same address, so their ranks tell each other which ends are theirs.
         """
         if not all(address.startswith("127.") for address in self._nodes):
             return
@@ -71,7 +71,7 @@ class TrafficMeter:
         self._ends = {tuple(end): self._spec.node_of(rank).id for rank, ends in enumerate(everyone) for end in ends}
 
     def look(self, *, now: bool = False) -> dict[str, int] | None:
-        """Return the bytes by node if it is time for that, or asked for now."""
+        """Return the bytes by node if a reading is due or requested."""
         if not now and time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + self._interval_s
@@ -119,5 +119,5 @@ def _connection(inode: str, descriptor: int) -> Connection | None:
 
 
 def _endpoint(name: tuple[Any, ...]) -> Endpoint:
-    """Return address and port; IPv4 inside of IPv6 as IPv4."""
+    """Return address and port; IPv4 inside IPv6 as IPv4."""
     return str(name[0]).removeprefix("::ffff:"), int(name[1])

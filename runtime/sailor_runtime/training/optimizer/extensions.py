@@ -1,7 +1,7 @@
-"""`python -m sailor_runtime.training.optimizer.extensions NAME`: compile one of DeepSpeed's extensions ahead of a run.
+"""`python -m sailor_runtime.training.optimizer.extensions NAME`: compile one of DeepSpeed's extensions before a run.
 
-DeepSpeed compiles an extension when it is first used, which takes a minute or more in every rank. Here nothing is ever
-compiled while ranks start: an optimizer that needs an extension is refused where that has not been built.
+DeepSpeed compiles an extension at its first use, which takes a minute or more in every rank. Here nothing is compiled
+while ranks start: an optimizer whose extension has not been built is refused.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from sailor_runtime.refusal import RefusedError
 
-# Of each optimizer that needs one.
+# By optimizer, if it needs one.
 EXTENSIONS = {"cpu-adam": "cpu_adam", "fused-adam": "fused_adam"}
 
 
 def require(optimizer: str) -> None:
-    """Raise RefusedError where the extension of an optimizer has not been built on this node."""
+    """Raise RefusedError if the extension of an optimizer has not been built on this node."""
     name = EXTENSIONS[optimizer]
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path.home() / ".cache" / "torch_extensions")
     if not any(folder.rglob(f"{name}/{name}.so")):

@@ -1,4 +1,4 @@
-"""Sums gradients over atoms beside the backward pass, and takes their norm over the whole model."""
+"""Sums gradients over atoms during the backward pass, and computes their norm over the whole model."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sailor_runtime.training.pipeline.exchange import Beside, Exchange
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.stage import StageModule
 
-# Bounds one message of a sum, and so how much must be ready before one begins.
+# Limits one message of a sum, and so how much must be ready before one begins.
 BUCKET_ELEMENTS = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """An atom as it lies in this rank's shard; `layer` is the first of the model's layers that use the parameter.
+    """An atom's place in this rank's shard; `layer` is the first of the model's layers that use the parameter.
 
     It begins at `start` along `cut_dim` of the shard, and at `origin` of the parameter.
     """
@@ -57,11 +57,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Parts that are summed in one message; `exchange` is None where this rank alone holds them.
+    """Parts that are summed in one message; `exchange` is None if only this rank holds them.
 
-    `flat` is where their gradients lie one after the other, None where they have to be copied for the sum: a parameter
-    whose atoms have different holders can't lie in two messages at once. With ZeRO, `shares` are those of each
-    holder, and `own` the number of this one.
+    `flat` contains their gradients one after the other, None if they must be copied for the sum: a parameter whose
+    atoms have different holders can't be in two messages. With ZeRO, `shares` are those of each holder, and `own` is
+    the number of this one.
     """
 
     exchange: Exchange | None
@@ -87,14 +87,13 @@ class Bucket:
 class GradientSum:
     """The sums that one rank takes part in, in an order that all ranks share.
 
-    With ZeRO each holder gets the sum of its share of a bucket, which then is in `totals`; else all get all of it.
-    From stage 2 on that happens after each pass of a layer for parameters that one layer uses: those are in
-    `scattered`, and the sums over microbatches exist of the shares alone.
-    `in_place`: gradients may be laid out in memory so that sums need no copies of them. `wire` is
-    the format in which they travel, None for their own; they are added up in their own.
-    A sum begins when the layers that it covers have their gradients of all microbatches and the sums before it have
-    begun; it runs while lower layers go through their backward pass. The order never depends on timing, so neither do
-    the results, and no two ranks ever wait for each other's sums in a circle.
+    With ZeRO each holder gets the sum of its share of a bucket, in `totals`; else all get all of it. From stage 2 on,
+    parameters that only one layer uses are summed after each of its passes. These are in `scattered`, and only the
+    shares have sums over microbatches. `in_place`: gradients may be placed in memory so that sums need no copies of
+    them. `wire` is their format in transit, None for their own; they are added up in their own. A sum begins when its
+    layers have their gradients of all microbatches and all earlier sums have begun; it runs during the backward passes
+    of lower layers. The order never depends on timing, so neither do the results, and ranks never wait for each other's
+    sums in a circle.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class GradientSum:
         self._scattered = module.scattered if zero_stage >= 2 else frozenset()
         self._in_place = in_place and not self._sharded
         self._wire = wire
-        # Asked for here, not in the signature, so that a test can make many sums of a small model.
+        # Read here, not in the signature, so that a test can make many sums of a small model.
         limit = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
         uses = _uses(model)
         by_holders: dict[tuple[int, ...], list[Part]] = defaultdict(list)
@@ -143,21 +142,21 @@ class GradientSum:
             for holders, parts in by_holders.items()
             for bucket in self._cut(exchange(holders), holders.index(rank), parts, limit)
         ]
-        # All buckets; those of a pass and those that are summed once.
+        # All buckets; then those of a pass and those that are summed once.
         self.every = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
         self.scattered = [bucket for bucket in self.every if bucket.parts[0].parameter in self._scattered]
         self.buckets = [bucket for bucket in self.every if bucket.parts[0].parameter not in self._scattered]
         self._sums_of_shares = [self._empty_shares(bucket) for bucket in self.scattered]
         # Of the last pass: each bucket's number, and its sum, which may still run.
         self._passing: list[tuple[int, Any]] = []
-        # On this rank a parameter is done with its first layer here, a bucket with that of all its parameters; a tied
-        # parameter may lie in two layers.
+        # On this rank a parameter is complete with its first layer here, a bucket with that of all its parameters; a
+        # tied parameter may be in two layers.
         first_use = {name: min(u for u in uses[name] if u in module.layers) for name in module.trained}
         self._done_with = [min(first_use[part.parameter] for part in bucket.parts) for bucket in self.buckets]
         self._begun: list[tuple[Any, Tensor | None]] = []
         # With ZeRO, the sums of this rank's shares in the order of the buckets, then of those scattered.
         self.totals: list[Tensor] = []
-        # So many sums, from the first, have ended and left their totals in the gradients.
+        # The number of sums, from the first, that have ended and are in the gradients.
         self._ended = 0
 
     def clear(self) -> None:
@@ -170,10 +169,10 @@ class GradientSum:
 
     @torch.no_grad()
     def layer_done(self, layer: int) -> None:
-        """Begin the sums that become possible now that a layer's gradients hold all microbatches.
+        """Begin the sums that become possible once a layer has its gradients of all microbatches.
 
-        Those of a tied weight wait for other stages, which wait for what this one's passes give: where passes wait for
-        sums, these begin after the last pass.
+        Sums of a tied weight wait for other stages, which need this stage's passes. If passes wait for sums, these sums
+        therefore begin after the last pass.
         """
         if self.scattered and layer > self._module.layers[0]:
             return
@@ -182,7 +181,7 @@ class GradientSum:
 
     @torch.no_grad()
     def pass_done(self, layer: int) -> None:
-        """Begin to scatter the gradients of a layer's pass, and free them; those of the layer before are waited for."""
+        """Begin to scatter the gradients of a layer's pass, and free them; wait for those of the previous layer."""
         self._end_pass()
         for number, bucket in enumerate(self.scattered):
             if bucket.layer == layer:
@@ -193,7 +192,7 @@ class GradientSum:
     def finish(self) -> Tensor:
         """Leave in every gradient its sum over the copies; return this rank's share of the squared norm, float64.
 
-        Each atom counts on one rank, so the shares add up to the squared norm of the whole model's gradient.
+        Each atom counts on one rank, so the shares sum to the squared norm of the whole model's gradient.
         """
         self.layer_done(self._module.layers[0])
         while self._ended < len(self.buckets):
@@ -209,7 +208,7 @@ class GradientSum:
         return torch.stack(torch._foreach_norm(counted)).double().pow(2).sum()
 
     def _cut(self, exchange: Exchange | None, own: int, parts: list[Part], limit: int) -> list[Bucket]:
-        """Cut the parts of the same holders, of which this rank is number `own`, into buckets."""
+        """Group parts of the same holders, among which this rank is number `own`, into buckets."""
         shapes = self._module.shapes
         count = 1 if exchange is None else exchange.size
         return [
@@ -225,9 +224,9 @@ class GradientSum:
         ]
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
-        """Have the gradients of a bucket added up where they are summed, if its parts are whole parameters.
+        """Place the gradients of a bucket where they are summed, if its parts are whole parameters.
 
-        Several parts of one parameter, as of a packed matrix, then lie in a row, unless they are columns of it.
+        Several parts of one parameter, as of a packed matrix, are then adjacent, unless they are columns of it.
         """
         of_one: dict[str, list[Part]] = defaultdict(list)
         for part in bucket.parts:
@@ -249,7 +248,7 @@ class GradientSum:
         return replace(bucket, flat=flat)
 
     def _begin(self, bucket: Bucket) -> tuple[Any, Tensor | None]:
-        """Begin a sum; return it, and the copy on which it works if there is one."""
+        """Begin a sum; return it, and its copy of the gradients if there is one."""
         exchange = bucket.exchange
         if exchange is None:
             return None, None
@@ -258,7 +257,7 @@ class GradientSum:
                 if not part.contributes:
                     self._gradient(part).zero_()
             return self._sum(exchange, bucket.flat), None
-        # Copies of sums that have ended go first, so that few are held at once.
+        # First free the copies of sums that have ended, so that few exist at a time.
         while self._ended < len(self._begun) and _has_ended(self._begun[self._ended][0]):
             self._end()
         if self._sharded:
@@ -278,7 +277,7 @@ class GradientSum:
         return dist.all_reduce(flat, group=exchange.group, async_op=True)
 
     def _by_holder(self, bucket: Bucket) -> Tensor:
-        """Return a copy of a bucket's gradients, equally long parts with the shares of each holder in turn."""
+        """Return a copy of a bucket's gradients: equally long parts with the shares of each holder in turn."""
         views = [[share.of(self._module.gradient(share.part.parameter)) for share in each] for each in bucket.shares]
         size = max(sum(view.numel() for view in each) for each in views)
         # Gradients of a single pass have the format of the weights; sums have single precision at least.
@@ -293,27 +292,27 @@ class GradientSum:
         return flat
 
     def _empty_shares(self, bucket: Bucket) -> Tensor:
-        """Return room for the sums of this rank's shares of a bucket, one after the other."""
+        """Return an empty tensor for the sums of this rank's shares of a bucket, one after the other."""
         size = sum(share.of(self._module.shapes[share.part.parameter]).numel() for share in bucket.own_shares)
         like = self._module.parameters[bucket.parts[0].parameter]
         return like.new_zeros(size, dtype=torch.promote_types(like.dtype, torch.float32), requires_grad=False)
 
     def _by_share(self, bucket: Bucket, flat: Tensor) -> list[Tensor]:
-        """Return the shares of this rank that lie in `flat` one after the other."""
+        """Return this rank's shares in `flat`, which are one after the other."""
         shapes = [share.of(self._module.shapes[share.part.parameter]).shape for share in bucket.own_shares]
         sizes = [shape.numel() for shape in shapes]
         found = flat[: sum(sizes)].split(sizes)
         return [each.view(shape) for each, shape in zip(found, shapes, strict=True)]
 
     def _scatter(self, bucket: Bucket) -> Any:
-        """Begin to sum a pass's gradients of a bucket; return the sum of this rank's shares, or what waits for it."""
+        """Begin to sum a pass's gradients of a bucket; return the sum of this rank's shares, or a task for it."""
         exchange, flat = bucket.exchange, self._by_holder(bucket)
         if exchange is None:
             return flat
         return self._beside.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype))
 
     def _end_pass(self) -> None:
-        """Wait for what the last pass has scattered, and add it up."""
+        """Wait for the scattered gradients of the last pass, and add them up."""
         for number, sums in self._passing:
             total = sums if isinstance(sums, Tensor) else sums.wait()
             own = self._sums_of_shares[number]
@@ -321,7 +320,7 @@ class GradientSum:
         self._passing.clear()
 
     def _end(self) -> None:
-        """Wait for the first sum that has not ended, and leave its totals in the gradients."""
+        """Wait for the first sum that has not ended, and copy its totals to the gradients."""
         work, flat = self._begun[self._ended]
         bucket = self.buckets[self._ended]
         total = None if work is None else work.wait()
@@ -367,10 +366,10 @@ def _shares(parts: Sequence[Part], parameters: Mapping[str, Tensor], index: int,
 def _buckets(
     parts: list[Part], parameters: Mapping[str, Tensor], limit: int, scattered: Collection[str]
 ) -> list[tuple[Part, ...]]:
-    """Cut parts into messages of at most `limit` elements (or one part), last layers first.
+    """Group parts into messages of at most `limit` elements (or one part), last layers first.
 
-    Parameters that are scattered after each pass share a message with those of their layer alone. All holders cut
-    alike: parts have the same sizes everywhere, and a layer counts from the whole model.
+    Parameters that are scattered after each pass share messages only with those of their layer. All holders group
+    equally: parts have the same sizes everywhere, and layers are the whole model's.
     """
     result: list[list[Part]] = []
     filled = limit

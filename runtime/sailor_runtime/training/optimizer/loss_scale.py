@@ -1,4 +1,4 @@
-"""Dynamic loss scaling for fp16: keeps small gradients above the smallest number that 16 bits hold."""
+"""Dynamic loss scaling for fp16: keeps small gradients above the smallest number that 16 bits can represent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SMALLEST = 2.0**-14
 
 @dataclass(slots=True)
 class LossScale:
-    """The factor by which the loss is multiplied; every rank sees the same norm, so all keep the same scale."""
+    """The factor on the loss; every rank sees the same norm, so all keep the same scale."""
 
     scale: float = 1.0
     good_steps: int = 0
@@ -19,7 +19,7 @@ class LossScale:
 
     @property
     def exhausted(self) -> bool:
-        """Whether gradients overflow even without being scaled up, so that training can't continue."""
+        """Whether gradients overflow even without scaling, so that training can't continue."""
         return self.dynamic and self.scale < _SMALLEST
 
     def update(self, *, overflowed: bool) -> None:

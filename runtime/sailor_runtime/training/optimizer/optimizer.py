@@ -1,4 +1,4 @@
-"""The optimizer and the learning rate's course."""
+"""The optimizer and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def learning_rate(training: TrainingSpec, step: int) -> float:
 def build(training: TrainingSpec, weights: Sequence[Tensor]) -> torch.optim.Optimizer:
     """Return an optimizer over weights; only matrices decay, since pulling biases and norms to 0 hurts.
 
-    `cpu-adam` and `fused-adam` are DeepSpeed's AdamW, on processors and on CUDA devices. Weights in float64, which
-    those can't do, get torch's. Raises RefusedError for an optimizer that is unknown or does not work on this node.
+    `cpu-adam` and `fused-adam` are DeepSpeed's AdamW, on processors and on CUDA devices. They don't support float64, so
+    such weights use torch's. Raises RefusedError for an optimizer that is unknown or unavailable on this node.
     """
     groups: list[dict[str, Any]] = [
         {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": training.weight_decay},
@@ -46,7 +46,7 @@ def build(training: TrainingSpec, weights: Sequence[Tensor]) -> torch.optim.Opti
     ]
     groups = [group for group in groups if group["params"]]
     if not groups:
-        # All that this rank holds is frozen.
+        # All parameters of this rank are frozen.
         return torch.optim.SGD([torch.empty(0, requires_grad=True)], lr=training.learning_rate)
     adam: dict[str, Any] = {"lr": training.learning_rate, "betas": ADAM_BETAS, "eps": ADAM_EPSILON}
     double = all(weight.dtype == torch.float64 for weight in weights)
@@ -58,7 +58,7 @@ def build(training: TrainingSpec, weights: Sequence[Tensor]) -> torch.optim.Opti
             return torch.optim.AdamW(groups, **adam, fused=True)
         case "sgd":
             made = torch.optim.SGD(groups, lr=training.learning_rate, momentum=SGD_MOMENTUM, fused=True)
-            # Else a first step that is skipped would leave momentum in memory that nobody has written to.
+            # Otherwise a skipped first step would leave uninitialized memory in the momentum.
             fill_state(made, weights)
             return made
     raise RefusedError(f"unknown optimizer {training.optimizer!r}; known: {', '.join(OPTIMIZERS)}")
@@ -76,7 +76,7 @@ def step(optimizer: torch.optim.Optimizer, *, rate: float, factor: Tensor | None
     if not weights:
         return
     queued = isinstance(optimizer, torch.optim.AdamW | torch.optim.SGD)
-    # Without a device nothing is queued, and kernels told what to skip undo their count weight by weight.
+    # Without a device nothing is queued, and kernels with a skip flag undo their count weight by weight.
     if not (queued and skip.is_cuda) and skip.item():
         return
     # Their kernels divide by a number in single precision, which is too coarse for weights in float64.
@@ -105,7 +105,7 @@ def offloads(name: str) -> bool:
 
 
 def rule(name: str) -> str:
-    """Return the rule that an optimizer follows; checkpoints go from one to another of the same rule."""
+    """Return the update rule of an optimizer; checkpoints can move between optimizers of the same rule."""
     return "sgd" if name == "sgd" else "adamw"
 
 
@@ -122,7 +122,7 @@ def _of_deepspeed(name: str, groups: list[dict[str, Any]], adam: dict[str, Any])
 
 
 def fill_state(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> None:
-    """Create the optimizer's state, which is otherwise done at the first step only."""
+    """Create the optimizer's state, which otherwise happens only in the first step."""
     for weight in weights:
         state, zeros = optimizer.state[weight], torch.zeros_like(weight, requires_grad=False)
         if isinstance(optimizer, torch.optim.SGD):
@@ -136,7 +136,7 @@ def fill_state(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> N
 
 
 def set_updates(optimizer: torch.optim.Optimizer, updates: int) -> None:
-    """Say how many updates there have been, which Adam's correction of its averages depends on."""
+    """Set the number of updates, on which Adam's correction of its averages depends."""
     for group in optimizer.param_groups:
         # FusedAdam counts by group, the others by weight.
         if "step" in group:

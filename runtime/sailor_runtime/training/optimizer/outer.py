@@ -1,7 +1,7 @@
-"""Islands that train apart, and bring their weights together every so many steps by an outer optimizer.
+"""Islands that train separately, and combine their weights at intervals by an outer optimizer.
 
-DiLoCo (Douillard et al., arXiv 2311.08105): what an island has moved since the last time is a gradient, averaged over
-islands by their samples, for SGD with Nesterov momentum.
+DiLoCo (Douillard et al., arXiv 2311.08105): an island's movement since the last meeting is a gradient. It is averaged
+over islands by their samples, for SGD with Nesterov momentum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOMENTUM = 0.9
 
 
 def outer_atoms(spec: RunSpec) -> tuple[layout.Atom, ...]:
-    """Return the atoms over all islands, () where there is one; each island's movement is added once.
+    """Return the atoms over all islands, () if there is only one; each island's movement is added once.
 
     Under ZeRO-1 each rank adds that of the pieces it owns, which differ.
     """
@@ -42,16 +42,16 @@ def outer_atoms(spec: RunSpec) -> tuple[layout.Atom, ...]:
 
 
 def is_due(spec: RunSpec, step: int) -> bool:
-    """Whether islands meet after step `step`, counted from 0: every so many, and at the end."""
+    """Return whether islands meet after step `step`, counted from 0: at every interval, and at the end."""
     every = spec.training.sync_every
     return every is not None and ((step + 1) % every == 0 or step + 1 == spec.training.steps)
 
 
 class Outer:
-    """The outer optimizer of one rank: where its pieces stood when all islands met last, and their momentum."""
+    """The outer optimizer of one rank: its pieces at the last meeting of all islands, and their momentum."""
 
     def __init__(self, spec: RunSpec, world: World, module: StageModule, weights: MasterWeights, share: float) -> None:
-        """`share`: of the global batch, what this rank's island trains on."""
+        """`share`: this rank's island's share of the global batch."""
         self._module = module
         self._weights = weights
         self._share = share
@@ -63,13 +63,13 @@ class Outer:
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Take weights as they are for those on which all islands agree."""
+        """Take the present weights as those on which all islands agree."""
         values = [piece.value.detach() for piece in self._weights.pieces]
         self.start = [value.clone() for value in values]
         self.momentum = [torch.zeros_like(value) for value in values]
 
     def state(self, piece: Piece) -> dict[str, Tensor]:
-        """Return what a checkpoint keeps of a piece."""
+        """Return a piece's state for a checkpoint."""
         number = next(i for i, each in enumerate(self._weights.pieces) if each is piece)
         return {
             f"outer.{piece.parameter}.start": self.start[number],
@@ -78,9 +78,9 @@ class Outer:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move all islands' pieces to where the outer optimizer takes them; a collective."""
+        """Move all islands' pieces to the outer optimizer's result; a collective."""
         module, pieces = self._module, self._weights.pieces
-        # Gradients of the step are used up, so their memory carries the movements.
+        # Gradients of the step are no longer needed, so their memory is reused for the movements.
         gradients = {name: module.gradient(name) for name in module.trained}
         for gradient in gradients.values():
             gradient.zero_()

@@ -1,4 +1,4 @@
-"""What ZeRO-2 and 3 do around each pass of a layer."""
+"""The exchanges of ZeRO-2 and 3 around each pass of a layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sailor_runtime.training.pipeline.spans import Doing, Spans
 
 
 class PassSharing:
-    """Gathers a layer's weights before each of its passes, the next layer's beside it, and scatters its gradients.
+    """Gathers a layer's weights before each of its passes, the next layer's during it, and scatters its gradients.
 
     With ZeRO-2 all weights stay, so nothing is gathered here.
     """

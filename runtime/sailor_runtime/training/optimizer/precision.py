@@ -1,4 +1,4 @@
-"""Numeric formats: what layers compute in, what weights are kept in, and which devices can do it."""
+"""Numeric formats: of layers, of weights, and the devices that support them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from sailor_runtime.refusal import RefusedError
 
-# Compute capability from which NVIDIA's tensor cores know bf16 and tf32 (Ampere).
+# Compute capability from which NVIDIA's tensor cores support bf16 and tf32 (Ampere).
 _AMPERE = (8, 0)
 
 
@@ -39,7 +39,7 @@ def precision_of(name: str) -> Precision:
 
 
 def set_up(name: str, device: torch.device) -> None:
-    """Switch TF32 kernels on or off. Raises RefusedError where the device lacks the precision."""
+    """Switch TF32 kernels on or off. Raises RefusedError if the device lacks the precision."""
     precision = precision_of(name)
     if device.type == "cpu":
         if precision.tensor_float:

@@ -1,4 +1,4 @@
-"""The weights that the optimizer updates: whole shards, or with ZeRO the piece of each atom that this rank owns."""
+"""The weights that the optimizer updates: whole shards, or with ZeRO this rank's piece of each atom."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Region = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a parameter that this rank updates; `value` is the parameter itself where nothing needs a copy.
+    """A part of a parameter that this rank updates; `value` is the parameter itself if no copy is needed.
 
     `region` is None for all of this rank's shard.
     """
@@ -38,7 +38,7 @@ class Piece:
 
 
 class MasterWeights:
-    """The pieces of one rank in the master precision, and their way back into the parameters of all holders."""
+    """The pieces of one rank in the master precision, and their exchange with the parameters of all holders."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class MasterWeights:
         zero_stage: int,
         offload: bool = False,
     ) -> None:
-        """`offload` keeps the pieces in the node's memory, whatever device the parameters are on."""
+        """`offload` keeps the pieces in the node's memory, whatever the parameters' device."""
         self._module = module
         self._offload = offload
         self._beside = beside
         self._buckets = [*sums.buckets, *sums.scattered] if zero_stage > 0 else []
-        # After a step, first layers first; what is absent between passes is gathered before each.
+        # After a step, first layers first; weights absent between passes are gathered before each pass instead.
         self._gathered = [
             bucket
             for bucket in reversed(sums.every if zero_stage > 0 else [])
@@ -75,7 +75,7 @@ class MasterWeights:
         self.pieces = tuple(
             Piece(parameter=name, region=region, value=self._value(name, region)) for name, region in owned
         )
-        # By layer, the buckets of absent weights, each with its own pieces; and those on their way or there.
+        # By layer, the buckets of absent weights, each with its own pieces; then the gathers that have begun.
         self._absent: dict[int, list[tuple[Bucket, list[Tensor]]]] = defaultdict(list)
         self._present: dict[int, list[Task]] = {}
         values = iter([piece.value for piece in self.pieces])
@@ -109,7 +109,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Bring updated pieces into this rank's parameters."""
+        """Copy updated pieces into this rank's parameters."""
         if not self._copied:
             return
         for piece in self.pieces:
@@ -118,9 +118,10 @@ class MasterWeights:
             piece.value.grad = None
 
     def gather(self) -> None:
-        """Begin to bring the pieces that other ranks updated into this rank's parameters; a collective.
+        """Begin to copy the pieces that other ranks updated into this rank's parameters; a collective.
 
-        It continues beside the next forward pass, first layers first; `wait_for` says when a layer has all of its own.
+        It continues during the next forward pass, first layers first; `wait_for` waits until a layer has all of its
+        own.
         """
         for bucket in self._gathered:
             exchange = bucket.exchange
@@ -150,7 +151,7 @@ class MasterWeights:
         ]
 
     def wait_for_pass(self, layer: int) -> None:
-        """Wait until the absent weights of a layer are there."""
+        """Wait until the absent weights of a layer are gathered."""
         for task in self._present[layer]:
             task.wait()
 
@@ -162,7 +163,7 @@ class MasterWeights:
                 self._module.parameters[part.parameter].untyped_storage().resize_(0)
 
     def held(self, name: str) -> list[tuple[tuple[int, ...], Tensor]]:
-        """Return what this rank has of a parameter between steps, in parts with their offsets in the parameter."""
+        """Return this rank's parts of a parameter between steps, with their offsets in the parameter."""
         shard = self._module.shards[name]
         if name not in self._module.absent:
             return shard.boxes(self._module.parameters[name].detach())
@@ -189,7 +190,7 @@ class MasterWeights:
 
     def _gather_pieces(self, bucket: Bucket, own: list[Tensor]) -> None:
         """Fill absent weights from the pieces of all holders."""
-        # Unlike `detach`, `data` has a version of its own: autograd must not take what comes back for a change.
+        # Unlike `detach`, `data` has its own version counter: autograd must not treat the gathered values as a change.
         targets = [
             [share.of(self._module.parameters[share.part.parameter].data) for share in each] for each in bucket.shares
         ]
@@ -219,7 +220,7 @@ class MasterWeights:
         return torch.empty(sizes, dtype=self.master, device=device, requires_grad=True)
 
     def _region(self, share: Share) -> Region:
-        """Return where a share lies in its parameter."""
+        """Return the region of a share in its parameter."""
         part = share.part
         bounds = [(0, size) for size in self._module.shards[part.parameter].spec.shape]
         bounds[part.cut_dim] = (part.origin, part.origin + part.length)
@@ -234,7 +235,7 @@ def _rows_of(targets: Sequence[Sequence[Tensor]]) -> Tensor:
 
 
 def _laid(row: Tensor, targets: Sequence[Tensor], *, into: bool) -> None:
-    """Copy what lies in a row, one tensor after the other, into targets, or from them."""
+    """Copy a row's tensors, one after the other, into targets, or from them."""
     at = 0
     for target in targets:
         place = row[at : at + target.numel()].view(target.shape)
@@ -243,7 +244,7 @@ def _laid(row: Tensor, targets: Sequence[Tensor], *, into: bool) -> None:
 
 
 def _within(value: Tensor, shard: Shard, region: Region | None) -> Tensor:
-    """Return the view of a region, or of all, in a tensor that holds `shard`."""
+    """Return the view of a region, or of all, in a tensor of `shard`."""
     for dim, (start, end) in enumerate(region or ()):
         first = shard.place(start, end) if dim == shard.cut_dim else start
         assert first is not None

@@ -15,7 +15,7 @@ def load() -> Any:
     """Return DeepSpeed's module of pipeline schedules without the package around it.
 
     The package imports its engines, kernels and models, half a second of processor time per rank; the module needs one
-    function for printing. Where its file is not where it is looked for, the package is imported after all.
+    function for printing. If its file is not in the expected place, the whole package is imported.
     """
     found = importlib.util.find_spec("deepspeed")
     origin = None if found is None else found.origin

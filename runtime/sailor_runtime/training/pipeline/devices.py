@@ -1,8 +1,8 @@
 """How each kind of device computes.
 
 A device of accelerator `CPU-fast` is one processor thread. `CPU-slow` is one thread that runs the forward and backward
-kernels of every layer twice and discards one result: a declared, deterministic stand-in for a slower accelerator whose
-results are equal. Every other accelerator is a CUDA device, unless a processor emulates it; see `stand_in`.
+kernels of every layer twice and discards one result: a declared, deterministic stand-in for a slower accelerator with
+equal results. Every other accelerator is a CUDA device, unless a processor emulates it; see `stand_in`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CPU_KERNEL_RUNS = {"CPU-fast": 1, "CPU-slow": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where tensors live and how often a layer's kernels run."""
+    """The place of tensors, and how often a layer's kernels run."""
 
     torch_device: torch.device
     kernel_runs: int

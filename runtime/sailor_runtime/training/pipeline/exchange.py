@@ -1,7 +1,7 @@
-"""What the holders of a parameter send each other: all-reduces, and weights that each updated a part of.
+"""Exchanges between the holders of a parameter: all-reduces, and gathers of weights that each updated in part.
 
-Across zones every byte crosses a border once: a zone adds up what its ranks have before it sends it to another, and
-hands round what it receives. Point-to-point messages do that on every backend; inside one zone NCCL has its own
+Across zones every byte crosses a border once: a zone adds up its ranks' values before it sends them to another, and
+distributes what it receives. Point-to-point messages do that on every backend; inside one zone NCCL has its own
 collectives. gloo's reduce-scatter sends as much as its all-reduce, so it is not used.
 """
 
@@ -23,7 +23,7 @@ class Exchange:
     """The holders of some parameters, as one of them sees them; they are numbered in the order of their ranks."""
 
     def __init__(self, ranks: Sequence[int], rank: int, zones: Sequence[str], group: Any, *, native: bool) -> None:
-        """`zones`: of each holder. `native`: the backend has collectives of its own that send no more than needed."""
+        """`zones`: of each holder. `native`: the backend has its own collectives that send no more than needed."""
         self.group = group
         self._ranks = tuple(ranks)
         self._index = self._ranks.index(rank)
@@ -39,14 +39,14 @@ class Exchange:
 
     @property
     def crosses(self) -> bool:
-        """Whether the holders stand in several zones, one of which has more than one."""
+        """Whether the holders are in several zones, at least one with several holders."""
         return bool(self._others) and self.size > len(self._others) + 1
 
     def sum_parts(self, flat: Tensor, wire: torch.dtype) -> Tensor:
-        """Return the sum over all holders of this rank's part of `flat`, which is used up.
+        """Return the sum over all holders of this rank's part of `flat`, which is overwritten.
 
-        Parts are those of `flat.tensor_split`, one per holder; native collectives need equally long ones. They travel
-        in the format `wire` and are added up in that of `flat`, so no collective does it where the two differ.
+        Parts are those of `flat.tensor_split`, one per holder; native collectives need equally long ones. They are sent
+        in the format `wire` and added up in that of `flat`; no collective can do that if the two differ.
         """
         parts = flat.tensor_split(self.size)
         own = parts[self._index]
@@ -90,7 +90,7 @@ class Exchange:
             )
 
     def sum_all(self, flat: Tensor, wire: torch.dtype) -> None:
-        """Leave in `flat` the sum over all holders, the same to the last bit on each."""
+        """Replace `flat` by the sum over all holders, bitwise equal on each."""
         length = flat.numel()
         missing = -length % self.size if self._native else 0
         whole = pad(flat, (0, missing)) if missing else flat
@@ -102,15 +102,15 @@ class Exchange:
             flat.copy_(sums[:length])
 
     def _leader(self, zone: Sequence[int], number: int) -> int:
-        """Return who brings a part together in a zone: its owner, or elsewhere one who acts for it."""
+        """Return who collects a part in a zone: its owner, or elsewhere a deputy."""
         return number if number in zone else zone[number % len(zone)]
 
     def _led_by(self, index: int) -> list[int]:
-        """Return the parts that a holder in this zone brings together there."""
+        """Return the parts that a holder in this zone collects there."""
         return [number for number in range(self.size) if self._leader(self._zone, number) == index]
 
     def _rounds(self) -> Iterable[tuple[int, int]]:
-        """Return whom this rank sends to and receives from inside its zone, round by round."""
+        """Return to whom this rank sends and from whom it receives inside its zone, round by round."""
         at, count = self._zone.index(self._index), len(self._zone)
         return [(self._zone[(at + away) % count], self._zone[(at - away) % count]) for away in range(1, count)]
 
@@ -127,7 +127,7 @@ class Exchange:
 
 
 class Beside:
-    """Runs tasks one after the other beside the passes: in a thread, or in a stream of a CUDA device.
+    """Runs tasks one after the other during the passes: in a thread, or in a stream of a CUDA device.
 
     All ranks begin their common tasks in one order, so none waits for another in a circle.
     """
@@ -138,7 +138,7 @@ class Beside:
         self._thread: threading.Thread | None = None
 
     def begin(self, task: Callable[[], Any]) -> Task:
-        """Begin a task that works on tensors as they are now; what it returns belongs to the caller once waited for."""
+        """Begin a task on the tensors' present values; after `wait`, its result belongs to the caller."""
         done: Future[Any] = Future()
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream())
@@ -146,7 +146,7 @@ class Beside:
                 done.set_result(task())
             return Task(done, self._stream.record_event(), task)
         if self._thread is None:
-            # A daemon, so that a rank that fails can end while others keep a task waiting.
+            # A daemon, so that a failing rank can end while others keep a task waiting.
             self._thread = threading.Thread(target=self._run, name="exchange", daemon=True)
             self._thread.start()
         self._tasks.put((task, done))
@@ -159,13 +159,13 @@ class Beside:
             task, done = self._tasks.get()
             try:
                 done.set_result(task())
-            # Whoever waits for the task raises it.
+            # `wait` raises it.
             except BaseException as error:
                 done.set_exception(error)
 
 
 class Task:
-    """Something that runs beside the passes; `uses` holds what a device may still read until it is waited for."""
+    """A task that runs during the passes; `uses` keeps what a device may still read until it is waited for."""
 
     def __init__(self, done: Future[Any], event: Any = None, uses: Any = None) -> None:
         self._done, self._event, self._uses = done, event, uses
@@ -174,7 +174,7 @@ class Task:
         return self._done.done() and (self._event is None or bool(self._event.query()))
 
     def wait(self) -> Any:
-        """Return what the task returned; work that is queued from now on finds it done."""
+        """Return the task's result; work that is queued afterwards starts after the task."""
         result = self._done.result()
         if self._event is not None:
             torch.cuda.current_stream().wait_event(self._event)

@@ -1,4 +1,4 @@
-"""The pipeline of one rank: the passes of a schedule over transfers that run beside them."""
+"""The pipeline of one rank: the passes of a schedule, with transfers in the background."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Executor:
         self._module = module
         self._transfers = transfers
         self._spans = spans
-        # The chunks that begin and end with the model's first and last layers, None where those are elsewhere.
+        # The chunks that begin and end with the model's first and last layers, None if those are elsewhere.
         self._first = 0 if stage == 0 else None
         self._last = ranges - 1 if stage == len(pipeline.stages) - 1 else None
 
     @property
     def is_last(self) -> bool:
-        """Whether this stage has the loss."""
+        """Whether this stage computes the loss."""
         return self._last is not None
 
     def run(
@@ -56,10 +56,10 @@ class Executor:
     ) -> Tensor:
         """Train on every microbatch, leaving gradients in the parameters; return this stage's loss sum in float64.
 
-        microbatch: gives microbatch i, with tokens where they are asked for. shape: of a transferred tensor.
-        gradients_ready: called with each layer once its gradients hold all microbatches. weights_ready: called with
-        each layer before its first pass. The loss sum is 0 before the last stage. overlaps: receives are posted ahead,
-        and `gradients_ready` is called at all.
+        microbatch: returns microbatch i, with tokens if requested. shape: of a transferred tensor. gradients_ready:
+        called with each layer once its gradients include all microbatches. weights_ready: called with each layer before
+        its first pass. The loss sum is 0 before the last stage. overlaps: receives are posted ahead and
+        `gradients_ready` is called; otherwise neither happens.
         """
         activations: dict[tuple[int, int], Activation] = {}
         losses: list[Tensor] = []
@@ -98,7 +98,7 @@ class Executor:
         if chunk != self._last:
             with self._spans.during(Doing.SEND, number, chunk):
                 self._transfers[chunk].send(_given(activation.result), 1)
-            # The send holds it until it has left; where the last layer is computed again nothing else does.
+            # The send keeps the tensor until it has left; if the last layer is recomputed nothing else does.
             activation.result = None
         return activation
 

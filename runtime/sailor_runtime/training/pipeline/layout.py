@@ -30,9 +30,8 @@ class Atom:
     """The finest interval [start, end) of a parameter that every copy keeps on one rank.
 
     Copies are the pipelines' replicas and, with a tied head, the head's use of the embedding weight. Gradients of an
-    atom are summed over `holders`; only `contributors` add theirs, since the ranks of one stage hold equal gradients
-    of a replicated parameter, unless each computes its gradient for its own heads alone. Where islands train apart,
-    each has atoms of its own.
+    atom are summed over `holders`, but only `contributors` add theirs. The ranks of one stage have equal gradients of a
+    replicated parameter, unless each computes its gradient only for its own heads. Each island has its own atoms.
     """
 
     parameter: str
@@ -58,7 +57,7 @@ def places(spec: RunSpec) -> dict[int, Place]:
 
 
 def check(spec: RunSpec) -> None:
-    """Raise RefusedError where the plan in the spec does not train the whole model on the whole batch."""
+    """Raise RefusedError if the plan in the spec does not train the whole model on the whole batch."""
     places(spec)
     samples = sum(pipeline.microbatch_size * pipeline.microbatches for pipeline in spec.pipelines)
     if samples != spec.training.global_batch_size:
@@ -75,7 +74,7 @@ def check(spec: RunSpec) -> None:
 
 
 def _check_alike(spec: RunSpec) -> None:
-    """Raise RefusedError unless pipelines meet after each pass of a layer, which ZeRO-2 and 3 sum gradients after."""
+    """Raise RefusedError unless pipelines synchronize after each pass of a layer, as ZeRO-2 and 3 require."""
     if spec.training.sync_every is not None:
         raise RefusedError(f"zero_stage {spec.zero_stage} sums gradients in every step; it can't do with sync_every")
     if spec.pipeline_schedule != ONE_F_ONE_B:
@@ -96,7 +95,7 @@ def _check_alike(spec: RunSpec) -> None:
 
 
 def _check_ranges(schedule: str, index: int, pipeline: PipelineSpec) -> None:
-    """Raise RefusedError unless all stages have one range of layers, or as an interleaved schedule wants them."""
+    """Raise RefusedError unless all stages have one range of layers, or as many as an interleaved schedule needs."""
     counts, stages = sorted({len(stage.ranges) for stage in pipeline.stages}), len(pipeline.stages)
     several = schedule == INTERLEAVED and stages > 1
     if len(counts) > 1 or (counts[0] > 1) != several:
@@ -156,19 +155,19 @@ def islands(spec: RunSpec) -> tuple[tuple[int, ...], ...]:
 
 
 def samples_of(spec: RunSpec, pipeline: int) -> range:
-    """Return where the samples of a pipeline stand in the global batch."""
+    """Return the positions of a pipeline's samples in the global batch."""
     sizes = [each.microbatch_size * each.microbatches for each in spec.pipelines]
     first = sum(sizes[:pipeline])
     return range(first, first + sizes[pipeline])
 
 
 def atoms(spec: RunSpec) -> tuple[Atom, ...]:
-    """Return the atoms of every parameter that is trained, those of each island sorted by name and start."""
+    """Return the atoms of every trained parameter, those of each island sorted by name and start."""
     return tuple(atom for island in islands(spec) for atom in atoms_of(spec, island))
 
 
 def atoms_of(spec: RunSpec, pipelines: Iterable[int]) -> tuple[Atom, ...]:
-    """Return the atoms of every parameter that is trained by some pipelines alone, sorted by name and start."""
+    """Return the atoms of every trained parameter for some pipelines, sorted by name and start."""
     copies: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     parameters: dict[str, ParameterSpec] = {}
     for pipeline in pipelines:

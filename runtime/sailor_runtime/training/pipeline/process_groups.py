@@ -13,7 +13,7 @@ from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
 from sailor_runtime.training.pipeline.store import open_store
 from sailor_runtime.training.pipeline.transfers import Lanes
 
-# Long enough for rank 0 to train the reference while the others wait; hangs are the agent's to find.
+# Long enough for rank 0 to train the reference while the others wait; the agent detects hangs.
 _TIMEOUT = datetime.timedelta(minutes=30)
 _JOIN_TIMEOUT = datetime.timedelta(minutes=3)
 _CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ class World:
         self.rank = rank
         self.size = spec.world_size
         # A collective: every rank creates every group, in the same order. A new group would not inherit the timeout.
-        # Sums have groups of their own, since they run beside what a stage's devices exchange.
+        # Sums have separate groups, since they run at the same time as exchanges inside a stage.
         self._stages = _groups({stage.ranks for pipeline in spec.pipelines for stage in pipeline.stages})
         holders = {atom.holders for atom in atoms}
         if len(islands(spec)) > 1:
@@ -48,8 +48,8 @@ class World:
         }
         self.beside = Beside(torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else _CPU)
         self.everyone = dist.new_group(timeout=_TIMEOUT)
-        # Activations and gradients of a cut travel at once. gloo keeps them apart by tags, NCCL needs two groups, and
-        # where the same ranks share several cuts, two for each.
+        # Activations and gradients of a cut are sent at the same time. gloo separates them by tags. NCCL needs two
+        # groups, and two for each cut if the same ranks share several cuts.
         self.lanes: tuple[Lanes, ...] = ((None, None),)
         if backend == "nccl":
             interleaved = spec.pipeline_schedule == INTERLEAVED
@@ -63,7 +63,7 @@ class World:
         return self._stages.get(ranks)
 
     def exchange(self, holders: tuple[int, ...]) -> Exchange | None:
-        """Return what the holders of an atom, this rank among them, exchange its sums with; None for a single one."""
+        """Return the exchange for the sums of an atom's holders, this rank among them; None for a single one."""
         return self._exchanges.get(holders)
 
     def close(self) -> None:

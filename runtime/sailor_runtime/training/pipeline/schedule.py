@@ -20,7 +20,7 @@ class Kind(Enum):
 
 
 class Pass(NamedTuple):
-    """`chunk`: through which of the stage's ranges of layers."""
+    """`chunk`: the index of the stage's range of layers."""
 
     kind: Kind
     microbatch: int
@@ -28,12 +28,12 @@ class Pass(NamedTuple):
 
 
 def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: int = 1) -> tuple[Pass, ...]:
-    """Return every pass of a stage in order; each stage has so many ranges of layers.
+    """Return every pass of a stage in order; each stage has `ranges` ranges of layers.
 
-    The schedules of both libraries also say when to send and receive, which here happens as early as it can: a tensor
-    is sent once it is computed, and a receive is posted before the pass that precedes the one that needs it.
+    The schedules of both libraries also include sends and receives. Here these happen as early as possible: a tensor is
+    sent once it is computed, and a receive is posted before the pass that precedes the one that needs it.
     """
-    # One stage alone has no bubble to fill.
+    # A single stage has no bubble to fill.
     if schedule == ONE_F_ONE_B or stages == 1:
         return _one_forward_one_backward(microbatches, stages, stage)
     if schedule == INTERLEAVED:
@@ -42,7 +42,7 @@ def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: in
 
 
 def microbatches_per_round(microbatches: int, stages: int) -> int | None:
-    """Return how many microbatches go through each range of layers at a time; None where they can't be divided so."""
+    """Return how many microbatches run through each range of layers at a time; None if they don't divide."""
     return next((count for count in range(stages, 2 * stages) if microbatches % count == 0), None)
 
 
@@ -64,7 +64,7 @@ def _interleaved(microbatches: int, stages: int, stage: int, ranges: int) -> tup
 
     per_round = microbatches_per_round(microbatches, stages)
     assert per_round is not None, "pipelines are checked before they run"
-    # torch's class wants stages and process groups of its own; the order needs these numbers alone.
+    # torch's class requires its own stages and process groups; only the order of these numbers is needed.
     numbers = SimpleNamespace(
         n_local_stages=ranges, pp_group_size=stages, microbatches_per_round=per_round, _n_microbatches=microbatches
     )
@@ -81,8 +81,8 @@ def _interleaved(microbatches: int, stages: int, stage: int, ranges: int) -> tup
 def _zero_bubble(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]:
     """Return ZB-H1 of Zero Bubble Pipeline Parallelism (ICLR'24).
 
-    No stage holds more microbatches than stage 0 under 1F1B. torch's schedule classes want stages and process groups of
-    their own, so the function behind them is asked.
+    No stage holds more microbatches than stage 0 under 1F1B. torch's schedule classes require their own stages and
+    process groups, so the function behind them is called.
     """
     from torch.distributed.pipelining import schedules
 
@@ -99,7 +99,7 @@ def _zero_bubble(microbatches: int, stages: int, stage: int) -> tuple[Pass, ...]
         num_1f1b_microbatches=stage,
         enable_zero_bubble=True,
     )
-    # Nobody waits for the gradient of the first stage's input, and its halves follow each other.
+    # The first stage has no input gradient to send, and its halves follow each other.
     halves = (Kind.INPUT, Kind.WEIGHTS) if stage else (None, Kind.BACKWARD)
     names = "FORWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT"
     kinds = dict(zip(names, (Kind.FORWARD, *halves), strict=True))

@@ -1,4 +1,4 @@
-"""What one rank did during an iteration, as spans on the clock of its device."""
+"""The operations of one rank during an iteration, as spans on the clock of its device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 
 class Doing(StrEnum):
-    """What a span was spent on; the names are those of the simulator's timeline."""
+    """The activity of a span; the names are those of the simulator's timeline."""
 
     FORWARD = "forward"
-    # Whole, or of a zero-bubble schedule the gradient of the stage's input.
+    # Whole; in a zero-bubble schedule, the gradient of the stage's input.
     BACKWARD = "backward"
     WEIGHT_GRADIENTS = "weight_gradients"
     RECEIVE_ACTIVATION = "receive_activation"
@@ -31,9 +31,9 @@ WAITING = (Doing.RECEIVE_ACTIVATION, Doing.RECEIVE_GRADIENT)
 
 
 class Span(NamedTuple):
-    """Seconds count from the last moment that all ranks shared; `microbatch` is -1 where there is none.
+    """Seconds count from the last moment that all ranks shared; `microbatch` is -1 without one.
 
-    `chunk`: through which of the stage's ranges of layers.
+    `chunk`: the index of the stage's range of layers.
     """
 
     doing: Doing
@@ -64,11 +64,11 @@ class Spans:
         self._zero = self._shared
 
     def share(self) -> None:
-        """Note a moment that all ranks pass together, from which the spans of the next iteration count."""
+        """Record a moment that all ranks pass together, from which the spans of the next iteration count."""
         self._shared = self.mark()
 
     def mark(self) -> Any:
-        """Return the time that it is now for the device."""
+        """Return the device's present time."""
         if not self._on_device:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -76,7 +76,7 @@ class Spans:
         return event
 
     def note(self, doing: Doing, microbatch: int, start: Any, chunk: int = 0) -> None:
-        """Record that the time from a mark until now went into something."""
+        """Record an activity from a mark until now."""
         self._marks.append((doing, microbatch, start, self.mark(), chunk))
 
     @contextmanager
@@ -99,5 +99,5 @@ class Spans:
 
 
 def total_s(spans: list[Span], *doings: Doing) -> float:
-    """Return the seconds spent on some things."""
+    """Return the seconds spent on some activities."""
     return sum(span.seconds for span in spans if span.doing in doings)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-# From a node on the way to the input, what it passes to parameters.
+# From a node on the way to the input: its outputs to parameters.
 _Branches = dict[Node, list[GradientEdge]]
 
 
 class WeightsToCome:
-    """The weights' half of a backward pass: the nodes that give it, with the gradients that reached them."""
+    """The weights' half of a backward pass: its nodes, with the gradients that reached them."""
 
     def __init__(self, branches: _Branches) -> None:
         self._branches = branches
@@ -53,11 +53,10 @@ class WeightsToCome:
 def input_gradient(
     output: Tensor, value: Tensor, gradient: Tensor | None, repeats: int = 1
 ) -> tuple[Tensor | None, WeightsToCome | None]:
-    """Return the gradient of a layer's input and what is left to do, None where no weight is trained.
+    """Return the gradient of a layer's input and the remaining half, None if no weight is trained.
 
-    Until that is done, the whole graph of the layer is kept. `gradient`: of the output, None for a loss. `repeats`: how
-    often to compute it. Where several nodes share what they pass to a parameter, nothing is left to do: both halves run
-    at once.
+    Until that has run, the whole graph of the layer is kept. `gradient`: of the output, None for a loss. `repeats`: how
+    often to compute it. If several nodes share an output to a parameter, nothing remains: both halves run together.
     """
     if not output.requires_grad:
         return None, None
@@ -78,7 +77,7 @@ def input_gradient(
 
 
 def _branches(output: Tensor, value: Tensor) -> _Branches | None:
-    """Return where parameters join the way from a layer's input to its output; None where it can't be halved."""
+    """Return where parameters join the way from a layer's input to its output; None if it can't be halved."""
     target = get_gradient_edge(value).node
     root = get_gradient_edge(output).node
     leads = {target: True}
@@ -98,7 +97,7 @@ def _branches(output: Tensor, value: Tensor) -> _Branches | None:
         return None
     found: _Branches = {}
     taken: set[GradientEdge] = set()
-    # From the output on, as a whole backward pass goes; all ranks of a stage do it alike.
+    # From the output on, like a whole backward pass; all ranks of a stage do it in the same order.
     for node in reversed(order):
         if not leads[node]:
             continue

@@ -26,7 +26,7 @@ COMPILER = "inductor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """This rank's part of a parameter: `intervals` along its `cut_dim` (dimension 0 if it is replicated), in a row."""
+    """This rank's part of a parameter: `intervals` along its `cut_dim` (dimension 0 if replicated), concatenated."""
 
     spec: ParameterSpec
     cut_dim: int
@@ -37,7 +37,7 @@ class Shard:
         return parts[0] if len(parts) == 1 else torch.cat(parts, self.cut_dim)
 
     def place(self, start: int, end: int) -> int | None:
-        """Return where [start, end) of the parameter begins in this part, None if it is not all in it."""
+        """Return where [start, end) of the parameter begins in this part, None if it is not entirely in it."""
         before = 0
         for first, stop in self.intervals:
             if first <= start and end <= stop:
@@ -60,17 +60,17 @@ def _known(place: int | None) -> int:
 
 
 def shard_of(spec: ParameterSpec, tp: int, index: int) -> Shard:
-    """Return the part of a parameter that tensor-parallel rank `index` of `tp` holds."""
+    """Return the part of a parameter on tensor-parallel rank `index` of `tp`."""
     return Shard(spec=spec, cut_dim=spec.cut_dim or 0, intervals=spec.intervals(tp, index))
 
 
 @dataclass(slots=True)
 class Activation:
-    """What the backward pass of one microbatch needs: inputs and outputs of each of `layers`, first layer first.
+    """The state for the backward pass of one microbatch: inputs and outputs of each of `layers`, first layer first.
 
-    Where the graph is `whole`, the inputs are places in it and there is one output. `later`: what gives the gradients
-    of each layer's weights once a backward pass through its inputs is done, last layer first; None where they are
-    there.
+    If the graph is `whole`, the inputs are places in it and there is one output. `later`: functions that compute the
+    gradients of each layer's weights after a backward pass through its inputs, last layer first; None if these exist
+    already.
     """
 
     microbatch: Microbatch
@@ -83,7 +83,7 @@ class Activation:
 
 
 class Sharing(Protocol):
-    """What ZeRO-2 and 3 do around each pass of a layer."""
+    """The exchanges of ZeRO-2 and 3 around each pass of a layer."""
 
     def before_pass(self, layer: int, *, forward: bool) -> None: ...
 
@@ -95,8 +95,8 @@ class Sharing(Protocol):
 class StageModule:
     """The layers of one stage on one rank, in one range or several.
 
-    Where it must, the autograd graph is cut between layers, which allows for timing, repeating and recomputing each
-    layer by itself. A cut costs a backward pass of its own per layer, so else the graph of all layers is one.
+    If necessary, the autograd graph is cut between layers, so that each layer can be timed, repeated and recomputed. A
+    cut costs a separate backward pass per layer, so otherwise all layers are one graph.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class StageModule:
         compiled: bool = False,
         zero_stage: int = 0,
     ) -> None:
-        """`compiled`: the layers between embedding and head run as torch.compile makes them, each by itself.
+        """`compiled`: torch.compile compiles each layer between embedding and head.
 
-        `zero_stage`: from 2 on the gradients of parameters that one layer uses are those of a pass, and add up
-        elsewhere; with 3 their weights are there during a pass alone.
+        `zero_stage`: from 2 on, parameters that only one layer uses have the gradients of one pass, which are added up
+        elsewhere; with 3 their weights exist only during a pass.
         """
         self.ranges, self.layers = stage.ranges, stage.layers
         self.shards = {
@@ -129,12 +129,12 @@ class StageModule:
         )
         # In the order of the shards, which is that of the layers.
         self.parameters: dict[str, Tensor] = {name: self._computed.parameters[name] for name in self.shards}
-        # Absent weights can't be looked into, which is how parts of them are counted.
+        # Parts are counted on these shapes, because absent weights have no memory.
         self.shapes = {name: parameter.detach().to("meta") for name, parameter in self.parameters.items()}
         self.dtype = dtype
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
-        # Timing a layer makes it wait for the device, so only calibration and profiles ask for it.
+        # Timing a layer makes it wait for the device, so only calibration and profiles enable it.
         self.times_layers = False
         if compiled:
             for layer in self.layers:
@@ -143,7 +143,7 @@ class StageModule:
         self._recomputed = frozenset(stage.recompute)
         self._device = device
         self.specs = {layer: layer_parameters(model, layer) for layer in self.layers}
-        # Gradients whose memory somebody else has laid out; see `keep_gradients_in`.
+        # Gradients in memory that the caller provides; see `keep_gradients_in`.
         self._kept: dict[str, Tensor] = {}
         self._cleared: set[str] = set()
         self._sums: dict[str, Tensor] | None = None
@@ -157,7 +157,7 @@ class StageModule:
     def gradient(self, name: str) -> Tensor:
         """Return the sum of a parameter's gradients over the microbatches so far, at least in single precision.
 
-        Of a scattered parameter, those of the pass at hand, in the format of the weights.
+        For a scattered parameter, return those of the present pass, in the format of the weights.
         """
         parameter, sums = self.parameters[name], self._kept if self._sums is None else self._sums
         if name in self._cleared:
@@ -171,9 +171,9 @@ class StageModule:
         return parameter.grad
 
     def keep_gradients_in(self, places: Mapping[str, Tensor]) -> None:
-        """Add up the gradients of some parameters in given tensors of their shapes, as zeros now and after a clearing.
+        """Add up the gradients of some parameters in given tensors of their shapes, zero now and after each clearing.
 
-        A sum over ranks can then work on many gradients at once, without a copy of them.
+        A sum over ranks can then work on many gradients together, without a copy of them.
         """
         self._kept.update(places)
         if self._sums is not None:
@@ -183,11 +183,11 @@ class StageModule:
     def clear_gradients(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
-        # Zeros are written where they are asked for alone: the first microbatch writes over what there was.
+        # Zeros are written only on request: the first microbatch overwrites the old values.
         self._cleared = set(self._kept if self._sums is None else self._sums)
 
     def drop_gradients(self, layer: int) -> None:
-        """Free the gradients of a layer that add up elsewhere."""
+        """Free the gradients of a layer that are added up elsewhere."""
         for spec in self.specs[layer]:
             if spec.name in self.scattered:
                 self.parameters[spec.name].grad = None
@@ -216,7 +216,7 @@ class StageModule:
     ) -> Activation:
         """Run a range of layers on a microbatch; `value` is None on the first stage. before_layer: called before each.
 
-        halved: `backward_input` will be called. chunk: which of the ranges.
+        halved: `backward_input` will be called. chunk: the index of the range.
         """
         layers = self.ranges[chunk]
         repeated = self._recomputed or self._device.kernel_runs > 1
@@ -263,10 +263,10 @@ class StageModule:
     def backward(
         self, activation: Activation, gradient: Tensor | None, layer_done: Callable[[int], None] | None = None
     ) -> Tensor | None:
-        """Add the microbatch's gradients to the parameters and return the gradient of what the layers were given.
+        """Add the microbatch's gradients to the parameters and return the gradient of the layers' input.
 
-        gradient: of their output; None on the last stage, whose output is the loss. layer_done: called with each
-        layer after its pass, last layer first.
+        gradient: of their output; None on the last stage, whose output is the loss. layer_done: called with each layer
+        after its pass, last layer first.
         """
         if activation.whole:
             return self._whole_backward(activation, gradient, layer_done)
@@ -299,12 +299,12 @@ class StageModule:
         first, output = activation.inputs[0], activation.outputs.pop()
         assert output is not None
         if layer_done is not None or self._sums is not None:
-            # Autograd runs later nodes first: with the gradient of a layer's input, those of its weights are there.
+            # Autograd runs later nodes first: when a layer's input has its gradient, its weights have theirs.
             for layer, value in zip(activation.layers[1:], activation.inputs[1:], strict=True):
                 if value is not None and value.requires_grad:
                     value.register_hook(lambda _, layer=layer: reached(layer))
         activation.inputs.clear()
-        # The first layers have nothing to train where their parameters are frozen.
+        # The first layers have nothing to train if their parameters are frozen.
         if output.requires_grad:
             output.backward(gradient)
         reached(activation.layers[0])
@@ -322,7 +322,7 @@ class StageModule:
             leaves += [] if value is None else [value]
             if leaves:
                 torch.autograd.grad(output, leaves, gradient, retain_graph=True, allow_unused=True)
-        # The first layer has nothing to train where its parameters are frozen.
+        # The first layer has nothing to train if its parameters are frozen.
         if output.requires_grad:
             output.backward(gradient)
         self._add_to_sums(layer)
@@ -330,7 +330,7 @@ class StageModule:
     def backward_input(self, activation: Activation, gradient: Tensor | None) -> Tensor | None:
         """Return the gradient of the stage's input, and leave those of the weights to `backward_weights`.
 
-        A layer that is recomputed has them at once: to keep what it computed again would undo what that saves.
+        A recomputed layer gets them immediately: keeping its recomputed activations would lose the savings.
         """
         runs = self._device.kernel_runs
         for layer in reversed(activation.layers):
@@ -376,7 +376,8 @@ class StageModule:
     def _add_to_sums(self, layer: int) -> None:
         """Move a layer's gradients of a microbatch to where they are added up.
 
-        Those in 16 bits every time, since adding many microbatches in 16 bits loses them; others of the first one.
+        In 16 bits this happens every time, since adding many microbatches in 16 bits loses precision; otherwise only
+        for the first one.
         """
         if self._sums is None and not self._cleared:
             return

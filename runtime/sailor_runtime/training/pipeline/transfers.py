@@ -1,4 +1,4 @@
-"""Tensors between the stages of a pipeline, of any tp: sent once computed, received while the stage still computes."""
+"""Tensors between the stages of a pipeline, of any tp: sent once computed, received during computation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 _WARM_UP, _MEASURED = 1, 3
 
-# What activations and gradients of a cut travel in.
+# The groups for activations and gradients of a cut.
 Lanes = tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]
 
 
@@ -27,14 +27,14 @@ def parts_sent(index: int, senders: int, receivers: int) -> tuple[int, ...]:
 
 
 def part_of(value: Tensor, number: int, parts: int) -> Tensor:
-    """Return a part of a flat tensor; all parts are equally long, but for the last ones."""
+    """Return a part of a flat tensor; all parts are equally long, except for the last ones."""
     size = -(-len(value) // parts)
     return value[number * size : (number + 1) * size]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lane:
-    """One direction of one cut as this rank sees it: the ranks at the other end by the part they send or take."""
+    """One direction of one cut as this rank sees it: the ranks at the other end, by the part that they exchange."""
 
     peers: dict[int, int]
     parts: int
@@ -43,17 +43,17 @@ class _Lane:
 
 
 class Transfers:
-    """Moves activations of a virtual stage to the next one, and gradients to the one before.
+    """Moves activations of a virtual stage to the next one, and gradients to the previous one.
 
-    All ranks of a stage have the same tensor. Each receiving rank is sent one part of it, so that it goes over the link
-    once, and the ranks of `parallel`, the receiving stage, then gather the parts.
-    Where receives are posted ahead, it is one of each direction at a time: a tensor travels while this stage computes,
-    and that costs one more tensor per direction. The first gradient's is posted when it is needed: it comes of what
-    this stage has yet to send. Sends never block.
+    All ranks of a stage have the same tensor. Each receiving rank gets one part of it, so that it crosses the link
+    once. The ranks of `parallel`, the receiving stage, then gather the parts. If receives are posted ahead, there is
+    one in each direction: a tensor arrives while this stage computes, which costs one more tensor per direction. The
+    first gradient's receive is posted when it is needed, because the gradient depends on what this stage has yet to
+    send. Sends never block.
 
-    `lanes` are the groups of both directions of each cut, or of all of them: under NCCL, which has no tags, what the
-    same two ranks send each other both ways, or for several cuts, needs a communicator each. In one, a send could wait
-    for a receive that its peer has put behind another send.
+    `lanes` are the groups of both directions of each cut, or of all of them. NCCL has no tags, so messages of the same
+    two ranks in both directions, or for several cuts, need a communicator each. With only one, a send could wait for a
+    receive that its peer has queued after another send.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Transfers:
                 self._from[direction] = _Lane(peers=peers, parts=size, tag=2 * cut + number, group=group)
 
     def begin(self, shape: tuple[int, ...], dtype: torch.dtype, microbatches: int, *, ahead: bool) -> None:
-        """Expect one tensor per microbatch from each neighbour; what was sent before must have left."""
+        """Expect one tensor per microbatch from each neighbour; earlier sends must have left."""
         self.drain()
         self._ahead = ahead
         self._shape, self._dtype = shape, dtype
@@ -124,15 +124,15 @@ class Transfers:
                 self._pending.append((dist.isend(part, rank, group=lane.group, tag=lane.tag), part))
 
     def drain(self) -> None:
-        """Wait until everything that was sent has left."""
+        """Wait until all sends have left."""
         for work, _ in self._pending:
             work.wait()
         self._pending.clear()
 
     def connect(self, cut: int, shape: tuple[int, ...], dtype: torch.dtype) -> dict[int, float]:
-        """Send a tensor back and forth over a cut, if it is at either end; return the seconds of one way.
+        """Send a tensor back and forth over a cut, if this rank is at either end; return the seconds of one way.
 
-        By direction of the tensors that come here.
+        The keys are the directions of the tensors that arrive here.
         """
         direction = {cut: -1, cut + 1: 1}.get(self._virtual_stage)
         if direction is None:
@@ -143,7 +143,7 @@ class Transfers:
         return {direction: min(rounds[_WARM_UP:]) / 2.0}
 
     def _round(self, value: Tensor, direction: int) -> float:
-        """Take part in one way there and back over a cut; `direction` is that of the tensors that come here."""
+        """Do one round trip over a cut; `direction` is that of the tensors that arrive here."""
         started = time.perf_counter()
         self._shape, self._dtype, self._left = tuple(value.shape), value.dtype, {direction: 1}
         if direction < 0:
@@ -163,7 +163,7 @@ class Transfers:
         lane = self._from[direction]
         [(number, rank)] = lane.peers.items()
         count = math.prod(self._shape)
-        # Every rank gathers equal parts, so the last ones are filled up.
+        # Every rank gathers equal parts, so the last ones are padded.
         flat = torch.empty(-(-count // lane.parts) * lane.parts, dtype=self._dtype, device=self._device)
         part = part_of(flat[:count], number, lane.parts)
         work = dist.irecv(part, rank, group=lane.group, tag=lane.tag) if len(part) else None
@@ -175,8 +175,8 @@ def connected(
 ) -> list[dict[int, float]]:
     """Try all cuts of a pipeline, one after the other; return the seconds of one way by range and direction.
 
-    Of the tensors that this rank receives, while nobody computes. This also makes NCCL's communicators, which both ends
-    must do at the same time: left to the first step, neighbours could wait in a circle.
+    They are for tensors that this rank receives while no rank computes. This also creates NCCL's communicators, which
+    both ends must do together: in the first step, neighbours could wait for each other in a circle.
     """
     found: list[dict[int, float]] = [{} for _ in every]
     for cut in range(cuts):
