@@ -116,7 +116,7 @@ def plan(
         wishes=planner.Wishes(
             restrictions=tuple(sorted(set(restrictions))),
             beside=True,
-            frontier=frontier,
+            frontier=frontier or choose is not None,
             top=top,
             decide=True,
             choose=choose,

@@ -12,6 +12,7 @@ from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.documents import objective_unit
 from sailor_cloud.planner.enumeration.exhaustive import small_layouts
 from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.explain.decision import draft_of
 from sailor_cloud.planner.explain.quota_change import known_quotas, tight_quotas, under_quotas
 from sailor_cloud.planner.improvement import improved
@@ -122,7 +123,7 @@ def _value(searched: Searched, space: Space, job: Job, document: PlanDocument, e
         chosen = _nearby(space, target, document.plan, effort)
     if chosen is None:
         return None
-    figure = chosen.draft.figures[target.goal]
+    figure = float(replayed(chosen.draft, chosen.evaluation)[target.goal])
     return 1.0 / figure if job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
 
 

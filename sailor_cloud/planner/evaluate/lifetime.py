@@ -20,6 +20,10 @@ LONGEST_TTL_S = 365 * 86400.0
 # never replace a node.
 SHARE_OF_BUDGET = 0.95
 
+# A run may take this many times as long as planned before its nodes shut themselves down, if the budget lasts at the
+# expected rate. The upper end of nine in ten predictions is at about this much.
+LATE = 1.3
+
 
 def ttl_s(
     limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
@@ -28,7 +32,7 @@ def ttl_s(
 
     The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of
     the budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve
-    for preemption, the budget always gives. What costs nothing has no end by a budget; a year is the longest. Nodes
+    for preemption, the budget always gives, and `LATE` times as long if the expected rate allows it. What costs nothing has no end by a budget; a year is the longest. Nodes
     of capacity with terms, by `as_of`, cost nothing while they are waited for, and end with it.
     """
     terms = [(offer.terms, offer.market) for offer in offers if offer.terms is not None]
@@ -37,10 +41,16 @@ def ttl_s(
     if limits.deadline is not None:
         lives.append(limits.deadline + DEADLINE_GRACE_S)
     if limits.budget_usd is not None and cost.usd_per_hour > 0:
-        hours = SHARE_OF_BUDGET * limits.budget_usd / cost.usd_per_hour
+        planned_s, spend = duration_s or 0.0, SHARE_OF_BUDGET * limits.budget_usd
+        lasts_s = spend / cost.usd_per_hour * SECONDS_PER_HOUR + waits
+        if duration_s is not None and cost.total_usd is not None:
+            # Nodes cost less while they start and end than the rate of training.
+            left_s = (spend - cost.total_usd) / cost.usd_per_hour * SECONDS_PER_HOUR
+            lasts_s = max(lasts_s, planned_s + left_s)
         if limits.deadline is None:
-            hours = min(hours, limits.budget_usd / cost.worst_case_usd_per_hour)
-        lives.append(max(hours * SECONDS_PER_HOUR + waits, duration_s or 0.0))
+            worst_s = limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR + waits
+            lasts_s = min(lasts_s, max(worst_s, LATE * planned_s))
+        lives.append(max(lasts_s, planned_s))
     return min(*lives, LONGEST_TTL_S) if lives else None
 
 

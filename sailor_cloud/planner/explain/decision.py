@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
+import numpy as np
+
 from sailor_cloud.model.document import Choice, Cost, Decision, LeftOut, Pick, Prediction, Rejected, Subject
 from sailor_cloud.model.job import Constraints, Goal
 from sailor_cloud.model.plan import Plan
@@ -48,6 +50,8 @@ _LIKELY = 0.9
 _MEMORY_ERROR = 0.085
 # Plans on equal nodes whose time and money differ by less are one choice.
 _ALIKE = 1e-3
+# Plans whose times differ by less are equally fast, so the cheaper one is chosen; the same for equal money.
+_EQUAL = 5e-4
 
 _GOALS = {
     Goal.MAXIMIZE_THROUGHPUT: Pick.FASTEST,
@@ -172,7 +176,8 @@ class Deciding:
         for number, (pick, first) in enumerate(((Pick.FASTEST, _seconds), (Pick.CHEAPEST, of_run))):
             best = None
             # Figures of drafts may be too low: the next one may still be better than the first is shown to be.
-            for draft in sorted(front, key=lambda draft: (first(draft), draft.order()))[:_TRIED]:
+            near = _once(sorted(feasible, key=lambda draft: (first(draft), draft.order())))
+            for draft in near[:_TRIED]:
                 if best is not None and first(draft) >= _figures(best)[number]:
                     break
                 shown = self._first([draft])
@@ -181,10 +186,25 @@ class Deciding:
             if by_goal is not None and pick is goal_pick(self.space.scenario.job.goal):
                 best = by_goal if best is None or proven or not self._better(best, by_goal) else best
             if best is not None:
-                found[pick] = best
+                found[pick] = self._tie_broken(near, best, number)
         if len(found) == 2:
             found[Pick.BALANCED] = self._balanced(front, found[Pick.CHEAPEST], found[Pick.FASTEST])
         return found
+
+    def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, number: int) -> Chosen:
+        """Return the plan with the best other figure among those that equal the best one in time (0) or money (1)."""
+        first, second = (_run_seconds, of_run) if number == 0 else (of_run, _run_seconds)
+        near = [draft for draft in drafts if first(draft) <= _figures(best)[number] * (1.0 + _EQUAL)]
+        for draft in sorted(near, key=lambda draft: (second(draft), draft.order()))[:_TRIED]:
+            shown = self._first([draft])
+            if shown is None:
+                continue
+            mine, theirs = _figures(shown), _figures(best)
+            if mine[number] <= theirs[number] * (1.0 + _EQUAL) and mine[1 - number] < theirs[1 - number] * (
+                1.0 - _ALIKE
+            ):
+                return shown
+        return best
 
     def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True) -> Decision | None:
         """Return what people choose from; None where no plan is known."""
@@ -204,7 +224,7 @@ class Deciding:
             choices=cheapest_first,
             left_out=self.prices_of_insisting(picks[chosen]),
             notes=(
-                *_much_for_little(cheapest_first),
+                *(_much_for_little(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
                 *warnings(evaluation.prediction, evaluation.cost, as_of),
             ),
@@ -233,7 +253,7 @@ class Deciding:
             whole = "run" if self.space.scenario.job.training.steps else "iteration"
             money = signed_usd_text(theirs[1] - ours[1]).replace("-", "saves ")
             trade = f"{whole} {pace_text(theirs[0] / ours[0])}, {money}"
-            breaks = "" if drafts is kept else f"; breaks {_broken(self.target, best)}"
+            breaks = "" if drafts is kept else f"; no plan found keeps {_broken(self.target, best)}"
             prediction, cost = best.evaluation.prediction, best.evaluation.cost
             return LeftOut(
                 subject=subject,
@@ -383,6 +403,14 @@ class Deciding:
         return known[1]
 
 
+def _once(drafts: Sequence[Draft]) -> list[Draft]:
+    """Return the first draft of each time and money, both rounded to one part in a thousand."""
+    found: dict[tuple[float, ...], Draft] = {}
+    for draft, *place in zip(drafts, *(np.round(np.log(each) / _ALIKE) for each in figures(drafts)), strict=True):
+        found.setdefault(tuple(place), draft)
+    return list(found.values())
+
+
 def _names(offer: object, subject: Subject) -> tuple[str, ...]:
     attribute = {Subject.CLOUD: "provider"}.get(subject, subject.value)
     return (str(getattr(offer, attribute)),)
@@ -431,7 +459,7 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.CHEAPEST in those and Pick.FASTEST in those:
         return "no plan found within the limits is cheaper or faster"
     if Pick.CHEAPEST in those:
-        return f"the least money within the limits; {pace_text(slow / fast)} than the fastest"
+        return f"the least money within the limits; {pace_text(slow / fast, 'than the fastest')}"
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (
@@ -473,7 +501,7 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
     choose = "" if pick is None else f"'--choose {pick}' leaves a margin, or "
     yield (
         f"the chosen plan fills the {name}: the chance is {probability_text(1.0 - chance)} that the run is stopped "
-        f"{limit} before it has finished; {choose}'probability: {likely:g}' under 'constraints' asks for one"
+        f"{limit} before it has finished; {choose}'probability: {likely:g}' under 'constraints' asks for a margin"
     )
 
 

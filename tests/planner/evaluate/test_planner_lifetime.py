@@ -14,7 +14,8 @@ from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BU
 def life(limits: Constraints, usd_per_hour: float, worst: float, duration_s: float | None) -> float | None:
     base = document()
     assert base.cost is not None
-    cost = replace(base.cost, usd_per_hour=usd_per_hour, worst_case_usd_per_hour=worst)
+    total = None if duration_s is None else usd_per_hour * duration_s / 3600.0
+    cost = replace(base.cost, usd_per_hour=usd_per_hour, worst_case_usd_per_hour=worst, total_usd=total)
     return ttl_s(limits, cost, duration_s=duration_s, offers=base.inputs.offers, as_of=base.as_of)
 
 
@@ -42,9 +43,22 @@ def test_without_a_deadline_the_worst_rate_counts() -> None:
     assert life(limits, 4.0, 4.1, None) == pytest.approx(1710.0)
 
 
-def test_the_worst_rate_never_ends_a_plan_before_it_is_through() -> None:
+def test_the_worst_rate_leaves_a_late_run_time_to_finish() -> None:
     limits = Constraints(budget_usd=2.0)
-    assert life(limits, 4.0, 8.0, 1000.0) == 1000.0
+    assert life(limits, 4.0, 8.0, 1000.0) == pytest.approx(1300.0)
+    # At 6 USD/h the budget pays for 1,140 s, at the worst rate for 720 s.
+    assert life(limits, 6.0, 10.0, 1000.0) == pytest.approx(1140.0)
+    assert life(limits, 6.0, 10.0, 1180.0) == 1180.0
+
+
+def test_money_that_start_up_does_not_use_lengthens_the_life() -> None:
+    base = document()
+    assert base.cost is not None
+    cost = replace(base.cost, usd_per_hour=4.0, worst_case_usd_per_hour=8.0, total_usd=0.9)
+    limits = Constraints(budget_usd=2.0, deadline=36000.0)
+    found = ttl_s(limits, cost, duration_s=1200.0, offers=base.inputs.offers, as_of=base.as_of)
+    # 1 of 1.90 USD is left at the end: 15 minutes more.
+    assert found == pytest.approx(2100.0)
 
 
 def test_without_budget_and_deadline_nothing_ends_nodes() -> None:
