@@ -1,5 +1,17 @@
-"""The command line. A command is imported only when it is called, so that `--help` stays fast."""
+"""The command line. A command is imported only when it is called, so that `--help` stays quick."""
 
-from sailor_cloud.cli.main import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line; Ctrl-C ends it with a line and a code, even while modules are being imported."""
+    try:
+        from sailor_cloud.cli.main import main as run
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    run()

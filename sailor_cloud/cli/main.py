@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sailor_cloud.cli import INTERRUPTED
 from sailor_cloud.cli.echo import complain, forget
 from sailor_cloud.errors import SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
@@ -21,7 +22,6 @@ from sailor_cloud.report.encoding import make_writable
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-INTERRUPTED = 130
 # New containers, and rounds of the previous generation, before a collection. Python's own 700 suits programs that
 # allocate less at once.
 CYCLES_LOOKED_FOR_EVERY = (20_000, 20, 50)
@@ -162,6 +162,10 @@ def _start_and_end_quickly() -> None:
 def main() -> None:
     """Run the command line and exit with the code that docs/design.md gives to each outcome."""
     _start_and_end_quickly()
+    for name in ("stdout", "stderr"):
+        # Python has no stream if the caller closed it, as some daemons do.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         make_writable(stream)
     try:

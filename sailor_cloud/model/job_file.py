@@ -100,6 +100,10 @@ def read_job(path: Path, *, on: str | None = None) -> Job:
 def text_of(path: Path, what: str, *, written_by: str) -> str:
     """Return the text of a small file. Raises RequestError, with the command that writes one where there is none."""
     try:
+        if path.suffix in (".json", ".html") and path.stat().st_size > MOST_JOB_BYTES:
+            raise RequestError(
+                f"{path} is too large for a {what}; 'explain', 'simulate' and 'up JOB --plan' read plans in JSON"
+            )
         return read_at_most(path, MOST_JOB_BYTES).decode()
     except FileNotFoundError as error:
         hint = f"'sailor-cloud {written_by} -o {path}' writes one"

@@ -145,7 +145,7 @@ def search(
     try:
         return over_capacity(job, asked, clock.now(), planned)
     except OutOfTimeError as out:
-        told = f"the nearest one found needs {out}" if str(out) else "there may be one: allow more"
+        told = f"the nearest one found needs {out}; allow that, or more time" if str(out) else "allow more time"
         limit = f"{asked.time_limit_s:g} s"
         raise NoPlanInTimeError(f"no plan was found within the time limit of {limit}; {told}") from None
 

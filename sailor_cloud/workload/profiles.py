@@ -282,6 +282,8 @@ def _read(path: Path) -> ComputeProfile:
     try:
         text = path.read_bytes()
         raw: dict[str, Any] = json.loads(text)
+        if "schema" not in raw:
+            raise DataError(f"{path} is not a compute profile; 'sailor-cloud profile' writes one")
         if raw["schema"] != SCHEMA:
             raise DataError(f"{path}: schema is {raw['schema']!r}, this version reads {SCHEMA}")
         table = path.with_suffix(".csv")

@@ -211,10 +211,19 @@ def check_output(path: Path | None) -> None:
 
 
 def form_of(path: Path, asked: str | None, *, alone: bool = True) -> str:
-    """Return a file's format: the requested one for a single file, else by suffix, else the requested one or JSON."""
+    """Return a file's format: the requested one for a single file, else by suffix, else the requested one.
+
+    Devices and pipes get JSON. Raises RequestError if nothing says the format.
+    """
     if asked is not None and alone:
         return asked
-    return _FORMS.get(path.suffix, asked or "json")
+    form = _FORMS.get(path.suffix, asked)
+    if form is None and path.exists() and not path.is_file():
+        return "json"
+    if form is None:
+        known = ", ".join(sorted(_FORMS))
+        raise RequestError(f"can't tell the format of {path}; give it a suffix ({known}), or give --format")
+    return form
 
 
 def write_output(path: Path | None, content: str) -> None:

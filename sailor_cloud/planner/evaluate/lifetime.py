@@ -31,9 +31,10 @@ def ttl_s(
     """Return the seconds until a run's nodes shut themselves down, from its start; None without budget and deadline.
 
     The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of
-    the budget is used up at list prices, traffic included. What the plan itself needs, `duration_s` with its reserve
-    for preemption, the budget always gives, and `LATE` times as long if the expected rate allows it. What costs nothing has no end by a budget; a year is the longest. Nodes
-    of capacity with terms, by `as_of`, cost nothing while they are waited for, and end with it.
+    the budget is used up at list prices, traffic included. The budget always gives what the plan itself needs:
+    `duration_s` with its reserve for preemption, and `LATE` times as long if the expected rate allows it. What costs
+    nothing has no end by a budget; a year is the longest. Nodes of capacity with terms, by `as_of`, cost nothing while
+    they are waited for, and end with it.
     """
     terms = [(offer.terms, offer.market) for offer in offers if offer.terms is not None]
     waits = max((each.start_s(as_of) for each, _ in terms), default=0.0)

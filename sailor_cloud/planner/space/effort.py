@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import SailorError
 
 
 class OutOfTimeError(Exception):
     """The time of a search is over; what it has found by then is its answer. Its text: what the nearest plan needs."""
 
 
-class NoPlanInTimeError(RequestError):
-    """The time limit ended a search that had no plan yet."""
+class NoPlanInTimeError(SailorError):
+    """The time limit ended a search that had no plan yet; the job may well have one."""
 
 
 @dataclass(slots=True)

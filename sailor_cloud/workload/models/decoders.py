@@ -324,6 +324,6 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 def _unknown_preset(name: str) -> Problem:
     close = difflib.get_close_matches(name, PRESETS, n=1)
-    known = ", ".join(sorted(PRESETS))
-    hint = f"did you mean '{close[0]}'? known: {known}" if close else f"known: {known}"
+    known = f"known: {', '.join(sorted(PRESETS))}; for any other model give {{config: FOLDER}} with its config.json"
+    hint = f"did you mean '{close[0]}'? {known}" if close else known
     return Problem(path="model.preset", message=f"{name!r} is not a preset", hint=hint)
