@@ -1,4 +1,4 @@
-"""Why the plan is what it is: where its time goes, which limits hold it back, and what was ruled out by what."""
+"""Why the plan is what it is: where its time goes, which limits bind, and what was ruled out."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Shown):
-    """Why a plan is what it is. `left_out`: what the job names and the plan does not use, and the price of insisting;
-    `gains`: what more devices, money, time or zones would bring, each searched for."""
+    """Why a plan is what it is. `left_out`: what the job names and the plan does not use, and what insisting would
+    cost; `gains`: what more devices, money, time or zones would bring, each from a search."""
 
     job: str
     feasible: bool
@@ -57,10 +57,10 @@ class Explanation(Shown):
 
 
 def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
-    """Return a file's plan with figures computed here, without what only a search can say of it.
+    """Return a file's plan with figures computed here, without what only a search can say about it.
 
-    Prices and day are those of the file. The other plans that it names are where the search for the price of insisting
-    begins; none of their figures is kept.
+    Prices and day are those of the file. The other plans in the file only start the search for the price of insisting;
+    their figures are dropped.
     """
     if document.plan is None:
         return document
@@ -91,7 +91,7 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
 
 
 def reasons(document: PlanDocument) -> tuple[str, ...]:
-    """Return where the time of an iteration goes, which limits are used up, and what other spaces would give."""
+    """Return where an iteration's time goes, which limits are used up, and what other spaces would yield."""
     if document.prediction is None or document.cost is None or document.plan is None:
         return () if document.infeasibility is None else (document.infeasibility.message,)
     waits = document.prediction.waits
@@ -122,7 +122,7 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
 
 
 def ruled_out(problem: Problem, document: PlanDocument) -> tuple[RuledOut, ...]:
-    """Return what was ruled out before the search, and what memory rules out."""
+    """Return what was ruled out before the search, and what lacks memory."""
     found = [
         RuledOut(what=row.what, why=row.why, ground=row.ground, subject=row.subject, zone=row.zone, market=row.market)
         for row in document.rejected
@@ -167,7 +167,7 @@ def _more_usd(document: PlanDocument, total_usd: float | None) -> str:
 
 
 def _by_memory(space: Space) -> list[RuledOut]:
-    """Return, per accelerator that can't hold the whole model on one device, what that takes."""
+    """Return a row for each accelerator that can't hold the whole model on one device."""
     found = []
     seen: set[str] = set()
     stages = range(max(zero_stages(space)[-1], space.scenario.job.training.max_zero_stage or 0) + 1)
@@ -176,7 +176,7 @@ def _by_memory(space: Space) -> list[RuledOut]:
         if name in seen:
             continue
         seen.add(name)
-        # ZeRO makes the more room the more pipelines share: at most as many as there are samples.
+        # With ZeRO, more pipelines need less memory per device; there are at most as many as samples.
         tables = [space.at(zero_stage).table(index, 1, 1) for zero_stage in stages]
         table, most = tables[0], space.batch
         used = min(int(each.memory_bytes(0, each.layers, in_flight=1, replicas=most)) for each in tables)

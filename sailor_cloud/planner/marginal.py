@@ -1,4 +1,4 @@
-"""What a little more of something would bring: the job searched again with one limit loosened."""
+"""What a little more of something would bring: the job is searched again with one limit relaxed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sailor_cloud.planner.space.goals import Target, target_of
 from sailor_cloud.planner.space.quotas import unit
 from sailor_cloud.planner.space.space import Space
 
-# Gains below this share are called nothing: the search itself may miss as much.
+# Smaller gains are reported as none, since the search itself may miss as much.
 WORTH_TELLING = 1e-3
 _LOOSER = 1.1
 
-# The share of a constraint's value by which it is loosened, and its name in words.
+# By which share of its value a constraint is relaxed, and its name in words.
 _LIMITS = {
     "budget_usd": "10 % more budget",
     "deadline": "10 % more time until the deadline",
@@ -42,9 +42,9 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What a change brings: the goal's value before and after it (larger is better for throughput only).
+    """The goal's value before and after a change (only throughput is better when larger).
 
-    `after` is None where the changed job was infeasible anyway; `text` says it in words.
+    `after` is None if the changed job is infeasible too; `text` says the gain in words.
     """
 
     change: str
@@ -55,7 +55,7 @@ class Gain:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the change brings no better plan."""
+        """Whether the change yields no better plan."""
         return self.after == self.before
 
 
@@ -71,12 +71,12 @@ def gains(
 ) -> tuple[Gain, ...]:
     """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
 
-    space: that of the job; with it, other limits on the same plans are searched without building it again. `progress`
-    gets before each search how many are done, of how many; `found` gets each gain as it comes. After the `deadline`,
-    what is left is not searched.
+    space: that of the job; searches with other limits on the same plans reuse it. `progress` gets, before each search,
+    the number of finished searches and their total; `found` gets each gain at once. Searches that have not started by
+    the `deadline` are skipped.
 
-    Small spaces are searched as a whole. In large ones a local search starts at the plan and at homogeneous plans, so
-    that a gain may be larger than what is shown.
+    Small spaces are searched completely. In large ones, a local search starts from the plan and from homogeneous plans,
+    so a gain may be larger than shown.
     """
     effort, deadline = NORMAL, deadline or Deadline()
     searched = Searched(effort=effort)
@@ -91,8 +91,8 @@ def gains(
             space.known.deadline = deadline
         unsure = asked or document.objective is None or space is None or small_layouts(space) is None
         if space is not None and document.plan is not None and unsure:
-            # What is found without any change is no gain of one: the plan may be another than the goal's or given by
-            # a file, or its search may have been cut short.
+            # A better plan for the unchanged job is no gain of a change. There may be one: the plan may serve another
+            # goal, come from a file, or come from a search that was cut short.
             before = _better(job, before, _value(searched, space, job, document, effort))
         for number, (change, changed, wider) in enumerate(wanted):
             progress(number, len(wanted))
@@ -113,7 +113,7 @@ def _nodes(job: Job) -> int | None:
 
 
 def _value(searched: Searched, space: Space, job: Job, document: PlanDocument, effort: Effort) -> float | None:
-    """Return the goal's value of the best plan of a space under a job's limits, or None where there is none."""
+    """Return the goal's value of the best plan of a space under a job's limits, or None if there is no plan."""
     if not space.pools:
         return None
     target = target_of(job)
@@ -128,7 +128,7 @@ def _value(searched: Searched, space: Space, job: Job, document: PlanDocument, e
 
 
 def _nearby(space: Space, target: Target, plan: Plan, effort: Effort) -> Chosen | None:
-    """Return the best of a plan, of homogeneous ones, and of what they become by local search."""
+    """Return the best of a plan, homogeneous plans, and their improvements by local search."""
     drafts = homogeneous(space, target)
     best = min(drafts, key=Assessor(space, target).rank, default=None)
     given = draft_of(plan, space, target)
@@ -138,7 +138,7 @@ def _nearby(space: Space, target: Target, plan: Plan, effort: Effort) -> Chosen 
 
 
 def _wider(space: Space) -> Iterator[tuple[str, Space]]:
-    """Yield the space with room for one more node under each quota that the job's plans could break."""
+    """Yield the space with room for one more node under each quota that can bind."""
     known = known_quotas(space)
     for quota in tight_quotas(space):
         more = min((units for pool in space.pools if (units := quota.units(pool.offer)) > 0), default=0.0)
@@ -179,7 +179,7 @@ def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tup
 
 
 def _node_devices(job: Job, document: PlanDocument, catalog: Catalog, name: str) -> int:
-    """Return the devices of the smallest node of an accelerator that the plan uses, or that is sold."""
+    """Return the devices of an accelerator's smallest node, of those in the plan or else of those for sale."""
     used = [offer.accelerator_count for offer in document.inputs.offers if offer.accelerator == name]
     if used:
         return min(used)
@@ -193,7 +193,7 @@ def _node_devices(job: Job, document: PlanDocument, catalog: Catalog, name: str)
 
 
 def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
-    """Return the entry of the job and the first zone it could be widened to: of its own regions before others."""
+    """Return the job's entry to widen and its first new zone; zones in the job's regions come first."""
     for number, resource in enumerate(job.resources):
         regions = {catalog.region_of(zone) for zone in resource.zones}
         sold = {
@@ -209,7 +209,7 @@ def _next_zone(job: Job, catalog: Catalog) -> tuple[int, str] | None:
 
 
 def _better(job: Job, one: float | None, other: float | None) -> float | None:
-    """Return the better of two values of the goal, or the one that there is."""
+    """Return the better of two values of the goal, or the only one."""
     known = [value for value in (one, other) if value is not None]
     return (max if job.goal is Goal.MAXIMIZE_THROUGHPUT else min)(known) if known else None
 

@@ -1,7 +1,7 @@
 """Plans that keep budget and deadline with a probability that the job asks for.
 
-Limits are tightened step by step until a plan is found that is probable enough. The steps don't depend on the
-probability asked for, so that a higher one never gets a plan that is less likely to keep the limits.
+Limits are tightened step by step until a plan is probable enough. The steps do not depend on the requested probability,
+so a higher one never yields a plan that is less likely to keep the limits.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.goals import Figure, Target
 
-# Limits that the iteration's error decides about, and the errors of the first plan that they are tightened by in turn:
-# relative ones that are not exceeded with these probabilities.
+# Limits that depend on the error of the iteration time. Step by step, they are divided by a larger quantile of the
+# first plan's iteration time, relative to its prediction; these are the probabilities.
 _UNCERTAIN = frozenset({Figure.DURATION_S, Figure.TOTAL_USD})
 LEVELS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.985, 0.99, 0.995, 0.999)
 
@@ -38,10 +38,10 @@ def probable(
     ratio: Callable[[float], float],
     search: Callable[[float, int], PlanDocument],
 ) -> PlanDocument:
-    """Return the first plan that keeps the limits with a probability; infeasible where none does.
+    """Return the first plan that keeps the limits with the job's probability; infeasible if there is none.
 
-    `ratio`: what the first plan's iterations don't exceed with a probability, relative to the prediction; `search` gets
-    the factor to tighten limits by and the number of the step, and raises OutOfTimeError once time is over.
+    `ratio`: the quantile of the first plan's iteration time at a probability, relative to the prediction. `search` gets
+    the divisor of the limits and the number of the step; it raises OutOfTimeError once time is over.
     """
     found, most = first, _probability(first)
     for step, level in enumerate(LEVELS, 1):
@@ -81,7 +81,7 @@ def probable(
 
 
 def _probability(document: PlanDocument) -> float:
-    """Return how probable it is that a run keeps its limits: 0 without a plan."""
+    """Return the probability that a run keeps its limits: 0 without a plan."""
     if document.plan is None:
         return 0.0
     within = None if document.totals is None else document.totals.within_limits
@@ -89,7 +89,7 @@ def _probability(document: PlanDocument) -> float:
 
 
 def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
-    """Return a plan with the bound of the search whose limits were not tightened: no probable plan can beat that."""
+    """Return a plan with the bound of the search with the original limits: no probable plan can beat that."""
     assert found.objective is not None
     bound, value, gap = first.bound, found.objective.value, None
     if bound is not None:

@@ -1,4 +1,4 @@
-"""The plan of a job without a model: its resources say what to buy, and the cheapest zone for it is chosen."""
+"""The plan of a job without a model: the cheapest zone for what its resources name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 @dataclass(frozen=True, slots=True)
 class _Bought:
-    """So many equal nodes of one offer."""
+    """Several equal nodes of one offer."""
 
     offer: Offer
     count: int
@@ -44,10 +44,10 @@ class _Bought:
 def purchase(
     job: Job, *, catalog: Catalog, clock: Clock, refused: Callable[[Offer], bool] = lambda offer: False
 ) -> PlanDocument:
-    """Return the cheapest purchase of all that the job's resources name, each entry in one zone.
+    """Return the cheapest purchase of everything that the job's resources name, each entry in one zone.
 
-    An accelerator's nodes are equal, so that every one starts as many processes. `refused` offers are left out. What
-    the command sends between zones is unknown, so where traffic costs all nodes stand in one. Raises MissingPriceError.
+    An accelerator's nodes are equal, so each starts the same number of processes. `refused` offers are left out.
+    Traffic between zones is unknown here, so if it costs money, all nodes share one zone. Raises MissingPriceError.
     """
     candidates = collect(job, catalog)
     as_of = clock.now()
@@ -100,7 +100,7 @@ def purchase(
 def _cheapest(
     job: Job, entry: int, candidates: Candidates, catalog: Catalog, refused: Callable[[Offer], bool]
 ) -> list[_Bought] | None:
-    """Return the cheapest way to have an entry's accelerators in one of its zones, None where there is none."""
+    """Return the cheapest way to buy an entry's accelerators in one of its zones, or None if there is none."""
     ways: list[tuple[float, str, list[_Bought]]] = []
     for zone in sorted(set(job.resources[entry].zones)):
         way: list[_Bought] = []
@@ -131,7 +131,7 @@ def _usd_per_hour(one: _Bought, job: Job, catalog: Catalog) -> float:
 
 
 def _plan(job: Job, bought: list[_Bought]) -> Plan:
-    """Return the plan: every device is a process with its share of the batch, as equal as whole samples allow."""
+    """Return the plan: every device is a process; shares of the batch are as equal as whole samples allow."""
     nodes: list[Node] = []
     for one in bought:
         stem = f"{one.offer.zone}-{one.offer.accelerator.lower()}"
@@ -157,7 +157,7 @@ def _plan(job: Job, bought: list[_Bought]) -> Plan:
 def _hours(job: Job, bought: list[_Bought], catalog: Catalog) -> tuple[float, float, float, float, float, float]:
     """Return hours of training, loss to preemption (expected and worst), start-up, teardown, and their sum.
 
-    Without a rate or a number of steps, training is one hour and there is nothing else.
+    Without a rate or a number of steps, training is one hour and the others are 0.
     """
     iteration_s = job.iteration_s
     if iteration_s is None or job.training.steps is None:
@@ -248,7 +248,7 @@ def _cost(job: Job, bought: list[_Bought], catalog: Catalog, as_of: datetime) ->
 
 
 def _bucket_lines(job: Job, home: Offer, catalog: Catalog) -> list[CostLine]:
-    """Return the prices of what checkpoints will cost in a bucket; their size is not known before the run meters it."""
+    """Return the bucket prices of checkpoints; their size is unknown until the run measures it."""
     if not providers.of(home.provider).bills_services or (job.checkpoint.to or "gs://").startswith("/"):
         return []
     prices = (
@@ -299,7 +299,7 @@ def _broken(job: Job, bought: list[_Bought], cost: Cost, duration_s: float | Non
 
 
 def _why(job: Job, entry: int, candidates: Candidates, refused: Callable[[Offer], bool]) -> Infeasibility:
-    """Say for which accelerator of an entry no zone has a fitting offer."""
+    """Return why no zone has a suitable offer for an entry, by accelerator."""
     wanted = job.resources[entry].accelerators
     told = []
     for name, count in sorted(wanted.items()):

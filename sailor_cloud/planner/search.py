@@ -1,4 +1,4 @@
-"""From a job to its PlanDocument."""
+"""Turns a job into its PlanDocument."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ from sailor_cloud.simulator.engines import SAILOR, SAILOR_ALIKE, Engine
 from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload import decoder as decoder_of
 
-# Smaller spaces whose best plans stand beside the chosen one.
+# Smaller spaces whose best plans are shown next to the chosen one.
 _BESIDE = tuple((restriction,) for restriction in Restriction)
-# Plans that a search with a time limit keeps for its end, those of them that may be evaluated then, and seconds that it
-# has for a first plan even where reading the data took all of its time.
+# Incumbents that a search with a time limit keeps for its end, how many of them may be evaluated then, and the seconds
+# for a first plan even if reading the data took all of the time.
 _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 # CPU seconds that a proof may take.
 _PROOF_S = 300.0
-# Plans of blocks judged for the fastest choice of a job whose goal is money.
+# Plans of blocks that are judged for the fastest choice if the goal is money.
 _JUDGED_FAST = 12
 
 
@@ -119,10 +119,10 @@ def search(
 ) -> PlanDocument:
     """Return the best plan for a job with its proof, or what makes the job infeasible.
 
-    `decoder` is the model of the job where the caller has read it already; `engine` the training program that plans are
-    for; `restrictions` make the space smaller. A time limit counts from `started_s` on the clock, by default from now.
-    Raises RequestError for an unknown model and where time was too short for any plan, DataError for an unknown
-    accelerator and for a path without bandwidth or price.
+    `decoder` is the job's model if the caller has read it already; `engine` is the training program; `restrictions`
+    make the space smaller. A time limit counts from `started_s` on the clock, by default from now. Raises RequestError
+    for an unknown model or if there was no time for any plan, DataError for an unknown accelerator or a path without
+    bandwidth or price.
     """
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
 
@@ -136,7 +136,7 @@ def search(
         document = _planned(problem, wished, clock, started)
         alike = None if document.plan is not None else _alike(problem.space)
         if alike is not None:
-            # Nothing fits with ZeRO-0 or 1, whose search is over.
+            # Nothing fits with ZeRO-0 or 1, and their search is over.
             document = _planned(replace(problem, space=alike), wished, clock, started)
         if not wished.decide or wished.choose not in (None, Pick.CHEAPEST):
             return document
@@ -169,7 +169,7 @@ def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> P
 
 
 def _alike(space: Space) -> Space | None:
-    """Return the space of plans with ZeRO-2 and 3, whose pipelines have one shape; None where the job has no such."""
+    """Return the space of plans with ZeRO-2 and 3, whose pipelines have one shape; None if the job allows none."""
     scenario, most = space.scenario, space.scenario.job.training.max_zero_stage
     if scenario.engine != SAILOR or most is None or most < 2:
         return None
@@ -179,13 +179,13 @@ def _alike(space: Space) -> Space | None:
 
 
 def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
-    """Return what tells the progress of one of several searches; their number is unknown."""
+    """Return a callback for the progress of one of several searches, whose number is unknown."""
     return lambda share: tell(1.0 - 0.5**step + 0.5 ** (step + 1) * share)
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Tells the share of a search that is done; an estimate that falls behind what was told is not told."""
+    """Reports the share of a search that is done; it skips estimates below what was reported."""
 
     told_to: Callable[[float], None]
     share: float = 0.0
@@ -196,7 +196,7 @@ class _Progress:
 
 
 def _one_shape(draft: Draft) -> bool:
-    """Return whether the pipelines of a draft meet after each pass of a layer."""
+    """Return whether all pipelines of a draft synchronize after each pass of a layer."""
     shapes = {
         (part.cut, part.microbatch_size, part.microbatches, tuple(slot.tp for slot in part.slots))
         for part in draft.pipelines
@@ -205,7 +205,7 @@ def _one_shape(draft: Draft) -> bool:
 
 
 def _in_pools(draft: Draft, pools: Sequence[int]) -> Draft:
-    """Return a draft with the pools of another space, by their numbers."""
+    """Return a draft with pools numbered as in another space."""
     pipelines = tuple(
         replace(row, slots=tuple(slot._replace(pool=pools[slot.pool]) for slot in row.slots)) for row in draft.pipelines
     )
@@ -214,7 +214,7 @@ def _in_pools(draft: Draft, pools: Sequence[int]) -> Draft:
 
 @dataclass(slots=True)
 class _Incumbents:
-    """The best plans met so far that keep all limits, of a search that may end at any moment.
+    """The incumbents of a search that may end at any moment; they keep all limits.
 
     `nearest`: the figures of the plan that breaks limits least, by the factor `broken`.
     """
@@ -227,7 +227,7 @@ class _Incumbents:
     nearest: Mapping[Figure, float] = field(default_factory=dict)
 
     def meet(self, part: Space, draft: Draft) -> None:
-        """Keep a draft of a part of the space if it is among the best."""
+        """Keep a draft of a part of the space if it is one of the best."""
         value = draft.foreseen[self.target.goal]
         if len(self.kept) == self.most and value >= self.kept[-1][0]:
             return
@@ -245,7 +245,7 @@ class _Incumbents:
             if (known.zero_stage, known.pipelines) == (stage, here.pipelines):
                 if known.expected is not None or draft.expected is None:
                     return
-                # By now its figures under the replay are known.
+                # Its figures under the replay may be known by now.
                 del self.kept[number]
                 break
         here = replace(here, goal=self.target.goal)
@@ -276,7 +276,7 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float) -> Pl
 
 @dataclass(slots=True)
 class _Run:
-    """One search, step by step, so that its answer can be told after each of them."""
+    """One search, step by step, so that there is an answer after each of them."""
 
     problem: Problem
     asked: Wishes
@@ -303,7 +303,7 @@ class _Run:
         self.incumbents = _Incumbents(self.space, self.target, _INCUMBENTS)
 
     def search(self) -> None:
-        """Search for all that is asked for, the plan first."""
+        """Search for everything that is asked for, the plan first."""
         space, target, asked, searched = self.space, self.target, self.asked, self.searched
         self.effort.tell(0.0)
         if not space.pools:
@@ -316,7 +316,7 @@ class _Run:
         self.answer, chosen = self._best()
         if chosen is None:
             self.infeasible = explain_infeasible(space, target, searched, exact=self.answer.exhausted)
-            # The searches for reasons may have met a plan that the first one missed.
+            # The searches for reasons may have found a plan that the first one missed.
             self.answer, chosen = self._best()
         if chosen is None:
             return
@@ -347,11 +347,11 @@ class _Run:
         effort.tell(border)
         spread_out: list[Draft] = []
         if asked.frontier:
-            # Steps from a plan with ZeRO-2 or 3 would make its pipelines differ.
+            # Moves from a plan with ZeRO-2 or 3 would make its pipelines differ.
             free = [draft for draft in (*drafts, *beside.drafts, *self.deciding.drafts) if draft.zero_stage < 2]
             spread_out = self._spread(rest.between(0.0, 0.9), free)
         if asked.decide:
-            # The choices are the best of all that a report shows.
+            # The choices are the best plans that a report shows.
             self.deciding.meet(spread_out)
             self._decide(proven=proven)
             if not proven:
@@ -366,7 +366,7 @@ class _Run:
             self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
     def _best(self) -> tuple[Answer, Chosen | None]:
-        """Return the answer of a search, without a bound where more is allowed than 1F1B and ZeRO-0 and 1."""
+        """Return the answer of a search; no bound if the job allows more than 1F1B and ZeRO-0 and 1."""
         answer, chosen = self.searched.best(self.space, self.target)
         training = self.space.scenario.job.training
         scheduled = training.zero_bubble or training.interleaved
@@ -378,7 +378,7 @@ class _Run:
         return answer, chosen
 
     def _shared(self, chosen: Chosen) -> tuple[list[Draft], Chosen]:
-        """Return plans with ZeRO-2 and 3 where the job allows them, and the better of the best one and another plan."""
+        """Return plans with ZeRO-2 and 3 if the job allows them, and the better of their best one and another plan."""
         alike = _alike(self.space)
         if alike is None:
             return [], chosen
@@ -404,14 +404,14 @@ class _Run:
         return here, chosen if ours <= theirs else replace(best, draft=_in_pools(best.draft, pools))
 
     def _fast(self, effort: Effort) -> list[Draft]:
-        """Return fast plans for the choices of a job whose goal is money: its own search does not look for them."""
+        """Return fast plans for the choices of a job that minimises money, since its own search ignores them."""
         target = replace(self.target, goal=Figure.ITERATION_S)
         light = replace(effort.lighter().quiet(), depth=0.0, judged=_JUDGED_FAST)
         answer = solve(self.space, target, self.asked.restrictions, light)
         return [*answer.drafts, *answer.others]
 
     def end_early(self) -> None:
-        """Let what is known by now be the answer. Raises OutOfTimeError where no plan is."""
+        """Make the best plan known by now the answer. Raises OutOfTimeError if there is none."""
         self.cut_short = True
         met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
         self.deciding.meet(met)
@@ -430,7 +430,7 @@ class _Run:
             self._decide(proven=False)
 
     def prove(self) -> None:
-        """Raise the bound for as long as a proof may take; the plan stays."""
+        """Raise the bound for as long as a proof may take; the plan stays the same."""
         by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
         if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:
             return
@@ -461,26 +461,26 @@ class _Run:
         self._take(picks[self.asked.choose or goal_pick(self.space.scenario.job.goal)])
 
     def _take(self, best: Chosen) -> None:
-        """Let a plan be the chosen one from now on."""
+        """Replace the chosen plan."""
         assert self.chosen is not None, "it replaces another one"
         assert self.beside is not None
         if best is not self.chosen:
             self.chosen = self.beside.instead(best, self.chosen)
 
     def _tell(self, chosen: Chosen | None) -> None:
-        """Tell what people can choose from so far, where somebody wants to know it."""
+        """Report the choices so far to whoever asked for them."""
         if self.asked.decide and self.asked.deciding is not None:
             decision = self.deciding.decision(self.deciding.picks(self.effort, chosen), complete=False)
             if decision is not None:
                 self.asked.deciding(decision)
 
     def _spread(self, effort: Effort, drafts: Sequence[Draft]) -> list[Draft]:
-        """Return drafts and others over the whole range from the fastest to the cheapest."""
+        """Return drafts and further ones over the whole range from the fastest to the cheapest."""
         space, restrictions, every = self.space, self.asked.restrictions, list(drafts)
         if not self.answer.exhausted and not restrictions:
             every += spread(space, effort.between(0.0, 0.6))
         every = evaluated(space, self.target, every, effort)
-        # No step adds an accelerator or a zone; many make pipelines differ.
+        # No move adds an accelerator or a zone; many make pipelines differ.
         if set(restrictions) <= {Restriction.ONE_ACCELERATOR, Restriction.ONE_ZONE}:
             every += explored(space, self.target, every, effort.between(0.6, 1.0))
         return every
@@ -516,7 +516,7 @@ def _no_pools(problem: Problem) -> Infeasibility:
 
 
 def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, asked: Wishes) -> tuple[GapPart, ...]:
-    """Return what lies between the bound and the plan where the bound is that of the whole space."""
+    """Return the parts of the gap between the bound and the plan, if the bound is that of the whole space."""
     if answer.bound is None or answer.exhausted or asked.restrictions:
         return ()
     return gap_parts(space, target, chosen.draft, replayed(chosen.draft, chosen.evaluation))

@@ -1,4 +1,4 @@
-"""Searches a space for a target, and checks what was found under the replay."""
+"""Searches a space for a target, and checks the results under the replay."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]
 
-# Drafts kept for the check under the replay; the best one that keeps the constraints there is the answer.
+# Drafts kept for the check under the replay; the best that keeps the constraints there is the answer.
 KEPT_DRAFTS = 16
-# Searches with limits tightened by the replay's excess, and how much more than the excess they are tightened.
+# How often a search is repeated with tightened limits, and by how much more than the replay's excess.
 REPEATS = 3
 TIGHTER = 1.0005
-# Plans of other searches that are tried under the replay before a target is given up.
+# Plans from other searches that are tried under the replay before the search for a target ends without success.
 _MOST_MET = 32
-# What a plan with the least of one of these nearly has the least of all of: preemption and start-up differ little.
+# A plan with the least of one of these has nearly the least of both: preemption and start-up differ little.
 _TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
-# Plans that are looked at with ZeRO-1, and the share of a search that is over before plans are improved. With half as
-# many, the plan of 128 A100 and 384 V100 is 2.5 % slower.
+# Plans that are tried with ZeRO-1, and the progress at which plans are improved. With half as many plans, the plan of
+# 128 A100 and 384 V100 is 2.5 % slower.
 _SHARDED, _SEARCHED = 256, 0.7
-# Which share of the progress bar is left for what may follow a search.
+# The share of the progress bar that is left for what may follow a search.
 _REST = 0.2
 
 
@@ -55,10 +55,10 @@ def solve(
     *,
     known: float = math.inf,
 ) -> Answer:
-    """Return the best drafts for a target over the parts of a space; a draft lies in the space that it names.
+    """Return the best drafts for a target over the parts of a space; each draft belongs to the space that it names.
 
-    `known`: the goal's figure of a plan that is known already; there may be no drafts where none is better. Where
-    nothing is to be bounded, one of zones that are nearly alike stands for the others.
+    `known`: the goal's value of a known plan; drafts may be missing if none is better. Without a bound to prove, one of
+    several similar zones represents the others.
     """
     if space.scenario.engine.uniform:
         return _uniform(space, target, restrictions, effort)
@@ -87,13 +87,13 @@ def solve(
 
 
 def _here(draft: Draft, part: Space, space: Space) -> Draft:
-    """Return a draft of a part in the whole space; it names its ZeRO stage."""
+    """Return a draft of a part in the whole space, with its ZeRO stage."""
     stage = max(part.zero_stage, draft.zero_stage)
     return replace(draft if part is space else in_space(draft, part, space), zero_stage=stage)
 
 
 def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answer]], effort: Effort) -> list[Draft]:
-    """Return what the drafts of large parts become by local search, which goes over all ZeRO stages of a part."""
+    """Return the drafts of large parts after local search over all ZeRO stages of a part."""
     by_pools: dict[tuple[int, ...], list[tuple[Space, Answer]]] = {}
     for part, answer in answers:
         if not answer.exhausted:
@@ -112,7 +112,7 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
 
 
 def _uniform(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort) -> Answer:
-    """Search for the engines whose pipelines are all alike. Even batches are the only ones that they have."""
+    """Search for engines that only run equal pipelines. These have only even batches."""
     drafts: dict[tuple[object, ...], Draft] = {}
     for part in variants(evenly(space, restrictions), restrictions):
         found = uniform_drafts(part, target, effort)
@@ -122,7 +122,7 @@ def _uniform(space: Space, target: Target, restrictions: Collection[Restriction]
 
 
 def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:
-    """Search a space of even batches or even layers; the best plans without that are a second place to begin at."""
+    """Search a space of even batches or even layers; the best plans without that restriction also start the search."""
     free = [restriction for restriction in restrictions if restriction not in EVEN]
     answer = solve(evenly(space, restrictions), target, free, effort.between(0.0, 0.5), known=known)
     if answer.exhausted or not effort.bounded:
@@ -145,14 +145,14 @@ def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: floa
 
 
 def _first_of_families(space: Space, parts: Sequence[Space]) -> list[Space]:
-    """Return the parts but those of one zone which another one stands for."""
+    """Return the parts without those of one zone that another zone represents."""
     others = {zone for family in families(space) for zone in family[1:]}
     zones = [{pool.offer.zone for pool in part.pools} for part in parts]
     return [part for part, there in zip(parts, zones, strict=True) if len(there) > 1 or not there <= others]
 
 
 def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the best drafts of each ZeRO stage as they are in zones nearly alike."""
+    """Return the best drafts of each ZeRO stage, moved to similar zones."""
     found: list[Draft] = []
     for stage in sorted({draft.zero_stage for draft in drafts}):
         there = space.at(stage)
@@ -165,11 +165,10 @@ def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> li
 def _solve_part(
     space: Space, target: Target, effort: Effort, known: float, whole: tuple[Space, Answer] | None = None
 ) -> Answer:
-    """Solve by going through all plans where they are few, else by mixing pipelines.
+    """Enumerate all plans if they are few, else mix pipelines.
 
-    `whole`: the space with whole optimizers and its answer, where `space` is the same one with ZeRO-1. That is searched
-    as closely where the model fits on no device without, less closely where it does on some only, and else by
-    `_sharded`.
+    `whole`: the same space without ZeRO-1 and its answer, if `space` has ZeRO-1. The search with ZeRO-1 is complete if
+    the model fits on no device without it, and lighter if it fits only on some. Otherwise `_sharded` replaces it.
     """
     layouts = exhaustive.small_layouts(space)
     if layouts is not None and space.even_batches:
@@ -190,13 +189,13 @@ def _solve_part(
 
 
 def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
-    """Return the best plans of an answer with whole optimizers as they are with ZeRO-1, with the bound of all such.
+    """Return the best plans of an answer without ZeRO-1, changed to ZeRO-1, with the bound of all such plans.
 
-    The room that ZeRO-1 makes lets pipelines stand on fewer devices, or compute less again. So groups of equal
-    pipelines are searched again.
+    ZeRO-1 frees memory, so pipelines need fewer devices or recompute less. So groups of equal pipelines are searched
+    again.
     """
     assessor = Assessor(space, target)
-    # One pipeline has nobody to share with.
+    # A single pipeline has no other to shard with.
     several = {draft.order(): draft for draft in (*whole.drafts, *whole.others) if len(draft.pipelines) > 1}
     best = [several[order] for order in sorted(several)[:_SHARDED]]
     found = [draft for draft in (assessor.draft(shapes_of(draft)) for draft in best) if draft is not None]
@@ -208,7 +207,7 @@ def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Ans
 
 @dataclass(slots=True)
 class Searched:
-    """Searches already made, since reasons for infeasibility ask for the same ones again."""
+    """Keeps finished searches, since the reasons for infeasibility repeat them."""
 
     restrictions: frozenset[Restriction] = frozenset()
     effort: Effort = NORMAL
@@ -216,20 +215,20 @@ class Searched:
 
     @property
     def share(self) -> float:
-        """The share reported as done. Most jobs take one search; how many more there will be is not known."""
+        """The share reported as done. Most jobs need one search; the number of further ones is unknown."""
         return 1.0 - _REST ** len(self.known)
 
     def answer(self, space: Space, target: Target) -> Answer:
         """Return the answer by the closed form.
 
-        A limit on what is minimised itself says nothing about which plan is best, so the search goes without it: what
-        is reached does not depend on how tight such a limit is.
+        The search ignores limits on the minimised figure, since they do not change which plan is best. So the result
+        does not depend on how tight such a limit is.
         """
         kin = _TIMES if target.goal in _TIMES else {target.goal}
         free = self._searched(space, _unlimited(target, kin))
         own = replace(target, limits=tuple(limit for limit in target.limits if limit.figure is target.goal))
         if free.drafts and Assessor(space, own).keeps(free.drafts[0]) and not _within(space, target, free.drafts[:1]):
-            # The other of the times rules the best plan out, but maybe not one nearly as good.
+            # A limit on the other time may rule out the best plan, but not one that is nearly as good.
             free = self._searched(space, _unlimited(target, {target.goal}))
         return replace(free, drafts=_within(space, target, free.drafts))
 
@@ -242,15 +241,15 @@ class Searched:
         return self.known[-1][2]
 
     def best(self, space: Space, target: Target) -> tuple[Answer, Chosen | None]:
-        """Return the answer by the closed form, and the best plan that keeps the limits under the replay, too.
+        """Return the answer by the closed form, and the best plan that keeps the limits under the replay.
 
-        The replay often finds plans faster than the closed form, so that such a plan may break limits by that. Where
-        none of the best drafts keeps them, limits are tightened by what the replay missed them and the search is
-        repeated; then the plans that are best by the limits' own figures are tried, at last all that any search met.
+        The replay is often faster than the closed form, so plans may break limits by the difference. If none of the
+        best drafts keeps the limits under the replay, they are tightened by its excess and the search is repeated. Then
+        the plans that are best by the limits' own figures are tried, and at last all plans of any search.
         """
         answer = self.answer(space, target)
         tightened, drafts = target, answer.drafts
-        # Where ranks share cores, the closed form says too little of plans to choose by it alone.
+        # If ranks share cores, the closed form is too imprecise to choose by it alone.
         crowded = any(is_crowded(space, tuple(part.slots for part in draft.pipelines)) for draft in drafts)
         if answer.exhausted and not crowded:
             chosen = first_that_holds(space, target, drafts)
@@ -275,9 +274,9 @@ class Searched:
         return answer, chosen
 
     def _met_before(self, space: Space, target: Target) -> Chosen | None:
-        """Return the best plan under the replay that any search of the same offers has met; None if none holds.
+        """Return the best plan under the replay from any search of the same offers; None if none keeps the limits.
 
-        Those that break limits a little by the closed form are tried as well: the replay may be kinder.
+        Plans that break limits a little by the closed form are tried too, since the replay may be faster.
         """
         assessor = Assessor(space, target)
         found: dict[tuple[object, ...], Draft] = {}
@@ -290,7 +289,7 @@ class Searched:
         return best_that_holds(space, target, tried)
 
     def reachable(self, space: Space, target: Target) -> float | None:
-        """Return the goal's figure of the best plan under the replay, or None if there is no plan."""
+        """Return the goal's value of the best plan under the replay, or None if there is no plan."""
         _, chosen = self.best(space, target)
         return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
 
@@ -306,7 +305,7 @@ def _within(space: Space, target: Target, drafts: Sequence[Draft]) -> tuple[Draf
 
 
 def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:
-    """Return the target with each limit as much lower as the replay's figure of a draft is higher."""
+    """Return the target with each limit lowered by the factor by which the replay's figure of a draft is higher."""
     figures = replayed(draft, evaluation)
     limits = []
     for limit, last in zip(target.limits, before.limits, strict=True):

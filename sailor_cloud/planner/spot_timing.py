@@ -1,9 +1,9 @@
 """When to wait for spot capacity and when to pay for on-demand, so that a job meets its deadline at little cost.
 
-Spot capacity is taken, and kept while on-demand could still finish in time after its loss. An absence is waited for
-with a share of the slack that exceeds a reserve. Then the job trains on demand, and goes back to spot once capacity has
-lasted. Slack is the time until the deadline that on-demand alone would not need. On-demand capacity is taken to be
-there whenever it is asked for.
+Spot nodes are bought and kept while on-demand could still meet the deadline after their loss. An absence of capacity
+may use a share of the slack beyond a reserve. Then the job trains on demand, and returns to spot once capacity has
+lasted. Slack is the time until the deadline minus what on-demand alone needs. On-demand capacity is assumed to be
+always available.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-# A change-over, the time from an order until training continues, is so many ticks long; the trace is read once a tick.
+# A change-over is the time from an order until training continues. The trace is read once a tick.
 TICKS_PER_CHANGE_OVER = 4
 IDLE, ON_DEMAND = -2, -1
-# The share of the slack that one absence may use up, beyond a reserve in change-overs that is kept for losses to come.
-# Chosen on the traces of one date (aws-02-15-2023); benchmarks/launch/spot_policies.py reports the other dates apart.
+# The share of the slack that one absence may use, and the reserve for later losses in change-overs. Chosen on the
+# traces of one date (aws-02-15-2023); benchmarks/launch/spot_policies.py reports the other dates apart.
 WAIT_SHARE, RESERVE = 0.5, 12.0
 
 
 def longest_wait(slack: float, change_over: float) -> float:
-    """Return how long an absence of spot capacity may be waited for; `slack` is that at its beginning."""
+    """Return how long a job may wait in one absence of spot capacity; `slack` is that at its beginning."""
     return WAIT_SHARE * max(0.0, slack - RESERVE * change_over)
 
 
 def settled_after(spot_usd: float, on_demand_usd: float) -> float:
-    """Return how many change-overs capacity must have lasted before on-demand nodes are left for it; prices per hour.
+    """Return after how many change-overs of capacity on-demand nodes give way to spot; prices are per hour.
 
-    Capacity of an age is expected to last as long again, as in public availability traces, where many spells are short
-    and a few last for days. Spot then saves the difference of the prices, and costs a start on either market.
+    The rule expects capacity to last as long again as it has lasted, as in public traces: many spells are short and a
+    few last for days. Spot saves the difference of the prices, and costs a start on either market.
     """
     saved = on_demand_usd - spot_usd
     return (spot_usd + on_demand_usd) / saved if saved > 0 else math.inf
@@ -36,9 +36,9 @@ def settled_after(spot_usd: float, on_demand_usd: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpotTask:
-    """A job that one set of nodes works on: how much, until when, at which prices.
+    """A job for one set of nodes: how much work, until when, at which prices.
 
-    `change_over_s` passes between an order and training, on either market, and is paid for.
+    `change_over_s` passes between an order and training on either market, and is paid for.
     """
 
     work_s: float
@@ -66,7 +66,7 @@ class SpotTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a policy knows at a tick: zones with capacity, what it holds, what is left."""
+    """What a policy knows at a tick: the zones with capacity, the nodes it holds, and the work and time left."""
 
     tick: int
     time_left: int
@@ -77,22 +77,22 @@ class Moment:
 
     @property
     def may_wait(self) -> bool:
-        """Say whether on-demand can still finish in time if this tick brings nothing."""
+        """Whether on-demand can still finish in time if this tick makes no progress."""
         return self.time_left - 1 >= self.work_left + TICKS_PER_CHANGE_OVER
 
     @property
     def may_stay(self) -> bool:
-        """Say whether on-demand can still finish in time if the spot node held is lost after this tick."""
+        """Whether on-demand can still finish in time if the spot node is lost after this tick."""
         done = 1 if self.starting == 0 else 0
         return self.time_left - 1 >= self.work_left - done + TICKS_PER_CHANGE_OVER
 
 
 @dataclass(slots=True, kw_only=True)
 class BoundedWait:
-    """Our policy: each absence is waited for with a share of the slack, and on-demand is left for lasting capacity."""
+    """Our policy: wait in each absence with a share of the slack, and leave on-demand for lasting capacity."""
 
     task: SpotTask
-    # Ticks that each zone has had capacity, and that have been waited without any.
+    # For how many ticks each zone has had capacity, and for how many the job has waited without any.
     _ages: list[int] = field(default_factory=list)
     _waited: int = 0
 

@@ -1,8 +1,8 @@
-"""Holds a plan that somebody gives against the job and against what is known here: a plan file is input, not truth.
+"""Checks a given plan against the job and against current data, since a plan file is untrusted input.
 
-Everything that money or safety hangs on is computed again: which offers the job allows, at which prices, how long an
-iteration takes, what it costs, whether limits are kept, how long nodes may live. What the file says of other plans and
-of how good this one is, only another search could confirm; it is left out.
+Everything that money or safety depends on is computed again: which offers the job allows, their prices, the iteration
+time, the cost, the limits, the lifetime of nodes. Only another search could confirm what the file says about other
+plans or its own quality, so that is left out.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from sailor_cloud.planner.space.quotas import name, used
 from sailor_cloud.simulator.resimulate import as_given, broken_limits, simulate_document
 from sailor_cloud.workload import ComputeProfiles
 
-# Prices and measurements change between the day of a plan and the day on which it is bought; what differs by more than
-# this is no longer what the user agreed to.
+# Prices and measurements change between the day of a plan and the day of its purchase. Beyond this share, the plan is
+# no longer what the user agreed to.
 TOLERANCE = 0.05
-# What differs by less comes from summing in another order.
+# Smaller differences come from the order of summation.
 _SAME = 1e-6
 _AGAIN = "write it again with 'sailor-cloud plan JOB -o FILE', or give the --pricing, --network and --profiles it had"
 _OF_THE_DAY = ("usd_per_hour", "as_of_from", "as_of_to", "source", "confidence", "zone_confidence", "outlier", "listed")
@@ -40,7 +40,7 @@ _OF_THE_DAY = ("usd_per_hour", "as_of_from", "as_of_to", "source", "confidence",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """The plan with all figures computed again, and in words what differs from those it came with."""
+    """The plan with all figures computed again, and its differences from the given figures in words."""
 
     document: PlanDocument
     differences: tuple[str, ...]
@@ -48,7 +48,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A figure of the file, and what it is here. Both may be None."""
+    """A figure of the file and its value here. Both may be None."""
 
     path: str
     claimed: float | None
@@ -57,7 +57,7 @@ class _Claim:
 
     @property
     def ratio(self) -> float:
-        """How far apart the two are: 0 for equal ones."""
+        """By what share the two differ: 0 for equal ones."""
         if self.claimed is None or self.found is None:
             return 0.0 if self.claimed is self.found else float("inf")
         return abs(self.claimed - self.found) / max(abs(self.found), 1e-300)
@@ -121,7 +121,7 @@ def verified(
 
 
 def verified_purchase(document: PlanDocument, *, catalog: Catalog, clock: Clock) -> Verified:
-    """Return a plan without a model at today's prices. Raises RequestError where it is not what its job buys today."""
+    """Return a plan without a model at today's prices. Raises RequestError if it differs from today's purchase."""
     found = purchase(document.job, catalog=catalog, clock=clock)
     if found.plan is None or found.plan != document.plan:
         why = "buys other nodes today" if found.infeasibility is None else found.infeasibility.message
@@ -134,7 +134,7 @@ def verified_purchase(document: PlanDocument, *, catalog: Catalog, clock: Clock)
 
 
 def _asked(document: PlanDocument) -> Decision | None:
-    """Return what the plan was asked to be, which re-plans go by; None where the goal decided."""
+    """Return the decision that the user asked for, which re-plans follow; None if the goal decided."""
     if document.decision is None or document.decision.asked is None:
         return None
     asked = document.decision.asked
@@ -153,7 +153,7 @@ def _plan_problems(document: PlanDocument, plan: Plan) -> Iterator[Problem]:
 
 
 def _offer_problems(document: PlanDocument, plan: Plan, known: dict[str, Offer]) -> Iterator[Problem]:
-    """Yield what is wrong with the offers: those that the job or the catalog does not have, or has otherwise."""
+    """Yield what is wrong with the offers: the job or the catalog lacks them, or has others under their names."""
     given = document.inputs.offers_by_id()
     for index, node in enumerate(plan.nodes):
         path = f"plan.nodes[{index}]"
@@ -174,7 +174,7 @@ def _offer_problems(document: PlanDocument, plan: Plan, known: dict[str, Offer])
 
 
 def _excess(plan: Plan, candidates: Candidates) -> Iterator[Problem]:
-    """Yield the limits of the job's resources and of the account that the nodes break."""
+    """Yield the limits of the job's resources and of the account that the nodes exceed."""
     pools = {pool.offer.id: index for index, pool in enumerate(candidates.pools)}
     nodes = Counter(pools[node.offer] for node in plan.nodes)
     devices: Counter[int] = Counter()

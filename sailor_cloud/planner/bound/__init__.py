@@ -1,1 +1,1 @@
-"""Lower bounds on the goal of every plan, from linear programmes."""
+"""Lower bounds on the goal of every plan, from linear programs."""

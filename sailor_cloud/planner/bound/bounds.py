@@ -1,8 +1,7 @@
-"""Lower bounds on what any plan's goal can be, from a relaxation of the same closed form.
+"""Lower bounds on any plan's goal, from a relaxation of the closed form.
 
-All devices of an accelerator count together, wherever they stand, at the lowest price that one of them has. They are
-at work all the time, and layers are shared out at will. Where money is the goal, the cheapest pipeline brings whole
-layers, filling and memory into the bound.
+All devices of an accelerator count together, in any zone, at their lowest price. They are never idle, and layers are
+divided at will. If money is the goal, the cheapest pipeline adds whole layers, filling and memory to the bound.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-# How often a bound is asked for again with the money that it leaves, and by how much it must have grown for that.
+# How often a bound is recomputed with the money that it leaves, and by how much it must have grown for that.
 _PASSES = 8
 _CLOSER = 1.001
 
@@ -33,7 +32,7 @@ _CLOSER = 1.001
 def device_seconds(space: Space) -> dict[str, Floats]:
     """Return the least device-seconds that one sample of each layer takes on each accelerator, shape [layers].
 
-    The least over tp degrees and microbatch sizes, infinite where a layer doesn't fit. A sample gets faster with the
+    The least over tp degrees and microbatch sizes, infinite if a layer does not fit. A sample gets faster with the
     size, so powers of two up to the first that no longer fits cover all sizes that do.
     """
     degrees: dict[str, dict[int, int]] = {}
@@ -73,14 +72,14 @@ def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What plans may take at most of something; `each` device of an accelerator takes so much of it."""
+    """A limited resource; `each` says how much of it a device of each accelerator takes."""
 
     each: Mapping[str, float]
     limit: float
 
 
 def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:
-    """Return seconds that no iteration undercuts: all devices at work all the time, layers shared out at will.
+    """Return a lower bound of an iteration's seconds: no device is idle, and layers are divided at will.
 
     `devices` of each accelerator; by default all that are offered.
     """
@@ -90,7 +89,7 @@ def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> fl
 
 
 def _cores_s(space: Space) -> float:
-    """Return the seconds that the work takes on the cores that all ranks share, on devices that spend the least."""
+    """Return the seconds of the work on the cores that all ranks share, on the devices that use least."""
     cores = space.cores(1)
     if not np.isfinite(cores):
         return 0.0
@@ -99,13 +98,13 @@ def _cores_s(space: Space) -> float:
 
 
 def _work_s(space: Space, resources: Sequence[Resource]) -> float:
-    """Return the least seconds of work within resources; the first of them name the accelerators."""
+    """Return the least seconds of work within resources; the first of these name the accelerators."""
     work = device_seconds(space)
     names = sorted({name for resource in resources for name in resource.each if np.isfinite(work[name]).any()})
     if not names:
         return float("inf")
     layers, batch = space.layers, float(space.batch)
-    # Samples of a layer on an accelerator, then the time; a layer that doesn't fit is never there.
+    # Columns: samples of a layer on an accelerator, then the time; a layer that does not fit gets no samples.
     count = len(names) * layers
     busy = np.zeros((len(resources), count + 1))
     there = np.concatenate([np.isfinite(work[name]) for name in names]).astype(float)
@@ -120,7 +119,7 @@ def _work_s(space: Space, resources: Sequence[Resource]) -> float:
     solved = linear(cost, np.vstack([busy, -done]), limits)
     if solved is None:
         return float("inf")
-    # What the solver found to be worth paying for resources bounds the seconds by itself, however it was rounded.
+    # By duality, any prices bound the seconds, so the solver's rounding does no harm.
     prices = solved.prices[: len(resources)]
     layer = np.min(
         [
@@ -138,10 +137,10 @@ def _price(resources: Sequence[Resource], prices: Floats, name: str) -> float:
 
 
 def iteration_bound_s(space: Space, target: Target, egress_usd: float = 0.0) -> float:
-    """Return seconds that no iteration of a plan within the limits of a target undercuts.
+    """Return a lower bound of an iteration's seconds within the limits of a target.
 
-    Money that is limited for an iteration or a run buys the fewer devices the longer an iteration takes at least, so
-    the bound is asked for again with what it was found to be. `egress_usd`: what an iteration's traffic costs at least.
+    The longer an iteration takes at least, the fewer devices a limited amount of money buys, so the bound is recomputed
+    with its own value. `egress_usd`: the least cost of an iteration's traffic.
     """
     resources, rates = offered(space), device_rates(space)
     seconds = max(_work_s(space, resources), work_bound_s(space))
@@ -160,7 +159,7 @@ def iteration_bound_s(space: Space, target: Target, egress_usd: float = 0.0) -> 
 
 
 def offered(space: Space) -> list[Resource]:
-    """Return what the devices of all zones, the number of nodes and the account's quotas allow."""
+    """Return the limits by the devices of all zones, the number of nodes and the account's quotas."""
     found = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(_devices(space).items())]
     most = space.scenario.job.constraints.max_nodes
     if most is not None:
@@ -180,14 +179,14 @@ def offered(space: Space) -> list[Resource]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """A limit on money: all nodes for `paid_s`, and the egress of so many iterations, cost at most `limit` USD."""
+    """A limit on money: all nodes for `paid_s`, and the egress of some iterations, cost at most `limit` USD."""
 
     paid_s: float
     iterations: float
     limit: float
 
     def usd_per_hour(self, egress_usd: float) -> float:
-        """Return the most that nodes may cost per hour beside the egress of each iteration."""
+        """Return the most that nodes may cost per hour besides the egress of each iteration."""
         return (self.limit - self.iterations * egress_usd) * SECONDS_PER_HOUR / self.paid_s
 
 
@@ -209,7 +208,7 @@ def spending(space: Space, target: Target, least_s: float, most_s: float) -> lis
 
 
 def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
-    """Return a value that no plan's goal undercuts; where it need not be `close`, that of work alone."""
+    """Return a lower bound of any plan's goal; that of work alone if it need not be `close`."""
     steps = space.scenario.job.training.steps
     fixed_s = least_fixed_s(space)
     match target.goal:
@@ -234,13 +233,13 @@ def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
 
 
 def least_fixed_s(space: Space) -> float:
-    """Return the least seconds that nodes of any provider are paid for beside training."""
+    """Return the least seconds that nodes of any provider are paid for besides training."""
     providers = {pool.offer.provider for pool in space.pools}
     return min(start(space.scenario, (provider,), 1).fixed_s + teardown_s(provider) for provider in providers)
 
 
 def breaks_limits(space: Space, target: Target) -> bool:
-    """Return whether some limit is below what its figure can be at least, so that there is no plan."""
+    """Return whether a limit is below the lower bound of its figure, so that there is no plan."""
     return any(
         goal_bound(space, Target(goal=limit.figure, limits=()), close=False) > limit.at_most * (1.0 + TIE)
         for limit in target.limits

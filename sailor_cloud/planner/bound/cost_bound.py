@@ -1,8 +1,8 @@
-"""A lower bound on what work costs: whole layers on stages that a microbatch keeps busy as long as the slowest one.
+"""A lower bound on the cost of work: whole layers on stages that each microbatch occupies as long as the slowest one.
 
-Every device of a pipeline is paid for as long as the pipeline's bottleneck takes with all samples, and longer where it
-is filled. So a sample costs no less than the cheapest chain of stages for its bottleneck; which chains there are
-depends on the microbatch size, since stages must fit in memory.
+Every device of a pipeline is paid for while the pipeline's bottleneck processes all samples, and for its filling. So a
+sample costs no less than the cheapest chain of stages for its bottleneck. The possible chains depend on the microbatch
+size, since stages must fit in memory.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sailor_cloud.simulator import StageTable
 
 Floats = NDArray[np.float64]
 
-# Ranges of bottlenecks at first, rounds of halving the best of them, and how many are halved.
+# Initial ranges of bottlenecks, rounds of halving the best of them, and how many are halved.
 _RANGES = 12
 _ROUNDS = 10
 _HALVED = 32
-# Microbatch sizes whose times are looked up, beside powers of two. Sizes between two of them are charged at the time
-# per sample of the larger one, where the least of them fits.
+# Microbatch sizes with their own times, besides powers of two. Sizes between two of them are charged the time per
+# sample of the larger one, if the smallest of them fits.
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Bytes by which a sum of rounded parts may be off.
+# By how many bytes a sum of rounded parts may be off.
 _ROUNDED = 64.0
-# Microbatches that stages of each sort hold at least in pipelines with more than one.
+# The least number of microbatches that stages of each sort hold in pipelines with more than one.
 _HELD = np.array([[2], [2], [1], [1]])
 
 
 def cheapest_usd(space: Space, usd_per_s: Mapping[str, float]) -> float:
-    """Return USD that no iteration undercuts; usd_per_s: the least for a device of each accelerator."""
+    """Return a lower bound of an iteration's USD; usd_per_s: the least for a device of each accelerator."""
     kept: dict[object, float] = space.remembered.setdefault("cheapest", {})
     key = tuple(sorted(usd_per_s.items()))
     if key not in kept:
@@ -84,7 +84,7 @@ def least_usd(space: Space, floors: StageFloors, rates: Floats, boxes: Floats) -
 
 
 def _through(stages: Floats) -> tuple[Floats, Floats]:
-    """Return the least sum over several stages that follow one another through all blocks, and that of one alone.
+    """Return the least sum over several consecutive stages with all blocks, and that of a single stage.
 
     stages: shape [4, blocks + 1, boxes].
     """
@@ -100,10 +100,10 @@ def _through(stages: Floats) -> tuple[Floats, Floats]:
 class StageFloors:
     """Stages of every kind: an accelerator with a tp degree.
 
-    accelerators, tp: shape [kinds]. sizes: microbatch sizes, rising; the last stands for all larger ones, too.
-    seconds: of one sample, shape [2, sizes, kinds, 4, blocks + 1], stages with neither end, with the embedding, with
-    the head, and with both; infinite where a stage fits on no device. First those of pipelines with one microbatch; in
-    others a stage that is not the last one holds two at least. least_update_s: of the optimizer step, of any plan.
+    accelerators, tp: shape [kinds]. sizes: microbatch sizes, rising; the last also represents all larger ones. seconds:
+    of one sample, shape [2, sizes, kinds, 4, blocks + 1], stages with neither end, with the embedding, with the head,
+    and with both; infinite if a stage fits on no device. Index 0: pipelines with one microbatch; index 1: others, in
+    which a stage before the last holds at least two. least_update_s: of any plan's optimizer step.
     """
 
     accelerators: tuple[str, ...]
@@ -161,7 +161,7 @@ def _sizes(batch: int) -> list[int]:
 
 @dataclass(slots=True)
 class _Stages:
-    """Every stage of one kind at one microbatch size, with activations kept or computed again."""
+    """All stages of one kind at one microbatch size, with activations kept or recomputed."""
 
     space: Space
     pool: int
@@ -173,9 +173,9 @@ class _Stages:
         return self.space.table(self.pool, self.tp, self.size, recompute=again)
 
     def seconds(self, before: _Stages | None) -> Floats:
-        """Return the seconds of one microbatch where one above the size `before` fits, shape [2, 4, blocks + 1].
+        """Return the seconds of one microbatch if a size above `before` fits, shape [2, 4, blocks + 1].
 
-        Of activations, as few are computed again as memory allows.
+        As few activations are recomputed as memory allows.
         """
         single, (_, _, some) = np.arange(self.space.layers), _ranges(self.space.layers)
         limit = self.table().limit_bytes + _ROUNDED
@@ -189,7 +189,7 @@ class _Stages:
         return found
 
     def _least_bytes(self, before: _Stages | None, again: Recompute) -> Floats:
-        """Return the bytes of stages at the least size above another one; they grow evenly with the size."""
+        """Return the bytes of stages at the smallest size above another one; they are linear in the size."""
         most = self.bytes_of(again)
         if before is None:
             return most
@@ -197,7 +197,7 @@ class _Stages:
         return np.asarray(least + (most - least) / (self.size - before.size))
 
     def bytes_of(self, again: Recompute) -> Floats:
-        """Return the bytes of stages that hold one microbatch, and as many as `_HELD`, shape [2, 4, blocks + 1]."""
+        """Return the bytes of stages that hold one microbatch, and `_HELD` microbatches, shape [2, 4, blocks + 1]."""
         if again not in self._bytes:
             first, end, _ = _ranges(self.space.layers)
             table, replicas = self.table(again), self.space.batch if self.space.zero_stage else 1
@@ -208,7 +208,7 @@ class _Stages:
 
 
 def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return first layers and ends of all stages, shape [4, blocks + 1], and which of them there are."""
+    """Return first layers and ends of all stages, shape [4, blocks + 1], and which of them exist."""
     count = np.arange(layers - 1)
     first = np.stack([np.ones_like(count), np.zeros_like(count), layers - 1 - count, np.zeros_like(count)])
     end = np.stack([1 + count, 1 + count, np.full_like(count, layers), np.full_like(count, layers)])
@@ -217,7 +217,7 @@ def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
 
 
 def _by_blocks(each: Floats, again: Recompute) -> Floats:
-    """Return sums over the layers of every stage, the least block standing for all, or the least of both kinds."""
+    """Return sums over the layers of every stage; the least block represents all, or the least of both kinds."""
     count = np.arange(len(each) - 1)
     blocks = each[1:-1].min() * count if len(count) > 1 else np.zeros(1)
     if again is Recompute.SELECTIVE and len(count) > 1:

@@ -1,4 +1,4 @@
-"""What one pipeline can do within a time: a dynamic programme over layers, stages and devices.
+"""What one pipeline can do within a time: a dynamic program over layers, stages and devices.
 
 A box holds microbatch sizes from `least` to `most`. Stages hold whole layers and fit into memory with the microbatches
 in flight. Every inequality is one that the replay keeps; docs/planner.md has them with symbols.
@@ -24,18 +24,18 @@ from sailor_cloud.simulator import StageTable, boundary_pairs
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-# More seconds than anything takes, where there is nothing; products with samples are finite in single precision.
+# More seconds than anything takes, for what is impossible; products with samples stay finite in single precision.
 _NEVER = 1e18
-# By how much single precision may be off in a sum over all stages, relatively.
+# By what share single precision may be off in a sum over all stages.
 _SINGLE = 1e-5
-# Numbers of microbatches for which the way through stages is kept: fewer in flight need less memory.
+# Numbers of microbatches for which the path through stages is kept: fewer in flight need less memory.
 _HELD = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# The share of the time from which on tails are compared with the way to a stage as well.
+# The share of the time from which on tails are also compared with the path to a stage.
 _LONG_TAIL = 0.05
 
 
 class Count(NamedTuple):
-    """How many pipelines the plans of a branch have, at least and at most."""
+    """The least and the largest number of pipelines in the plans of a branch."""
 
     least: int
     most: int
@@ -45,7 +45,7 @@ class Count(NamedTuple):
 class Kind:
     """Stages on `tp` devices of an accelerator; `units`: the price of them all.
 
-    `pools`: one of each instance type that has so many. `ring_s_per_byte`: of an all-reduce, as fast as any may be.
+    `pools`: one of each instance type with enough devices. `ring_s_per_byte`: of the fastest possible all-reduce.
     """
 
     tp: int
@@ -55,11 +55,12 @@ class Kind:
 
 
 class _Spans(NamedTuple):
-    """Stages of a kind with so many microbatches in flight, shape [layers, layers]: first layer, and width less one.
+    """Stages of a kind with a number of microbatches in flight, shape [layers, layers]: first layer, and width less
+    one.
 
-    `way_s`: both passes of the smallest microbatch. `sample_s`: of a sample, the least. `longest_s`: both passes of
-    the largest microbatch. `tail_s`: from the end of the passes to that of the step, at least. `gather_s`: by how much
-    the all-gather of new weights is longer than a forward pass.
+    `way_s`: both passes of the smallest microbatch. `sample_s`: the least per sample. `longest_s`: both passes of the
+    largest microbatch. `tail_s`: the least time between the ends of passes and step. `gather_s`: by how much the
+    all-gather of new weights is longer than a forward pass.
     """
 
     way_s: Singles
@@ -70,9 +71,9 @@ class _Spans(NamedTuple):
 
 
 class _Sized(NamedTuple):
-    """All stages of a kind at one microbatch size; `backward_s` by what they compute again, as `fit`.
+    """All stages of a kind at one microbatch size; `backward_s` by recomputation, as `fit`.
 
-    `first_s`: the seconds of its last backward pass after which a stage has a bucket of gradients, at the least.
+    `first_s`: the least seconds of its last backward pass before a stage has a bucket of gradients.
     """
 
     fit: Stages
@@ -106,10 +107,10 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int]) -> li
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """The least seconds per byte of all-reduces in plans of so many pipelines; `pools`: one of each type and zone.
+    """The least seconds per byte of all-reduces, by the number of pipelines; `pools`: one of each type and zone.
 
-    A ring goes over a link from a member's node to another one, by as many pairs of devices as both nodes may have
-    members, or all its members stand on the node.
+    Either a ring has a link from a member's node to another one, with at most as many pairs of devices as both nodes
+    may have members; or all its members are on that node.
     """
 
     space: Space
@@ -135,10 +136,10 @@ class Rings:
         return found
 
     def _between_zones(self, pool: int, tp: int) -> float:
-        """Return those of rings over several zones, each of which sums first and then meets the others.
+        """Return those of rings over several zones, each of which reduces first and then meets the others.
 
-        In the member's zone all members stand on its node and share its card, or nodes of the zone sum over a link.
-        The slowest link of any zone decides how long sums inside zones take.
+        In the member's zone, all members share one node and its card, or nodes of the zone reduce over a link. The
+        slowest link of any zone decides how long reductions inside zones take.
         """
         space, here = self.space, self.space.pools[pool]
         near = [other for other in self.pools if space.pools[other].offer.zone == here.offer.zone]
@@ -155,9 +156,9 @@ class Rings:
         return min(found)
 
     def _of_any(self, members: int) -> float:
-        """Return those inside any one zone with so many members; infinite where all zones have fewer devices.
+        """Return those inside any one zone with a number of members; infinite if all zones have fewer devices.
 
-        The accelerators with the fastest cards may be too few, and the slowest link of a ring decides.
+        There may be too few accelerators with the fastest cards, and the slowest link of a ring decides.
         """
         if members not in self._known:
             zones: dict[str, dict[str, list[int]]] = {}
@@ -168,7 +169,7 @@ class Rings:
         return self._known[members]
 
     def _of_zone(self, zone: str, pools: Mapping[str, Sequence[int]], members: int) -> float:
-        """Return those of so many members in a zone; `pools` by accelerator."""
+        """Return those of a number of members in a zone; `pools` by accelerator."""
         space, left = self.space, members
         if members <= max(space.pools[pool].devices for those in pools.values() for pool in those):
             return 0.0
@@ -184,14 +185,14 @@ class Rings:
         return math.inf
 
     def _in_node(self, pool: int, tp: int, members: int) -> float:
-        """Return those of so many members on one node."""
+        """Return those of a number of members on one node."""
         if members < 2:
             return 0.0
         link = self.space.link(pool, pool, same_node=True, pairs=tp)
         return 2.0 * (members - 1) / members * self._of(link, members)
 
     def _over_nodes(self, pool: int, tp: int, members: int) -> float:
-        """Return those of at least so many members on several nodes of one zone."""
+        """Return those of at least `members` members on several nodes of one zone."""
         here, space = self.space.pools[pool], self.space
         least = min(
             self._of(space.link(src, dst, same_node=False, pairs=pairs), members)
@@ -213,13 +214,13 @@ class Rings:
         )
 
     def _of(self, link: Link, members: int) -> float:
-        """Return those of messages of a ring with at least so many members."""
+        """Return those of the messages of a ring with at least `members` members."""
         return _s_per_byte(link, self.space.scenario.engine.bucket_bytes / members)
 
 
 def _s_per_byte(link: Link, most: float) -> float:
     """Return the least seconds per byte of messages of at most `most` bytes."""
-    # The rate is a parabola over the logarithm of the size; where it falls again, its cap stands for all of it.
+    # The rate is a parabola over the logarithm of the size; if it falls again, its maximum bounds all of it.
     if link.a < 0.0 and -link.b / (2.0 * link.a) < np.log2(most / 1e6):
         return 1.0 / link.max_bytes_per_s
     return link.transfer_s(most) / most
@@ -257,10 +258,10 @@ class Sizes:
         return self._sized[kind, size]
 
     def cut_s(self, kind: int, size: int) -> Singles:
-        """Return the least seconds of both tensors of a microbatch over a cut behind such a stage, before each layer.
+        """Return the least seconds of both tensors of a microbatch over a cut after such a stage, before each layer.
 
-        To the fastest neighbour that any stage may have, and both tensors as fast as the faster one. Shape
-        [2 * layers + 2], 0 beyond the last layer.
+        To the fastest possible neighbour, both tensors at the rate of the faster one. Shape [2 * layers + 2], 0 beyond
+        the last layer.
         """
         if (kind, size) not in self._cuts:
             nbytes = self.table(kind, 1).boundary_bytes * size
@@ -270,7 +271,7 @@ class Sizes:
         return self._cuts[kind, size]
 
     def _links(self, kind: int) -> set[Link]:
-        """Return the links to and from all neighbours."""
+        """Return the links to and from all possible neighbours."""
         here, space = self.kinds[kind], self.space
         found = set()
         for other in self.kinds:
@@ -284,12 +285,12 @@ class Sizes:
         return found
 
     def sums(self, kind: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return what all stages of a kind exchange and update: seconds of the sums, of the last of their buckets, of
-        the gather, and of the step; and bytes of gradients by layer.
+        """Return the seconds of the all-reduces of all stages of a kind, of their last buckets, of the gather, and of
+        the step.
         """
         if not self._sums:
             tables = [self.table(each, 1) for each in range(len(self.kinds))]
-            # A group's bytes are those of one of its members, whichever that is.
+            # A group's bytes are those of any one of its members, so the least over all kinds counts.
             layers = np.min([np.diff(table.gradient_prefix_bytes) for table in tables], axis=0)
             tied = max(table.gradient_bytes_per_parameter * table.tied_parameters * table.tp for table in tables)
             self._sums = [self._exchanged(each, layers, tied) for each in range(len(self.kinds))]
@@ -302,7 +303,7 @@ class Sizes:
         whole = (first == 0) & (end == self.space.layers)
         ring = np.where(some, np.maximum(0.0, prefix[end] - prefix[first] - tied * whole), 0.0) * per_byte
         share = table.sharding
-        # Bytes of gradients, of those that a ring counts.
+        # Bytes of gradients per byte that a ring counts.
         factor = 2.0 * share.gradient / share.total
         last = np.minimum(layers * factor, engine.bucket_bytes) / factor * per_byte * share.summed_share
         update = np.where(some, table.update_s(first, end, shards=self.count.most), 0.0) + engine.idle_s
@@ -316,7 +317,7 @@ class Sizes:
         sent = np.concatenate([[0.0], np.cumsum(np.max(each, axis=0))]) * (2.0 * share.gradient / share.total)
         part = np.minimum(1.0, self.space.scenario.engine.bucket_bytes / np.maximum(sent[end] - sent[first], 1.0))
         seconds = np.where(some, part * table.backward_s(first, end), np.inf)
-        # Of any group of layers at the end of a stage.
+        # The least over all groups of layers at the end of a stage.
         least = np.minimum.accumulate(seconds[::-1], axis=0)[::-1]
         return np.where(some, least, 0.0)
 
@@ -328,7 +329,7 @@ def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
 
 
 def _of(seconds: Floats, which: NDArray[np.int64]) -> Floats:
-    """Return of each stage the seconds with what it computes again."""
+    """Return the seconds of each stage with its recomputation."""
     return np.asarray(np.take_along_axis(seconds, which[None], axis=0)[0])
 
 
@@ -366,14 +367,14 @@ class Box:
         return Box(self.sizes, self.least, middle), Box(self.sizes, middle + 1, self.most)
 
     def unit_s(self) -> float:
-        """Return the least that a sample takes, in seconds of a device times its price."""
+        """Return the least price of a sample, in seconds of a device times its price."""
         spans = [(kind.units, self._span(number, 0, 0)) for number, kind in enumerate(self.sizes.kinds)]
         return min((units * float(each.sample_s[0, -1]) for units, each in spans if each is not None), default=np.inf)
 
     def _span(self, kind: int, held: int, most_held: int) -> _Spans | None:
-        """Return the stages that hold at least and at most so many microbatches; None where none fits.
+        """Return the stages that hold from `held` to `most_held` microbatches; None if none fits.
 
-        Without any held, as if all stages did.
+        With `held` 0, memory rules out no stage.
         """
         key = (kind, held, most_held)
         if key not in self._spans:
@@ -388,7 +389,7 @@ class Box:
             return None
         least = kept.argmax(axis=0)
         shortest, each = (_of(those.fit.compute_s, least) for those in (low, high))
-        # Of the largest microbatch, the longest that its passes may take: all is computed again where nothing fits.
+        # The longest passes of the largest microbatch; if nothing fits for certain, everything is recomputed.
         surely = high.fit.most >= most_held
         surely[-1] = True
         longest, backward = (_of(seconds, surely.argmax(axis=0)) for seconds in (high.fit.compute_s, high.backward_s))
@@ -404,7 +405,7 @@ class Box:
         return _Spans(*(np.where(there, all_s[first, end], none).astype(np.float32) for all_s, none in by_width))
 
     def _held(self, stages: int, samples: int) -> tuple[int, int]:
-        """Return how many microbatches the first of so many last stages holds, at least and at most."""
+        """Return the least and the largest number of microbatches that the first of the last `stages` stages holds."""
         return min(stages, -(-samples // self.most)), min(stages, samples // self.least)
 
     def _rest(self, samples: int, units: int) -> list[Singles]:
@@ -415,7 +416,7 @@ class Box:
         microbatches = -(-samples // self.most)
         held = max(count for count in _HELD if count <= microbatches)
         if held not in self._rests or self._rests[held][0].shape[1] <= units:
-            # Larger tables serve smaller ones.
+            # Larger tables also serve smaller requests.
             units = max(units, 8 + units * 5 // 4)
             rest = [np.full((2 * self.layers + 2, units + 1), _NEVER, dtype=np.float32)]
             rest[0][self.layers] = 0.0
@@ -435,9 +436,9 @@ class Box:
         return self._rests[held]
 
     def least_units(self, samples: int, seconds: float, most: int) -> int:
-        """Return the fewest units with which a pipeline may do so many samples in time; `most` + 1 if more than that.
+        """Return the fewest units with which a pipeline may process `samples` in time; `most` + 1 if more.
 
-        From the last stage on: how late the first microbatch may leave the stage before, both ways counted.
+        From the last stage to the first: the latest time at which the first microbatch may leave the stage before.
         """
         layers, rest, fewest = self.layers, self._rest(samples, most), most + 1
         limit = np.float32(seconds * (1.0 + _SINGLE))
@@ -463,7 +464,7 @@ class Box:
                 if stages > 1:
                     cut = self.sizes.cut_s(number, self.least)[first + 1 :, None]
                     behind, after = behind + cut, after - cut
-                # Waits for the first microbatch and the last one to come back; with few, only the longer of both.
+                # Waits for the first microbatch and the return of the last one; with few, only for the longer of both.
                 both = 2.0 if samples > stages * self.most else 1.0
                 idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
                 np.maximum(idle, 0.0, out=idle)
@@ -484,9 +485,9 @@ class Box:
         return fewest
 
     def _useful(self, samples: int, seconds: float, most: int) -> list[int]:
-        """Return the kinds that a pipeline of so many units may have: others must do what such a stage leaves to them.
+        """Return the kinds that a pipeline of `most` units may contain: other stages must do what such a stage leaves.
 
-        A stage takes all of its units as long as the pipeline, whatever little work it does.
+        A stage occupies all of its units for the whole schedule, even with little work.
         """
         each = [(number, kind.units, self._span(number, 1, 1)) for number, kind in enumerate(self.sizes.kinds)]
         there = [(number, units, samples * spans.sample_s) for number, units, spans in each if spans is not None]
@@ -501,9 +502,9 @@ class Box:
         return found
 
     def floor_units(self, samples: int, seconds: float, most: int) -> int:
-        """Return units that no pipeline with so many samples undercuts, at a small part of the work of `least_units`.
+        """Return a lower bound of the units of a pipeline with `samples`, much faster than `least_units`.
 
-        Each stage's time, weighted by its units: its passes, and the way of a microbatch to it and back.
+        It weights each stage's time by its units: its passes, and the path of a microbatch to it and back.
         """
         behind = np.arange(most + 1, dtype=np.float64)
         spent = np.full((self.layers + 1, most + 1), np.inf)
@@ -529,7 +530,7 @@ def _windows(rows: Singles, many: int, width: int) -> Singles:
 
 
 def boxes(sizes: Sizes, most: int) -> Iterator[Box]:
-    """Yield boxes that hold all microbatch sizes up to `most`, each with twice the sizes of the one before."""
+    """Yield boxes that cover all microbatch sizes up to `most`, each with twice the sizes of the one before."""
     least = 1
     while least <= most:
         yield Box(sizes, least, min(most, 2 * least - 1))

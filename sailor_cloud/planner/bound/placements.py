@@ -1,8 +1,8 @@
-"""Where the nodes of a plan may stand, as branches of the proof: in one zone, or in several, which costs egress.
+"""Splits plans by the zones of their nodes, as branches of the proof: one zone, or several, which costs egress.
 
-If nodes stand in several zones, either every layer is in two of them, or some layer is in one zone alone, its home.
-Then all pipelines go through home. Either another layer is in other zones alone, so that every pipeline crosses, or
-pipelines that do not cross stand at home, and what crosses pays for its samples and for the all-reduces of its layers.
+If nodes are in several zones, either every layer is in two of them, or some layer is in one zone alone, its home. Then
+all pipelines pass through home. Either another layer is in other zones alone, so that every pipeline crosses; or some
+pipelines stay at home, and the others pay for their samples and for the all-reduces of their layers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ROUNDED = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """What pipelines over several zones pay at least.
+    """The least cost of pipelines over several zones.
 
     `sample_usd`: of a sample's tensors over a cut. `layer_usd`: of the all-reduce of each layer, shape [layers].
     """
@@ -47,11 +47,10 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Plans whose nodes stand in zones of a space in one way.
+    """Plans whose nodes are distributed over zones of a space in one way.
 
-    `rings_cross`: whether all-reduces go from zone to zone; None where some may. `egress_usd`: of an iteration, at
-    least. `home`: the zone of all pipelines that do not cross; those that do are of `crossing` and leave some work to
-    other zones.
+    `rings_cross`: whether all-reduces leave a zone; None if some may. `egress_usd`: the least of an iteration. `home`:
+    the zone of all pipelines that do not cross; those that do follow `crossing` and leave some work to other zones.
     """
 
     name: str
@@ -63,16 +62,16 @@ class Placement:
 
     @property
     def least_pipelines(self) -> int:
-        """An all-reduce has two members to go from zone to zone, and pipelines that cross stand beside others."""
+        """An all-reduce over zones has at least two members, and pipelines that cross need others at home."""
         return 2 if self.rings_cross or self.crossing is not None else 1
 
     @property
     def pools(self) -> list[int]:
-        """The pools of pipelines that the pricing problem makes."""
+        """The pools of pipelines from the pricing problem."""
         return [number for number, pool in enumerate(self.space.pools) if self.home in (None, pool.offer.zone)]
 
     def work_bound_s(self, target: Target, units: Mapping[str, int], known_s: float) -> float:
-        """Return seconds that no iteration of these plans undercuts, from work alone; no search beyond `known_s`."""
+        """Return a lower bound of these plans' iterations in seconds, from work alone; the search ends at `known_s`."""
         seconds = iteration_bound_s(self.space, target, self.egress_usd)
         while self.crossing is not None and seconds < known_s:
             supply = Supply.of(self, target, units, seconds, seconds * _STEP)
@@ -83,7 +82,7 @@ class Placement:
 
 
 def placements(space: Space) -> Iterator[Placement]:
-    """Yield placements that hold all plans of a space together."""
+    """Yield placements that together contain all plans of a space."""
     zones = sorted({pool.offer.zone for pool in space.pools})
     if len(zones) == 1:
         yield Placement(name="", space=space, rings_cross=False)
@@ -104,9 +103,9 @@ def placements(space: Space) -> Iterator[Placement]:
 
 
 def _crossing(space: Space) -> Crossing:
-    """Return the least egress of what crosses zones, whichever they are."""
+    """Return the least egress of what crosses zones, over all of them."""
     one_of = {pool.offer.zone: number for number, pool in enumerate(space.pools)}
-    # There and back: an all-reduce of members in two zones sends its bytes once each way, in more zones more.
+    # In both directions: an all-reduce over two zones sends its bytes once each way, over more zones more often.
     both_ways = min(
         space.usd_per_byte(src, dst) + space.usd_per_byte(dst, src) for src, dst in combinations(one_of.values(), 2)
     )
@@ -117,7 +116,7 @@ def _crossing(space: Space) -> Crossing:
     ]
     layers = np.min([np.diff(table.gradient_prefix_bytes) for table in tables], axis=0)
     tied = max(table.gradient_bytes_per_parameter * table.tied_parameters * table.tp for table in tables)
-    # A tied weight is at both ends of the model, and summed once.
+    # A tied weight is at both ends of the model, and reduced once.
     layers[0] = max(0.0, layers[0] - tied)
     if (space.scenario.job.training.sync_every or 1) > 1:
         layers = np.zeros_like(layers)
@@ -127,11 +126,11 @@ def _crossing(space: Space) -> Crossing:
 
 @dataclass(slots=True)
 class Supply:
-    """The devices that plans of a placement may have at once, and the samples that pipelines do which cross zones.
+    """The devices that plans of a placement may have at once, and the samples of pipelines that cross zones.
 
-    Columns are the devices of each accelerator. With a home they are followed by devices elsewhere, as if busy all the
-    time, and by samples that cross. `units`: what a column adds to the units of pipelines at home; `samples`: to those
-    done. `near`: the number of columns of devices at home.
+    Columns are the devices of each accelerator. With a home, they are followed by devices elsewhere, never idle, and by
+    samples that cross. `units`: what a column adds to the units of pipelines at home; `samples`: to the samples done.
+    `near`: the number of columns of devices at home.
     """
 
     units: Floats
@@ -144,7 +143,7 @@ class Supply:
     def of(
         cls, placement: Placement, target: Target, units: Mapping[str, int], least_s: float, most_s: float
     ) -> Supply | None:
-        """Return the supply of plans whose iterations take from `least_s` to `most_s`; None where all are too dear."""
+        """Return the supply of plans with iterations from `least_s` to `most_s`; None if all cost too much."""
         space, egress_usd = placement.space, placement.egress_usd
         rates = device_rates(space)
         each = np.array([float(units[name]) for name in sorted(rates)])
@@ -171,7 +170,7 @@ class Supply:
             np.hstack([rows, rows, np.zeros((len(rows), 1))]),
             np.hstack([near, np.zeros((len(near), len(each) + 1))]),
             np.hstack([absent, none, np.zeros((len(each), 1))]),
-            # Elsewhere no more is done than all work of what crosses.
+            # Other zones do at most all work of what crosses.
             np.concatenate([zero, each, [-layer.sum()]]),
             np.concatenate([zero, zero, [1.0]]),
             *(
@@ -188,15 +187,15 @@ class Supply:
         )
 
     def at_home(self) -> int:
-        """Return the most units of pipelines that the pricing problem makes."""
+        """Return the most units of pipelines from the pricing problem."""
         return int(self._most(self.units[: self.near]) * (1.0 + _ROUNDED))
 
     def most(self, unit: float) -> float:
-        """Return the most that the supply is worth where a unit of a device is worth so many samples."""
+        """Return the most that the supply is worth if a unit of a device is worth `unit` samples."""
         return self._most(unit * self.units + self.samples)
 
     def most_work(self) -> float:
-        """Return the samples that devices do which are busy all the time, where some samples cross zones."""
+        """Return the samples that devices without idle time process if some samples cross zones."""
         return self._most(np.append(self.units[:-1], 0.0)) / -float(self.units[-1])
 
     def _most(self, worth: Floats) -> float:
@@ -204,7 +203,7 @@ class Supply:
         rows = self.rows[:, : len(worth)]
         solved = linear(-worth, rows, self.limits)
         assert solved is not None, "no devices at all are a solution"
-        # However the solver rounded, what its prices do not cover is worth something for as many as there may be.
+        # Because of the solver's rounding, what its prices do not cover counts for the largest possible amount.
         missing = np.maximum(0.0, worth - solved.prices @ rows)
         least = np.where(rows > 0.0, self.limits[:, None] / np.where(rows > 0.0, rows, 1.0), np.inf)
         alone = least[(rows >= 0.0).all(axis=1)].min(axis=0)

@@ -1,4 +1,4 @@
-"""Linear programmes, solved by HiGHS."""
+"""Linear programs, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# A solver of linear programmes per thread: making one takes as long as solving a small programme.
+# One solver per thread: creating one takes as long as solving a small program.
 _LINEAR = threading.local()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The optimum. `prices`: what a unit more of each row's limit would take off the cost, at least 0."""
+    """The optimum. `prices`: by how much one more unit of each row's limit would reduce the cost, at least 0."""
 
     cost: float
     prices: Floats
 
 
 def linear(cost: Floats, rows: Floats, limits: Floats) -> Solution | None:
-    """Minimise cost @ x over x >= 0 with rows @ x <= limits; None where there is no such x."""
+    """Minimise cost @ x over x >= 0 with rows @ x <= limits; None if there is no such x."""
     import highspy
 
     highs = _linear_solver()
@@ -39,22 +39,22 @@ def linear(cost: Floats, rows: Floats, limits: Floats) -> Solution | None:
 
 
 def _linear_solver() -> Any:
-    """Return this thread's solver, which prints nothing and solves the same programme the same way each time."""
+    """Return this thread's solver, which prints nothing and is deterministic."""
     import highspy
 
     if not hasattr(_LINEAR, "highs"):
         solver: Any = highspy.Highs
         _LINEAR.highs = solver()
-        # The programmes are too small for presolve to pay.
+        # The programs are too small for presolve to pay.
         for name, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("presolve", "off")):
             _LINEAR.highs.setOptionValue(name, value)
     return _LINEAR.highs
 
 
 def _pass(highs: Any, cost: Floats, rows: Floats, limits: Floats) -> None:
-    """Give a programme to a solver, columns compressed; what it knew of another one is gone.
+    """Pass a program to a solver, columns compressed; it replaces the previous one.
 
-    As plain arrays: to fill the solver's own record of a programme takes three times as long.
+    Plain arrays are three times as fast as the solver's own record of a program.
     """
     import highspy
 

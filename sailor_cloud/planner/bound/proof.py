@@ -1,7 +1,7 @@
 """Raises the bound on the iteration time: a time is refuted once no set of pipelines does the batch within it.
 
-The plans are split into branches by placement, ZeRO stage and number of pipelines. In each, a linear programme chooses
-pipelines by their samples and the price of their devices. Column generation adds what the pricing problem finds.
+The plans are split into branches by placement, ZeRO stage and number of pipelines. In each, a linear program chooses
+pipelines by their samples and the price of their devices. Column generation adds columns from the pricing problem.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
 
-# How much more units than would be of use are looked at: pipelines with fewer samples need no other look then.
+# By what factor more units than useful are checked: then pipelines with fewer samples need no other check.
 _MORE = 1.25
 # The share of the distance to the known time by which a branch is raised at once; the gaps, relative to that time, at
-# which a branch is closed, and at which one of several numbers of pipelines is halved.
+# which a branch is closed, and at which one with several numbers of pipelines is halved.
 _RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
-# The share of the batch that pipelines are worth beside their units, at first.
+# The initial share of the batch that pipelines are worth in addition to their units.
 _FIRST = 0.2
 _ROUNDED = 1e-9
-# How far prices may be off what devices are worth, relatively, and the most that the cheapest device costs: work grows
+# By what share prices may differ from the worth of devices, and the most that the cheapest device costs: work grows
 # with prices.
 _PRICED, _FINEST = 0.03, 5
-# The largest microbatch size and the devices of the pipelines that tell what a device is worth, and by what factor a
-# time is longer for which they are asked again.
+# The largest microbatch size and the devices of the pipelines that define the worth of a device, and by what factor a
+# time must grow for a new price.
 _PRICED_SIZE, _PRICED_DEVICES, _PRICED_AGAIN = 32, (1, 2, 4), 1.02
 
 
 @dataclass(slots=True)
 class Branch:
-    """Plans of a placement with a ZeRO stage and so many pipelines.
+    """Plans of a placement with a ZeRO stage and a number of pipelines.
 
     `units`: the price of a device of each accelerator, a whole number, for times from `priced_s` on. `columns`: units
-    and samples of pipelines met so far, and the least time in which they were met. No plan takes `refuted_s`; that none
-    takes `open_s` could not be shown when none took `open_from_s`.
+    and samples of pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all plans;
+    `open_s` could not be refuted when `open_from_s` was.
     """
 
     placement: Placement
@@ -70,7 +70,7 @@ class Branch:
         return f"{self.count.least} to {self.count.most} pipelines{zero}{where}"
 
     def tried(self, seconds: float) -> None:
-        """Try a time above the one that no plan takes."""
+        """Try to refute a time above `refuted_s`."""
         if self.refutes(seconds):
             self.refuted_s = seconds
         else:
@@ -87,7 +87,7 @@ class Branch:
         return low, high
 
     def refutes(self, seconds: float) -> bool:
-        """Return whether no plan of the branch that takes more than `refuted_s` takes so little; False if not known."""
+        """Return whether no plan of the branch takes from `refuted_s` to `seconds`; False if that is unknown."""
         if seconds > self.priced_s * _PRICED_AGAIN and len(self.units) > 1:
             self.priced_s = seconds
             units = worth_within(self.placement, self.count, seconds) or self.units
@@ -99,7 +99,7 @@ class Branch:
             self.columns[min(kind.units for kind in kinds), 0] = 0.0
         supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
         batch, at_home = self.space.batch, 0 if supply is None else supply.at_home()
-        # Pipelines that cross zones are not among the columns.
+        # Pipelines that cross zones have no columns.
         numbers = self.count if self.placement.crossing is None else Count(0, self.count.most - 1)
         fewest = min(units for units, _ in self.columns)
         if supply is None or at_home < numbers.least * fewest:
@@ -108,7 +108,7 @@ class Branch:
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
             if len(columns) == 1 and self.placement.crossing is None:
-                # At first as if every unit did its share of the batch.
+                # Initially, as if every unit did its share of the batch.
                 unit = (1.0 - _FIRST) * batch / at_home
             else:
                 solved = self._solved(columns, supply, numbers)
@@ -125,7 +125,7 @@ class Branch:
             self.columns[found] = seconds
 
     def _solved(self, columns: Sequence[tuple[int, int]], supply: Supply, numbers: Count) -> Solution:
-        """Return the most samples that the columns do together, as a cost below 0; the first price is of a unit."""
+        """Return the most samples that the columns do, as a negative cost; the first price is that of a unit."""
         units, samples = np.array(columns, dtype=np.float64).T
         ones, none = np.ones(len(units)), np.zeros((len(supply.limits), len(units)))
         beside = np.zeros(len(supply.units))
@@ -144,7 +144,7 @@ class Branch:
         while work:
             self.space.known.deadline.check()
             box = work.pop()
-            # A pipeline with so many units, all of them at work all the time.
+            # An upper bound: a pipeline with that many units, none of them ever idle.
             if seconds / box.unit_s() <= unit and worth >= 0.0:
                 continue
             found = self._in_box(box, seconds, unit, worth, most)
@@ -157,7 +157,7 @@ class Branch:
         return best
 
     def _in_box(self, box: Box, seconds: float, unit: float, worth: float, most: int) -> tuple[int, int] | None:
-        """Return the best pipeline of a box of one size, or that a box of several may have one; None below `worth`."""
+        """Return the best pipeline of a box of one size, or a possible one in a box of several; None below `worth`."""
         batch, step = self.space.batch, box.least if box.least == box.most else 1
         last = batch - (self.count.least - 1)
         samples = batch if self.count.most == 1 else max(box.least, step)
@@ -182,7 +182,7 @@ class Branch:
 
 
 def _next(samples: int, above: float, step: int) -> int:
-    """Return the next number of samples of a pipeline, a multiple of `step`, that may be above something."""
+    """Return the next number of samples of a pipeline, a multiple of `step`, that may exceed `above`."""
     return max(samples + step, math.floor(above / step + 1.0) * step)
 
 
@@ -199,10 +199,10 @@ def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> 
 
 
 def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:
-    """Return seconds that no iteration undercuts, and which branch has them; `known_s`: of the best plan known.
+    """Return a lower bound of an iteration's seconds, and its branch; `known_s`: of the best known plan.
 
-    The weakest branch is raised up to the least time that is open in any. Then the branch of that time is halved. This
-    ends when no time is left, when a branch of one number of pipelines is open, or when somebody presses Ctrl-C.
+    The weakest branch is raised up to the least open time of any branch. Then the branch of that time is halved. This
+    ends without time, with an open branch of one number of pipelines, or on Ctrl-C.
     """
     every: list[Branch] = []
     try:
@@ -217,7 +217,7 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
             one = stuck.open_s > known_s or stuck.count.least == stuck.count.most
             closed_s = (_CLOSED if one else _HALVED) * known_s
             if above - weakest.refuted_s > closed_s:
-                # As high as another branch has come, or on towards what is open.
+                # As high as another branch, or further towards the open time.
                 level = max((each.refuted_s for each in every if each.columns and each.refuted_s < above), default=0.0)
                 share = _RAISED if above == known_s else 0.5
                 onward = weakest.refuted_s + share * (above - weakest.refuted_s)
@@ -233,7 +233,7 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
                 every.remove(stuck)
                 every += stuck.halves()
     except (OutOfTimeError, KeyboardInterrupt):
-        # The plan is there already, and so is what has been proven.
+        # The plan exists already, and so does the bound so far.
         pass
     if not every:
         return at_least_s, ""
@@ -242,14 +242,14 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
 
 
 def branches(space: Space, target: Target, units: Mapping[str, int], known_s: float) -> Iterator[Branch]:
-    """Yield the branches of a space at its ZeRO stage; together they hold all plans within a target."""
+    """Yield the branches of a space at its ZeRO stage; together they contain all plans within a target."""
     for placement in placements(space):
         refuted_s = placement.work_bound_s(target, units, known_s)
         rows = {pool.row for pool in placement.space.pools}
         most = min(space.batch, sum(space.candidates.rows[row].devices for row in rows))
         least = placement.least_pipelines
         while least <= most:
-            # Numbers up to a power of two: a node that a ring fits in has a power of two of devices.
+            # Up to a power of two each: a node that holds a whole ring has a power of two of devices.
             end = min(most, 1 << (least - 1).bit_length()) if least > 2 else least
             if placement.crossing is not None:
                 end = most
@@ -258,17 +258,17 @@ def branches(space: Space, target: Target, units: Mapping[str, int], known_s: fl
 
 
 def prices(space: Space) -> dict[str, int]:
-    """Return a price for a device of each accelerator, in whole numbers nearly as its speed.
+    """Return a price for a device of each accelerator, in whole numbers roughly proportional to its speed.
 
-    Any prices give a bound, but cheap devices stand for more than there are of them.
+    Any prices give a bound, but with wrong ones cheap devices count for more than there are.
     """
     return _whole({name: float(1.0 / seconds.sum()) for name, seconds in device_seconds(space).items()})
 
 
 def worth_within(placement: Placement, count: Count, seconds: float) -> dict[str, int] | None:
-    """Return prices nearly as the samples that pipelines of one accelerator alone do within a time, by device.
+    """Return prices roughly proportional to the samples that pipelines of one accelerator do within a time, by device.
 
-    None where some accelerator does none: then its price says nothing.
+    None if some accelerator does none: then its price says nothing.
     """
     found = {}
     for name in sorted({pool.accelerator.name for pool in placement.space.pools}):
@@ -283,7 +283,7 @@ def most_per_device(sizes: Sizes, seconds: float) -> float:
     for size in range(1, _PRICED_SIZE + 1):
         box = Box(sizes, size, size)
         for devices in _PRICED_DEVICES:
-            # Devices that are always at work do no more.
+            # An upper bound: devices that are never idle do no more.
             most = math.floor(seconds / box.unit_s() * devices / size)
             if most * size > best * devices:
                 late = partial(_too_late, box, size, seconds, devices)
@@ -296,7 +296,7 @@ def _too_late(box: Box, size: int, seconds: float, devices: int, microbatches: i
 
 
 def _whole(worth: Mapping[str, float]) -> dict[str, int]:
-    """Return whole numbers nearly in proportion, at least 1."""
+    """Return whole numbers roughly in proportion, at least 1."""
     slowest = min((each for each in worth.values() if each > 0.0), default=1.0)
     for factor in range(1, _FINEST + 1):
         exact = {name: factor * each / slowest for name, each in worth.items()}

@@ -1,1 +1,1 @@
-"""Small jobs: every plan, in the order of its lower bound."""
+"""Small jobs: all plans in the order of their lower bounds."""

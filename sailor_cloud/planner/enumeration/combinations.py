@@ -1,4 +1,4 @@
-"""All plans on one layout, as arrays of lower bounds: combinations of cuts by splits of the batch."""
+"""Lower bounds of all plans on one layout, as arrays: combinations of cuts by splits of the batch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ MAX_REMEMBERED = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """All plans on one layout, whatever the target; combinations of cuts run along axis 0, splits of the batch along 1.
+    """All plans on one layout, for any target; axis 0 is combinations of cuts, axis 1 splits of the batch.
 
     chosen: the row of each pipeline's cuts, shape [combinations, pipelines]; only combinations with a plan that fits.
-    seconds: that no plan undercuts under the replay, whatever its microbatch sizes; infinite where none fits.
-    egress_usd: of an iteration, exactly. after_s: of it what comes after the schedule at least, shape [combinations].
-    `parts` number pools as `space` does, which may be larger than that of the layout. built: pipelines by their number,
-    the row of their cut and their samples.
+    seconds: a lower bound under the replay for any microbatch sizes; infinite if none fits. egress_usd: exact, per
+    iteration. after_s: the least time of it after the schedule, shape [combinations]. `parts` number pools as `space`
+    does, which may be larger than that of the layout. built: pipelines by number, row of the cut and samples.
     """
 
     space: Space
@@ -51,14 +50,14 @@ class Walk:
         return batch_splits(self.space.batch, len(self.layout))
 
     def plans(self, row: int, column: int, *, below_s: float) -> Iterator[tuple[DraftPipeline, ...]]:
-        """Yield the plans of some cuts and shares of the batch, of all microbatch sizes that may be fast enough."""
+        """Yield the plans of some cuts and shares of the batch, with all microbatch sizes that may be fast enough."""
         split, after = self.splits[column], float(self.after_s[row])
         options = [self._pipelines(p, int(self.chosen[row, p]), int(split[p])) for p in range(len(self.layout))]
         able = [[part for seconds, part in those if seconds + after < below_s] for those in options]
         yield from product(*able)
 
     def _pipelines(self, p: int, row: int, samples: int) -> list[tuple[float, DraftPipeline]]:
-        """Return a pipeline at all microbatch sizes that fit, with seconds that its schedule doesn't undercut."""
+        """Return a pipeline at all microbatch sizes that fit, each with a lower bound of its schedule's seconds."""
         if (p, row, samples) not in self.built:
             part, cut = self.parts[p], tuple(int(layer) for layer in self.parts[p].cuts[row])
             found = []
@@ -90,13 +89,13 @@ class Walk:
 
 @dataclass(slots=True)
 class _Kept:
-    """Walks by their layout, its pools numbered as `Space.numbers` do, and how many plans they have."""
+    """Walks by layout, with pools numbered by `Space.numbers`, and their number of plans."""
 
     walks: dict[Layout, Walk] = field(default_factory=dict)
     figures: int = 0
 
 
-# A pipeline's seats, the number of replicas, and rings beside its cuts.
+# A pipeline's seats, the number of replicas, and how many cuts share the network card at each of its cuts.
 _Key = tuple[tuple[Seat, ...], int, tuple[int, ...]]
 
 
@@ -107,7 +106,7 @@ def is_crowded(space: Space, layout: Layout) -> bool:
 
 
 def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
-    """Yield the plans of every layout; they are kept for the next target and for parts while there are not too many."""
+    """Yield the plans of every layout; a limited number is kept for the next target and for parts."""
     kept: _Kept = space.known.searches.setdefault(f"walks {space.zero_stage}, even {space.even_layers}", _Kept())
     known = kept.walks
     tables: dict[_Key, PipelineTable] = {}
@@ -126,7 +125,7 @@ def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
 
 
 def _parts(space: Space, layout: Layout, tables: dict[_Key, PipelineTable]) -> tuple[PipelineTable, ...]:
-    """Return the tables of a layout's pipelines; equal ones are made once."""
+    """Return the tables of a layout's pipelines; equal ones share a table."""
     replicas = len(layout) if space.zero_stage else min(len(layout), 2)
     keys = [(seats_of(slots), replicas, flows) for slots, flows in zip(layout, card_flows(layout), strict=True)]
     for key in keys:
@@ -137,7 +136,7 @@ def _parts(space: Space, layout: Layout, tables: dict[_Key, PipelineTable]) -> t
 
 @cache
 def batch_splits(batch: int, parts: int) -> Ints:
-    """Return every way to give each of so many pipelines at least one sample, shape [splits, parts]."""
+    """Return every way to give each of `parts` pipelines at least one sample, shape [splits, parts]."""
     inner = np.array(list(combinations(range(1, batch), parts - 1)), dtype=np.int64)
     edges = np.hstack([np.zeros((len(inner), 1), np.int64), inner, np.full((len(inner), 1), batch, np.int64)])
     return np.diff(edges, axis=1)
@@ -162,7 +161,7 @@ def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sums: 
     chosen = chosen[possible]
     schedule, egress, core, early, after = (each[possible] for each in (schedule, egress, core, early, after))
     summed, usd = sums.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
-    # Sums begin no sooner than the last backward pass of a stage; what is gathered after the step is left out.
+    # All-reduces start after the last backward pass of a stage at the earliest; the gather after the step is left out.
     kept = 1.0 - space.table(parts[0].seats[0].pool, parts[0].seats[0].tp, 1).sharding.gathered_share
     taken = np.maximum(schedule, early + kept * summed[:, None]) + after[:, None]
     cores = space.cores(nodes_of(layout).total())

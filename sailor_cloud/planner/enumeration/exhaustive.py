@@ -1,8 +1,7 @@
-"""Enumerates all plans of a small problem, in the order of their lower bounds, until none can be better.
+"""Enumerates all plans of a small problem in the order of their lower bounds, until no other can be better.
 
-Bounds are of the replay, over all plans of one layout at once (see `pipeline_bounds`); what they leave over is
-replayed, the least bound first. Where that takes too many replays, the least bound left is that of the plans that were
-not replayed.
+Bounds are of the replay, over all plans of one layout at once (see `pipeline_bounds`). Plans that they do not rule out
+are replayed, least bound first. If there are too many of these, the bound is the least one of the plans not replayed.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from sailor_cloud.simulator import egress_usd_per_byte, time_and_traffic
 
 Floats = NDArray[np.float64]
 
-# A problem is small when it has at most so many layouts, and no layout more combinations of cuts and batch splits.
+# A problem is small if it has at most this many layouts, and each layout this many combinations of cuts and splits.
 MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
-# Cuts of one pipeline by numbers of samples, of which a small problem has no more either.
+# The most cuts of one pipeline times numbers of samples in a small problem.
 MAX_TABLE = 2_000_000
-# Plans of even batches that are enumerated at most, one by one.
+# The most plans of even batches that are enumerated one by one.
 MAX_EVEN = 20_000
-# Plans that are replayed at most for a target.
+# The most plans that are replayed for a target.
 MAX_REPLAYED = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhausted:
-    """Plans that were replayed, best first, those that keep all limits, and a bound on all plans that do.
+    """Replayed plans that keep all limits, best first, and a bound on all such plans.
 
-    `others`: whatever the limits, of each layout one that may be the fastest and one that may be the cheapest among
-    them, unless a plan on the same offers beats all of the layout. `complete`: no plan that was not replayed is better.
+    `others`: regardless of limits, from each layout a candidate for the fastest and one for the cheapest plan, unless a
+    plan on the same offers beats the whole layout. `complete`: no other plan is better.
     """
 
     drafts: tuple[Draft, ...]
@@ -54,7 +53,7 @@ class Exhausted:
 
 
 def small_layouts(space: Space) -> tuple[Layout, ...] | None:
-    """Return all layouts, or None if the problem is too big to go through them."""
+    """Return all layouts, or None if the problem is too large to enumerate."""
     layouts: list[Layout] = []
     walk = enumerate_layouts(
         space.candidates,
@@ -85,7 +84,7 @@ def exhaust(
     effort: Effort = NORMAL,
     known: float = inf,
 ) -> Exhausted:
-    """Return the best of all plans on the layouts, if one is better than `known`; other targets take less time."""
+    """Return the best of all plans on the layouts, if one is better than `known`; later targets take less time."""
     search = _Enumeration(space, target, best=known)
     least: dict[Layout, float] = {}
     for number, walk in enumerate(walks(space, layouts)):
@@ -109,7 +108,7 @@ def exhaust(
 
 @dataclass(slots=True)
 class _Enumeration:
-    """`best`: the least value of a plan that keeps all limits; `left`: the least bound of those not replayed."""
+    """`best`: the least value of a plan that keeps all limits; `left`: the least bound of the plans not replayed."""
 
     space: Space
     target: Target
@@ -118,7 +117,7 @@ class _Enumeration:
     replays: int = 0
     kept: list[Draft] = field(default_factory=list)
     met: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
-    # Seconds and USD of an iteration and the offers of the plans met, but of those that another one beats in all three.
+    # Seconds, USD and offers of the plans so far, per iteration, without those that another one beats in all three.
     _front: list[tuple[float, float, frozenset[int]]] = field(default_factory=list)
     _evaluator: Evaluator = field(init=False)
 
@@ -126,20 +125,20 @@ class _Enumeration:
         self._evaluator = Evaluator(Assessor(self.space, self.target))
 
     def bounds(self, walk: Walk) -> Floats:
-        """Return a bound of each entry of a walk, infinite where no plan of it keeps the limits."""
+        """Return a bound for each entry of a walk, infinite if no plan of it keeps the limits."""
         figures = self._figures(walk, walk.seconds, walk.egress_usd)
         return np.where(np.isfinite(walk.seconds), self.target.value(figures), inf)
 
     def _figures(self, walk: Walk, seconds: Floats, egress: Floats) -> dict[Figure, Floats]:
         bill = walk.bill
         figures = bill.figures(seconds, egress)
-        # Slower plans cost less per hour where traffic is paid.
+        # If traffic costs money, slower plans cost less per hour.
         return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
 
     def look_at_ends(self, walk: Walk) -> None:
-        """Replay the entries of a walk with the least bounds of time and of money, whatever the limits.
+        """Replay the entries of a walk with the least bounds of time and of money, regardless of limits.
 
-        None where a plan that was replayed uses the same offers, and others, for less of both.
+        Skipped if a replayed plan on at least the same offers takes no more of both.
         """
         figures = self._figures(walk, walk.seconds, walk.egress_usd)
         ends = (Figure.ITERATION_S, Figure.USD_PER_ITERATION)
@@ -153,7 +152,7 @@ class _Enumeration:
                 break
 
     def go_through(self, walk: Walk) -> None:
-        """Replay the plans of a walk that may be better than the best one, the least bound first."""
+        """Replay the plans of a walk that may beat the incumbent, least bound first."""
         bounds, columns = self.bounds(walk).ravel(), walk.seconds.shape[1]
         entries = np.flatnonzero(bounds < self.best * (1.0 - TIE))
         best, below_s = self.best, self._below_s(walk)
@@ -171,7 +170,7 @@ class _Enumeration:
                     best, below_s = self.best, self._below_s(walk)
 
     def _below_s(self, walk: Walk) -> float:
-        """Return seconds from which on no plan of a walk is better than the best one, where time is the goal."""
+        """Return seconds from which on no plan of a walk beats the incumbent, if time is the goal."""
         if self.target.goal not in (Figure.ITERATION_S, Figure.DURATION_S) or not np.isfinite(self.best):
             return inf
         one, two = self._figures(walk, np.array([1.0, 2.0]), np.zeros(2))[self.target.goal]
@@ -207,7 +206,7 @@ class _Enumeration:
 
 
 def _replayed(evaluator: Evaluator, draft: Draft) -> Draft | None:
-    """Return a draft with its figures under the replay, by the planner's bill; None where it doesn't fit."""
+    """Return a draft with its figures under the replay and the planner's bill; None if it does not fit."""
     figures = _exact_figures(evaluator, draft)
     stage = evaluator.assessor.space.zero_stage
     return None if figures is None else replace(draft, zero_stage=stage, figures=figures, expected=figures)
@@ -229,9 +228,9 @@ def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | 
 
 
 def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -> list[Draft] | None:
-    """Return the plans on the layouts whose pipelines share cut and microbatch size, replayed; None if too many.
+    """Return the replayed plans on the layouts whose pipelines share cut and microbatch size; None if too many.
 
-    Of very many only the best by the closed form are replayed.
+    If there are very many, only the best by the closed form are replayed.
     """
     alike = [layout for layout in layouts if len({len(slots) for slots in layout}) == 1]
     sizes = divisors(space.batch)

@@ -21,18 +21,18 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-# Cuts that are timed together, of all microbatch sizes and numbers of microbatches; from this size on, each power of
-# two tells whether larger ones fit.
+# Cuts that are timed together, at all microbatch sizes and numbers of microbatches; from this size on, each power of
+# two is checked for whether larger sizes can fit.
 _TIMED_TOGETHER, _LARGE = 20_000, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTable:
-    """All cuts of one sequence of seats, as one of `replicas` pipelines; `flows` share the network cards at each cut.
+    """All cuts of one sequence of seats, for one of `replicas` pipelines; `flows` share the network cards at each cut.
 
     cuts: shape [cuts, stages + 1], from 0 to the number of layers. seconds, early_s, core_s: shape [cuts, batch + 1],
-    what no microbatch size undercuts for a number of samples: until the last pass ends, before the last backward pass
-    of a stage begins, and what all devices together compute (infinite where nothing fits). update_s, step_core_s,
+    lower bounds over all microbatch sizes for each number of samples: until the last pass ends, until the last backward
+    pass of a stage begins, and the sum over all devices (infinite if nothing fits). update_s, step_core_s,
     usd_per_sample: shape [cuts], of the shortest optimizer step, of all devices' steps, and of egress between stages.
     """
 
@@ -49,14 +49,14 @@ class PipelineTable:
 
 
 def all_cuts(layers: int, stages: int) -> Ints:
-    """Return every way to cut the layers into so many stages, shape [cuts, stages + 1]."""
+    """Return every way to cut the layers into `stages` stages, shape [cuts, stages + 1]."""
     inner = np.array(list(combinations(range(1, layers), stages - 1)), dtype=np.int64)
     ends = np.full((len(inner), 1), layers, dtype=np.int64)
     return np.hstack([np.zeros_like(ends), inner, ends])
 
 
 def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flows: tuple[int, ...]) -> PipelineTable:
-    """Return the table of one sequence of seats, as one of `replicas` pipelines.
+    """Return the table of one sequence of seats, for one of `replicas` pipelines.
 
     flows: per cut, how many cuts of the whole plan share its network card.
     """
@@ -93,7 +93,7 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
 
 
 def offsets_s(compute_s: Floats, cuts_s: Floats) -> tuple[Floats, Floats]:
-    """Return what comes on top of a stage's own passes: for up to as many microbatches as stages, and for more.
+    """Return what each stage's own passes do not cover: for at most as many microbatches as stages, and for more.
 
     compute_s: shape [..., stages], of one microbatch; cuts_s: shape [..., stages - 1]; the offsets: shape of compute_s.
     """
@@ -109,16 +109,16 @@ def offsets_s(compute_s: Floats, cuts_s: Floats) -> tuple[Floats, Floats]:
 
 
 def least_s(compute_s: Floats, cuts_s: Floats, microbatches: int) -> float:
-    """Return seconds that no schedule of one pipeline undercuts."""
+    """Return a lower bound of the seconds of one pipeline's schedule."""
     few, many = offsets_s(compute_s, cuts_s)
     return float((microbatches * compute_s + (many if microbatches > len(compute_s) else few)).max())
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """All cuts at one microbatch size, for numbers of microbatches among which memory makes no difference.
+    """All cuts at one microbatch size, for numbers of microbatches with the same memory decisions.
 
-    compute_s, few_s, many_s: shape [cuts, stages], of one microbatch, and the offsets of few and of many. fits,
+    compute_s, few_s, many_s: shape [cuts, stages], of one microbatch, and the offsets for few and for many. fits,
     passes_core_s: shape [cuts], the latter of one microbatch, all devices.
     """
 
@@ -158,7 +158,7 @@ class _Run:
 
 
 def _runs(space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, ...], replicas: int) -> Iterator[_Run]:
-    """Yield the runs of all microbatch sizes, up to the first of which no cut fits even with one microbatch."""
+    """Yield the runs of all microbatch sizes, up to the first that fits no cut even with one microbatch."""
     stages = len(seats)
     waiting: list[tuple[int, int, int, tuple[Floats, ...]]] = []
     for size in range(1, space.batch + 1):
@@ -205,9 +205,9 @@ def _timed(
 def _groups(
     space: Space, seats: tuple[Seat, ...], size: int, most: int, replicas: int
 ) -> list[tuple[int, int, tuple[Floats, ...]]]:
-    """Return from which to which number of microbatches the stages' times are the same, and those of each stage.
+    """Return ranges of the number of microbatches with the same stage times, and those times.
 
-    They differ only where memory decides on recomputation: stages hold more microbatches at once, up to one per stage.
+    Times differ only if memory decides on recomputation: stages hold up to one microbatch per stage at once.
     """
 
     def tables_of(count: int) -> tuple[Floats, ...]:
@@ -219,7 +219,7 @@ def _groups(
     last = tables_of(most)
     found = [(1, 1, tables_of(1))]
     for count in range(2, most + 1):
-        # More microbatches never take less memory, so what is the same at both ends is the same in between.
+        # Memory never falls with more microbatches, so what is equal at both ends is equal in between.
         if all(here is there for here, there in zip(found[-1][2], last, strict=True)):
             found[-1] = (found[-1][0], most, last)
             break

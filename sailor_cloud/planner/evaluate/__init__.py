@@ -1,1 +1,1 @@
-"""What a draft takes in time and money, and which drafts no other beats."""
+"""What a draft takes in time and money, and which drafts are on the Pareto frontier."""

@@ -1,4 +1,4 @@
-"""Times the all-reduces of whole sets of pipelines, each sum once."""
+"""Times the all-reduces of whole sets of pipelines; equal ones are timed once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Sum:
 
 
 class LayerSum(NamedTuple):
-    """One sum of an iteration; members are pipelines and stages, `layers` first and end, none of a tied weight."""
+    """One all-reduce; members are pipelines and stages, `layers` the first and the end, None for a tied weight."""
 
     members: tuple[tuple[int, int], ...]
     layers: tuple[int, int] | None
@@ -36,11 +36,11 @@ class LayerSum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """What a ring goes over: the different hops in its order.
+    """The different hops of a ring, in its order.
 
-    kinds: the two pools, whether both ends are one node, how many rings share the card, and over how many pairs of
-    devices it goes. usd_per_byte: of a byte that goes round once. zones: the members of each, and crosses: which hops
-    leave one, where sums go zone by zone and some zone has several members.
+    kinds: the two pools, whether both ends are one node, how many rings share the card, and how many pairs of devices
+    send. usd_per_byte: for a byte that travels round the ring once. zones: the number of members in each; crosses:
+    which hops leave a zone. Both are only set if all-reduces run zone by zone and some zone has several members.
     """
 
     members: int
@@ -50,13 +50,13 @@ class Hops:
     crosses: tuple[bool, ...] = ()
 
 
-# Members by pipeline and stage, and what their ring goes over.
+# Members by pipeline and stage, and the hops of their ring.
 _Ring = tuple[tuple[tuple[int, int], ...], Hops | None]
 
 
 @dataclass(slots=True)
 class SyncTable:
-    """All-reduces of one space; the rule is the simulator's: neighbouring layers with the same holders together."""
+    """All-reduces of one space, grouped as the simulator does: neighbouring layers with the same holders together."""
 
     space: Space
     _sums: dict[tuple[Hops, float], _Sum] = field(default_factory=dict)
@@ -73,9 +73,9 @@ class SyncTable:
         self._ranks = [order[place] for place in places]
 
     def of_plan(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
-        """Return the seconds until all sums are through, and the USD of egress, for one cut per pipeline.
+        """Return the seconds until all all-reduces end, and the USD of egress, for one cut per pipeline.
 
-        Sums run from the last layers to the first; each waits until all of its members are through with earlier ones.
+        They run from the last layers to the first; each waits until all of its members have finished earlier ones.
         """
         key = (layout, cuts)
         if key not in self._plans:
@@ -89,7 +89,7 @@ class SyncTable:
         return self._plans[key]
 
     def sums(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> Iterator[LayerSum]:
-        """Yield the sums of more than one stage in their order: the last layers first, a tied weight last."""
+        """Yield the all-reduces over several stages in their order: the last layers first, a tied weight last."""
         spans = list(pairwise(sorted({layer for cut in set(cuts) for layer in cut})))[::-1]
         stages = {cut: [_stage_of(cut, first) for first, _ in spans] for cut in set(cuts)}
         rings = self.rings(layout, tuple(zip(*(stages[cut] for cut in cuts), strict=True)))
@@ -104,9 +104,9 @@ class SyncTable:
             yield LayerSum(members, layers, nbytes, found.seconds, found.usd)
 
     def rings(self, layout: Layout, holders: tuple[tuple[int, ...], ...]) -> tuple[_Ring, ...]:
-        """Return the sums of layers that the same stages hold, one of each pipeline, and last that of a tied weight.
+        """Return the all-reduces of layers that the same stages hold, one per pipeline, and last that of a tied weight.
 
-        A sum's members are pipelines and stages; it goes over nothing where there is only one.
+        Members are pipelines and stages; a single member has no hops.
         """
         key = (layout, holders)
         if key not in self._rings:
@@ -140,7 +140,7 @@ class SyncTable:
         return self._nbytes[key]
 
     def hops(self, members: Sequence[Slot], flows: _Flows) -> Hops:
-        """Return what the ring of some members goes over; `flows` share the cards of their nodes."""
+        """Return the hops of the ring of some members; `flows` share the cards of their nodes."""
         counts, tp = Counter(map(node_of, members)), min(slot.tp for slot in members)
         zones: Counter[str] = Counter()
         for node, count in counts.items():
@@ -171,13 +171,13 @@ class SyncTable:
         return self.space.pools[node[0]].offer.zone
 
     def zone_by_zone_s(self, hops: Hops, nbytes: Any) -> Any:
-        """Return the seconds of sums of so many bytes that go zone by zone."""
+        """Return the seconds of all-reduces of `nbytes` bytes that run zone by zone."""
         links = list(zip(self.links(hops), hops.crosses, strict=True))
         inside, across = ([link for link, crosses in links if crosses == out] for out in (False, True))
         return zone_sync_s(nbytes, hops.zones, inside, across, self.space.scenario.engine.bucket_bytes)
 
     def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
-        """Return the USD of a byte of a sum where every zone sends it to each other one, per round of a ring."""
+        """Return the USD per byte and round of a ring if every zone sends its sum to each other zone."""
         pools = {self.space.pools[pool].offer.zone: pool for pool, _ in counts}
         members: Counter[str] = Counter()
         for (pool, _), count in counts.items():
@@ -199,13 +199,13 @@ class SyncTable:
         return (self._ranks[node[0]], *node)
 
     def nbytes(self, slot: Slot, first: Any, end: Any) -> Any:
-        """Return the gradient bytes of layers [first, end) but for those of a tied weight."""
+        """Return the gradient bytes of layers [first, end) without those of a tied weight."""
         table = self._table(slot)
         ends = np.equal(first, 0) + 1.0 * np.equal(end, table.layers)
         return table.gradient_bytes(first, end) - self.tied_bytes(slot) * ends
 
     def tied_bytes(self, slot: Slot) -> float:
-        """Return the gradient bytes of a tied weight, which is summed apart from the layers that hold it."""
+        """Return the gradient bytes of a tied weight, which has an all-reduce to itself."""
         table = self._table(slot)
         return float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
 
@@ -214,7 +214,7 @@ class SyncTable:
 
 
 def node_of(slot: Slot) -> tuple[int, int]:
-    """Return what tells the node of a slot from others."""
+    """Return the identity of a slot's node."""
     return slot[:2]
 
 

@@ -16,15 +16,15 @@ from sailor_cloud.simulator import gradient_sync_s
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# The stage of each pipeline that holds a layer.
+# For each pipeline, the stage that holds a layer.
 _Holders = tuple[int, ...]
-# Of a sum: seconds and USD by first and end layer, shape [layers + 1, layers + 1] each.
+# Seconds and USD of an all-reduce by first and end layer, shape [layers + 1, layers + 1] each.
 _Times = tuple[Floats, Floats]
 
 
 @dataclass(slots=True)
 class CutSums:
-    """The sums of one space; the rule is that of `SyncTable`, looked up by the layers that are summed together."""
+    """The all-reduces of one space, as in `SyncTable`, looked up by the layers that form one all-reduce."""
 
     space: Space
     single: SyncTable = field(init=False)
@@ -44,7 +44,7 @@ class CutSums:
         return seconds, usd
 
     def _along(self, layout: Layout, sums: list[_Holders], cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
-        """Return seconds and USD of cuts over which the same stages sum together, one sum after the other."""
+        """Return seconds and USD of cuts over which the same stages form the all-reduces, one after the other."""
         through: dict[tuple[int, int], Floats] = {}
         usd = np.zeros(len(cuts[0]))
         for number, (members, hops) in enumerate(self.single.rings(layout, tuple(sums))):
@@ -62,7 +62,7 @@ class CutSums:
         return np.max([*through.values(), np.zeros(len(usd))], axis=0), usd
 
     def _of_layers(self, holder: Slot, hops: Hops) -> _Times:
-        """Return the table of a sum; `holder` is any stage of the first pipeline that takes part."""
+        """Return the table of an all-reduce; `holder` is any stage of the first pipeline in it."""
         key = (self.space.pools[holder.pool].accelerator.name, holder.tp, hops)
         if key not in self._times:
             first, end = np.triu_indices(self.space.layers + 1, 1)
@@ -88,7 +88,7 @@ class CutSums:
 
 
 def _alike(layers: int, layout: Layout, cuts: tuple[Ints, ...]) -> Iterator[tuple[Ints, list[_Holders]]]:
-    """Yield the cuts over which the same stages sum together, with these sums from the last layers to the first."""
+    """Yield the cuts over which the same stages form the all-reduces, and these from the last layers to the first."""
     each = np.arange(layers)
     stages = [(part[:, 1:-1, None] <= each).sum(axis=1) for part in cuts]
     codes = np.zeros((len(cuts[0]), layers), dtype=np.int64)

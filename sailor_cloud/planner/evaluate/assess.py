@@ -1,4 +1,4 @@
-"""Turns pipelines on real nodes into a draft: batch shared out exactly, figures by the closed form."""
+"""Turns pipelines on real nodes into a draft: shares of the batch are exact, figures are by the closed form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
-    """How fast a pipeline is, whatever its number of microbatches. `step_core_s`: of all its devices' steps."""
+    """How fast a pipeline is, for any number of microbatches. `step_core_s`: of the steps of all its devices."""
 
     bottleneck_s: float
     fill_s: float
@@ -51,7 +51,7 @@ class Pace:
         return (microbatches - 1) * self.bottleneck_s + self.fill_s
 
     def least_s(self, microbatches: int) -> float:
-        """Return a lower bound of an iteration: what one stage computes, and a microbatch's way there and back."""
+        """Return a lower bound of an iteration: a stage's compute plus the way of a microbatch to it and back."""
         longest = way = 0.0
         for compute, cut in zip(self.compute_s, (*self.cuts_s, 0.0), strict=True):
             longest = max(longest, way + microbatches * compute)
@@ -73,10 +73,10 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What an iteration of a draft is made of: `schedule_s` + `sums_s` + `update_s`.
+    """The parts of a draft's iteration: `schedule_s` + `sums_s` + `update_s`.
 
-    `steady_s`: the longest that a stage or a cut is busy, the part of the schedule that filling and emptying come on
-    top of. `busy_device_s`: device-seconds of computing by pool.
+    `steady_s`: the longest time that a stage or a cut is busy; the rest of the schedule is filling and emptying.
+    `busy_device_s`: device-seconds of compute by pool.
     """
 
     schedule_s: float
@@ -89,7 +89,7 @@ class Times:
 
 @dataclass(slots=True)
 class Assessor:
-    """Judges sets of pipelines; what equal pipelines and sums take is looked up once, whatever the target."""
+    """Judges sets of pipelines; equal pipelines and all-reduces are timed once, for all targets."""
 
     space: Space
     target: Target
@@ -98,7 +98,7 @@ class Assessor:
     _paces: dict[tuple[object, ...], Pace | None] = field(init=False)
     _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
-    # By microbatch size: of pipelines, and of their stages and cuts.
+    # By microbatch size, for pipelines and for their stages and cuts.
     _by_size: dict[tuple[object, ...], tuple[Floats, Floats]] = field(init=False)
     _by_size_of: dict[tuple[object, ...], Floats] = field(init=False)
 
@@ -119,11 +119,12 @@ class Assessor:
         microbatches: Sequence[int] | None = None,
         below_s: float = math.inf,
     ) -> Draft | None:
-        """Return the draft of pipelines; None if one doesn't fit, the batch can't be made up or a quota is broken.
+        """Return the draft of pipelines; None if one does not fit, no share-out makes up the batch or a quota is
+        exceeded.
 
-        `microbatches`: how many each takes, for shapes that make up the batch so. `below_s`: None where an iteration is
-        no less. Where batches are even, None too for pipelines that differ in cut or microbatch size; from ZeRO-2 on,
-        for any that differ in shape.
+        `microbatches`: the number for each shape, if these make up the batch. `below_s`: None if an iteration takes at
+        least that. With even batches, None if pipelines differ in cut or microbatch size; from ZeRO-2 on, if they
+        differ in shape.
         """
         self.space.known.deadline.check()
         even = self.space.even_batches
@@ -134,7 +135,7 @@ class Assessor:
             return None
         order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
         if self.space.scenario.engine.formulas is not None:
-            # Rings go from one pipeline to the next as they are given.
+            # The order of the pipelines is that of the rings.
             order = list(range(len(shapes)))
         ordered = [shapes[p] for p in order]
         layout = tuple(shape.slots for shape in ordered)
@@ -173,7 +174,7 @@ class Assessor:
     def _by_formulas(
         self, formulas: Formulas, shapes: Sequence[Shape], paces: Sequence[Pace], counts: Sequence[int]
     ) -> tuple[float, float] | None:
-        """Return the seconds of an iteration and the USD of its traffic by an engine's own formulas.
+        """Return the seconds of an iteration and the USD of its traffic by an engine's formulas.
 
         None for pipelines that the formulas do not cover.
         """
@@ -226,27 +227,27 @@ class Assessor:
         return draft
 
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
-        """Return the seconds of an iteration's work on the cores that all ranks share; 0 where each has its own."""
+        """Return the seconds of an iteration's work on the cores that all ranks share; 0 if each rank has a core."""
         work = sum(
             count * pace.passes_core_s + pace.step_core_s for pace, count in zip(paces, microbatches, strict=True)
         )
         return work / self.space.cores(nodes_of(layout).total())
 
     def place(self, layout: Layout) -> Place | None:
-        """Return where the first pipeline of a layout stands; None where the layout breaks a quota."""
+        """Return the place of the first pipeline of a layout; None if the layout exceeds a quota."""
         places = self._standings.of(layout).places
         return self._standings.places[places[0]] if places else None
 
     def places(self, layout: Layout) -> tuple[int, ...]:
-        """Return the number of the place of each pipeline; none where the layout breaks a quota."""
+        """Return the number of each pipeline's place; empty if the layout exceeds a quota."""
         return self._standings.of(layout).places
 
     def pace(self, place: int, shape: Shape, replicas: int) -> Pace | None:
-        """Return how fast one of so many pipelines is in the place of a number; None if it doesn't fit."""
+        """Return the pace of one of `replicas` pipelines in a place; None if it does not fit."""
         return self._pace(shape, self._standings.places[place], replicas)
 
     def by_size(self, place: int, cut: tuple[int, ...], replicas: int) -> tuple[Floats, Floats]:
-        """Return what one of so many pipelines takes by microbatch size: for the first one, and for each other one.
+        """Return the fill and the bottleneck seconds of one of `replicas` pipelines, by microbatch size.
 
         The sizes are those of SIZES, up to the largest one that fits.
         """
@@ -262,7 +263,7 @@ class Assessor:
                 self._cut_by_size(src, dst, cut[s + 1], shared)[:sizes]
                 for s, ((src, dst), shared) in enumerate(zip(pairwise(seats), flows, strict=True))
             ]
-            # Sums over stages are the same ones as of one size only along the last axis of an array in that order.
+            # Only this memory layout adds up stages in the same order as for one size.
             compute = np.ascontiguousarray(np.array([each[:sizes] for each in stages]).T)
             between = np.ascontiguousarray(np.array(cuts).reshape(count - 1, sizes).T)
             busy = busy_s(compute, between, engine=self.space.scenario.engine).max(axis=-1)
@@ -283,7 +284,7 @@ class Assessor:
         return self._by_size_of[key]
 
     def times(self, draft: Draft) -> Times | None:
-        """Return what an iteration of a draft is made of; None where `paces` has none."""
+        """Return the parts of a draft's iteration; None if `paces` returns None."""
         schedule = steady = update = egress = 0.0
         busy: dict[int, float] = {}
         paces = self.paces(draft)
@@ -311,7 +312,7 @@ class Assessor:
     def paces(self, draft: Draft) -> list[Pace] | None:
         """Return the pace of every pipeline of a draft.
 
-        None where one fits only because it has fewer microbatches than its stages could hold at once.
+        None if one fits only because it has fewer microbatches than its stages could hold at once.
         """
         shapes = [
             Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
@@ -320,11 +321,11 @@ class Assessor:
         return self._paced(shapes, self.standing(draft).places)
 
     def standing(self, draft: Draft) -> Standing:
-        """Return what follows from where a draft stands."""
+        """Return the standing of a draft's layout."""
         return self._standings.of(tuple(pipeline.slots for pipeline in draft.pipelines))
 
     def flows(self, draft: Draft) -> list[tuple[int, ...]]:
-        """Return of each pipeline of a draft how many share the network card at each of its cuts."""
+        """Return how many flows share the network card at each cut of each pipeline."""
         return [self._standings.places[place][1] for place in self.standing(draft).places]
 
     def keeps(self, draft: Draft) -> bool:
@@ -332,9 +333,9 @@ class Assessor:
         return self.excess(draft) == 1.0
 
     def excess(self, draft: Draft, figures: Mapping[Figure, float] | None = None) -> float:
-        """Return by what factor a draft breaks the limit that it breaks most: 1 where it keeps all.
+        """Return the largest factor by which a draft exceeds a limit: 1 if it keeps all.
 
-        `figures`: other ones than those of the closed form.
+        `figures`: replace those of the closed form.
         """
         figures = draft.figures if figures is None else figures
         most = self.space.scenario.job.constraints.max_nodes
@@ -344,11 +345,11 @@ class Assessor:
         return worst if worst > 1.0 + TIE else 1.0
 
     def rank(self, draft: Draft) -> Rank:
-        """Return what drafts are compared by: what breaks limits less comes first, then what is better."""
+        """Return the sort key of a draft: first by how much it exceeds limits, then by its goal."""
         return self.excess(draft), draft.order()
 
     def _paced(self, shapes: Sequence[Shape], places: Sequence[int]) -> list[Pace] | None:
-        """Return the pace of every pipeline, of those that are alike once; None if one doesn't fit."""
+        """Return the pace of every pipeline, computed once for equal ones; None if one does not fit."""
         found: dict[tuple[object, ...], Pace] = {}
         paces = []
         for shape, place in zip(shapes, places, strict=True):
@@ -371,7 +372,7 @@ class Assessor:
         return self._paces[key]
 
     def _build(self, seats: tuple[Seat, ...], flows: tuple[int, ...], shape: Shape, replicas: int) -> Pace | None:
-        """Time a pipeline that holds as many microbatches as its stages ever do at once."""
+        """Time a pipeline whose stages hold as many microbatches as they ever do at once."""
         size, count = shape.microbatch_size, len(seats)
         stages = []
         for s, (seat, span) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
@@ -397,7 +398,7 @@ class Assessor:
         )
 
     def _stage(self, seat: Seat, span: tuple[int, int], size: int, held: int, replicas: int) -> _Stage | None:
-        """Return what a stage takes that holds so many microbatches at once; None where it doesn't fit."""
+        """Return what a stage takes that holds `held` microbatches at once; None if it does not fit."""
         space = self.space
         sharers = replicas if space.zero_stage else min(replicas, 2)
         key = (seat.pool, seat.tp, span, size, held, sharers)

@@ -17,7 +17,7 @@ from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
     """Return the USD of an hour of training: traffic to the bucket's region, requests and storage; 0 for a folder.
 
-    The first pipeline writes them. Left out are NAT, and what pipelines add that synchronize rarely.
+    The first pipeline writes them. NAT is left out, and so are the extra checkpoints of rare synchronization.
     """
     first, scenario = draft.pipelines[0], space.scenario
     nodes = sorted(nodes_of(tuple(part.slots for part in draft.pipelines)))
@@ -47,7 +47,7 @@ def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
 
 
 def _bucket_pools(space: Space, pools: list[int]) -> tuple[int, ...]:
-    """Return the first pool of each cloud, one of which the bucket is near."""
+    """Return the first pool of each cloud; the bucket is near one of them."""
     found: dict[Provider, int] = {}
     for pool in pools:
         found.setdefault(space.pools[pool].offer.provider, pool)

@@ -1,4 +1,4 @@
-"""The figures that plans are compared and limited by, of a plan under the replay."""
+"""The figures that compare and limit plans, for a plan under the replay."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ Floats = NDArray[np.float64]
 
 
 def replayed(draft: Draft, evaluation: Evaluation) -> dict[Figure, Floats]:
-    """Return the figures of a plan by the replay and the whole bill."""
+    """Return the figures of a plan by the replay and the complete bill."""
     return {**figures_of(evaluation), Figure.NODES: np.array(draft.figures[Figure.NODES])}

@@ -1,4 +1,4 @@
-"""How long the nodes of a plan may live: their TTL must keep the budget even when no controller is left to do so."""
+"""How long a plan's nodes may live: their TTL must keep the budget even without a controller."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
 # Time after the deadline for the last checkpoint, the results and the teardown, before nodes shut themselves down.
 DEADLINE_GRACE_S = 600.0
 
-# However large the budget is, nobody looks after a node for longer than a year.
+# No budget keeps unattended nodes for longer than a year.
 LONGEST_TTL_S = 365 * 86400.0
 
-# Nodes that replace others overlap with them for a while, and a run that could pay for its TTL to the last cent could
-# never replace a node.
+# Replacement nodes overlap with old ones for a while. If the TTL used the last cent, a run could never replace a node.
 SHARE_OF_BUDGET = 0.95
 
 # A run may take this many times as long as planned before its nodes shut themselves down, if the budget lasts at the
@@ -28,13 +27,13 @@ LATE = 1.3
 def ttl_s(
     limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
 ) -> float | None:
-    """Return the seconds until a run's nodes shut themselves down, from its start; None without budget and deadline.
+    """Return the seconds from a run's start until its nodes shut themselves down; None without budget and deadline.
 
-    The deadline with its grace, else what the budget buys at the worst rate; never longer than until nearly all of
-    the budget is used up at list prices, traffic included. The budget always gives what the plan itself needs:
-    `duration_s` with its reserve for preemption, and `LATE` times as long if the expected rate allows it. What costs
-    nothing has no end by a budget; a year is the longest. Nodes of capacity with terms, by `as_of`, cost nothing while
-    they are waited for, and end with it.
+    With a deadline, that with its grace; else what the budget buys at the worst rate. Never longer than nearly all of
+    the budget lasts at list prices with traffic. But at least `duration_s`, the plan's own duration with its reserve
+    for preemption, and `LATE` times that if the budget lasts at the expected rate. Free nodes have no end by a budget;
+    a year is the longest. Nodes of capacity with terms, by `as_of`, cost nothing before their start, and end with the
+    capacity.
     """
     terms = [(offer.terms, offer.market) for offer in offers if offer.terms is not None]
     waits = max((each.start_s(as_of) for each, _ in terms), default=0.0)
@@ -56,7 +55,7 @@ def ttl_s(
 
 
 def too_short(life_s: float, duration_s: float | None) -> str:
-    """Say why nodes that live so long can't carry out a plan of some duration; nothing where they can."""
+    """Say why nodes with a lifetime can't complete a plan of some duration; "" if they can."""
     if life_s <= 0.0:
         return "the nodes would shut themselves down before they start, since their capacity has ended"
     if duration_s is None or life_s >= duration_s:

@@ -1,4 +1,4 @@
-"""What it takes to bring the state of a run to the nodes of a plan: bytes, time and money."""
+"""What it takes to move a run's state to the nodes of a plan: bytes, time and money."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sailor_cloud.simulator.bill import CHECKPOINT_BYTES_PER_PARAMETER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moving:
-    """State that nodes read before they train: of all of them, until the last one has it, and what traffic costs."""
+    """State that nodes read before they train: total bytes, seconds until the last node is done, traffic cost."""
 
     nbytes: float
     seconds: float
@@ -21,11 +21,11 @@ class Moving:
 
 
 def moving(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> Moving:
-    """Return what it takes until every node of a plan has read its stages' state from the newest checkpoint.
+    """Return the cost of loading every node's stages from the newest checkpoint.
 
-    Every node reads, those that are kept as well: a new generation begins with new processes. `store_zone` is a zone of
-    the region of the bucket; with None the checkpoint lies in a folder on the spot, which takes no network. A read from
-    a bucket is taken to be as fast as a transfer from a node of the same type in that zone; nobody has measured it.
+    Every node reads, even one that is kept, because a new generation starts new processes. `store_zone` is a zone in
+    the bucket's region; None means a local folder, which needs no network. A read from a bucket is assumed to be as
+    fast as a transfer from a node of the same type in that zone; this is not measured.
     """
     held: dict[str, float] = defaultdict(float)
     offers = {node.id: scenario.offer(node.offer) for node in plan.nodes}

@@ -1,6 +1,6 @@
-"""Trades of money against time: which plans others beat in both, and by how much.
+"""The Pareto frontier of time and money: which plans others beat in both, and by how much.
 
-Money is what the run costs, or what the nodes cost per hour: the same work on fewer nodes takes longer, mostly for as
+Money is the cost of the run, or of the nodes per hour: the same work on fewer nodes takes longer and often costs as
 much.
 """
 
@@ -26,9 +26,9 @@ Money = Callable[[Draft], float]
 
 
 def of_run(draft: Draft) -> float:
-    """Return the USD of the run, or of an iteration where the job has no number of steps.
+    """Return the USD of the run, or of an iteration if the job has no number of steps.
 
-    By what the replay is expected to find where that is known.
+    By the expected replay if that is known.
     """
     total = draft.foreseen[Figure.TOTAL_USD]
     return total if total < float("inf") else draft.foreseen[Figure.USD_PER_ITERATION]
@@ -36,7 +36,7 @@ def of_run(draft: Draft) -> float:
 
 @dataclass(slots=True)
 class OfNodes:
-    """The USD per hour of a draft's nodes, without traffic; looked up once for each draft."""
+    """The USD per hour of a draft's nodes, without traffic; computed once for each draft."""
 
     space: Space
     _known: dict[int, tuple[Draft, float]] = field(default_factory=dict)
@@ -46,24 +46,24 @@ class OfNodes:
         if known is None:
             counts = nodes_of(tuple(part.slots for part in draft.pipelines))
             rate = sum(self.space.rates[pool].expected * count for pool, count in sorted(counts.items()))
-            # The draft is kept, so that no other one gets its id.
+            # Keeping the draft prevents another one from getting its id.
             known = self._known[id(draft)] = draft, rate
         return known[1]
 
 
 def trade(draft: Draft, money: Money = of_run) -> tuple[float, float]:
-    """Return the seconds of an iteration, by what the replay is expected to find where known, and the money."""
+    """Return the seconds of an iteration, by the expected replay if known, and the money."""
     return draft.foreseen[Figure.ITERATION_S], money(draft)
 
 
 def figures(drafts: Iterable[Draft], money: Money = of_run) -> tuple[Floats, Floats]:
-    """Return the `trade` of each draft as two arrays; what costs nothing counts as next to nothing, for ratios."""
+    """Return the `trade` of each draft as two arrays; zero costs become tiny ones, so that ratios exist."""
     seconds, usd = np.array([trade(draft, money) for draft in drafts], dtype=np.float64).reshape(-1, 2).T
     return seconds, np.maximum(usd, _LEAST_USD)
 
 
 def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
-    """Return the indices of those that no other one equals or beats in both, fastest first.
+    """Return the indices on the Pareto frontier, fastest first.
 
     Each costs less than the one before it by more than the share `least`.
     """
@@ -77,15 +77,15 @@ def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
 
 
 def near(seconds: Floats, usd: Floats, among: list[int], slack: float) -> NDArray[np.bool_]:
-    """Return which are not slower and more expensive by `slack` than one of `among`, unbeaten ones, fastest first."""
+    """Return which are not both slower and costlier by `slack` than one of the frontier `among`."""
     faster = np.searchsorted(seconds[among] * slack, seconds, side="left")
     return np.asarray(usd < np.concatenate([[np.inf], usd[among]])[faster] * slack)
 
 
 def behind(seconds: Floats, usd: Floats, among: list[int], these: Sequence[int] | Ints | None = None) -> Floats:
-    """Return by what factor each is slower and more expensive at once than one of those at the indices `among`.
+    """Return by what factor each is both slower and more expensive than one at the indices `among`.
 
-    Below 1 where it is faster or cheaper than any of them. `these`: only those at these indices.
+    Below 1 if it is faster or cheaper than all of them. `these`: only those at these indices.
     """
     chosen = np.arange(len(seconds)) if these is None else np.asarray(these, dtype=np.int64)
     if not among:

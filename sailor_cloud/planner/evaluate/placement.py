@@ -1,4 +1,4 @@
-"""What follows from where pipelines stand, whatever their cuts and microbatches: looked up once per layout."""
+"""What depends only on where pipelines run, not on cuts and microbatches; computed once per layout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = tuple[tuple[Seat, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The bill of the nodes of a layout; None where they break a quota, or cut a pipeline between clouds.
+    """The bill of a layout's nodes; None if they exceed a quota or cut a pipeline between clouds.
 
     `places`: by pipeline, numbers of places."""
 
@@ -26,7 +26,7 @@ class Standing:
 
 @dataclass(slots=True)
 class Standings:
-    """The standings of one space; pipelines that stand alike have the same number of a place, in all layouts."""
+    """The standings of one space; pipelines on equal places share a number in all layouts."""
 
     space: Space
     places: list[Place] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Standings:
     _known: dict[Layout, Standing] = field(default_factory=dict)
 
     def of(self, layout: Layout) -> Standing:
-        """Return what follows from a layout."""
+        """Return the standing of a layout."""
         if layout not in self._known:
             nodes = nodes_of(layout)
             stands = self.space.keeps_clouds_apart([slot.pool for slot in slots] for slots in layout)

@@ -1,4 +1,4 @@
-"""Shares the batch out over pipelines: how many microbatches each of them takes."""
+"""Divides the batch among pipelines: how many microbatches each of them takes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-# How many later ends are tried where no set of microbatches can be taken off to leave the batch exactly.
+# How many later end times are tried if no removal of microbatches leaves exactly the batch.
 _MORE_ENDS = 8
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
-    """Return counts that differ by at most one, the larger ones for the faster pipelines; arguments as share_batch's.
+    """Return counts that differ by at most one, the larger ones for faster pipelines; arguments as in share_batch.
 
-    None where the pipelines, all of the first one's microbatch size, can't make up the batch exactly.
+    None if the pipelines can't make up the batch exactly; all have the first one's microbatch size.
     """
     shares, rest = divmod(batch, sizes[0])
     if rest or shares < len(sizes):
@@ -26,8 +26,8 @@ def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, 
 def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
     """Return microbatch counts that make up the batch exactly, at least one each, or None.
 
-    paces: bottleneck and fill seconds of each pipeline. The least time in which all together carry the batch is found
-    first; what they then carry too much is taken off again, larger sizes first, those that would end last first.
+    paces: bottleneck and fill seconds of each pipeline. First finds the least time in which all together process at
+    least the batch. Then removes the surplus: larger sizes first, and among equal sizes those that would end last.
     """
     if sum(sizes) > batch:
         return None
@@ -42,11 +42,11 @@ def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, f
 
 
 def _least_s(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
-    """Return the least time in which all pipelines together carry the batch, each at least one microbatch."""
+    """Return the least time in which all pipelines together process the batch, each at least one microbatch."""
     alike = Counter(zip(sizes, paces, strict=True))
     distinct = [pace for _, pace in alike]
     weights = [size * count for (size, _), count in alike.items()]
-    # In fractions of microbatches no time is longer; from there on each end of a microbatch is looked at.
+    # Fractions of microbatches give a lower bound; from there, the search steps through the ends of microbatches.
     rate = sum(weight / bottleneck for weight, (bottleneck, _) in zip(weights, distinct, strict=True))
     begun = sum(
         weight * (1.0 - fill / bottleneck) for weight, (bottleneck, fill) in zip(weights, distinct, strict=True)
@@ -73,7 +73,7 @@ def _carried(counts: Sequence[int], sizes: Sequence[int]) -> int:
 def _trim(
     counts: Sequence[int], sizes: Sequence[int], paces: Sequence[tuple[float, float]], surplus: int
 ) -> tuple[int, ...] | None:
-    """Return the counts with `surplus` samples less, or None where no choice gives exactly that."""
+    """Return the counts with `surplus` samples fewer, or None if no choice yields exactly that."""
     if not surplus:
         return tuple(counts)
     left = list(counts)
@@ -86,7 +86,7 @@ def _trim(
         if not last:
             return None
         size, _, p = heappop(last)
-        # What is too large now stays so; each keeps one microbatch.
+        # A size that is too large now stays too large; each pipeline keeps one microbatch.
         if -size <= surplus and left[p] > 1:
             left[p] -= 1
             surplus += size
@@ -95,6 +95,6 @@ def _trim(
 
 
 def _last_s(pace: tuple[float, float], count: int) -> float:
-    """Return when the last one of so many microbatches ends."""
+    """Return when the last of `count` microbatches ends."""
     bottleneck, fill = pace
     return fill + (count - 1) * bottleneck

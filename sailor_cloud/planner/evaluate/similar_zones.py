@@ -1,4 +1,4 @@
-"""Zones that are nearly alike: what a search finds in one of them is tried in the others, not searched for again."""
+"""Similar zones: results for one of them are tried in the others, without another search."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sailor_cloud.planner.space.draft import Draft, Rank
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
-# How far prices and bandwidths of zones that are nearly alike may lie apart.
+# By what share prices and bandwidths of similar zones may differ.
 _NEAR = 0.1
 # Drafts of a zone that are tried in others.
 _TRIED = 8
 
 
 def families(space: Space) -> list[tuple[str, ...]]:
-    """Return the zones in groups that offer the same in one region for nearly the same price, nearly as connected.
+    """Return the zones in groups: same region and offers, similar prices and links.
 
-    The first zone of a group, by name, stands for the others.
+    The first zone of a group, by name, represents the others.
     """
     found: list[list[str]] = []
     for zone in sorted({pool.offer.zone for pool in space.pools}):
@@ -34,7 +34,7 @@ def families(space: Space) -> list[tuple[str, ...]]:
 
 
 def first_twins(space: Space) -> list[int]:
-    """Return for every pool the one that is its like in the first zone of its family."""
+    """Return for every pool its counterpart in the first zone of its family."""
     first = {zone: family[0] for family in families(space) for zone in family}
     alike = {_kind(space, number): number for number in range(len(space.pools))}
     kinds = [_kind(space, number) for number in range(len(space.pools))]
@@ -42,9 +42,9 @@ def first_twins(space: Space) -> list[int]:
 
 
 def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft], Rank]) -> list[Draft]:
-    """Return the best drafts that stand in one zone as they are in the zones nearly alike, where they keep the limits.
+    """Return the best drafts within one zone, moved to similar zones, if they keep the limits there.
 
-    Pools are those of the assessor's space. `rank`: what drafts are compared by.
+    Pools are those of the assessor's space. `rank`: the sort key of drafts.
     """
     space = assessor.space
     others = {family[0]: family[1:] for family in families(space)}
@@ -65,16 +65,16 @@ def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft
 
 
 def shapes_of(draft: Draft) -> tuple[Shape, ...]:
-    """Return the pipelines of a draft without what follows from them."""
+    """Return the pipelines of a draft without derived values."""
     return tuple(
         Shape(slots=part.slots, cut=part.cut, microbatch_size=part.microbatch_size) for part in draft.pipelines
     )
 
 
 def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tuple[Shape, ...] | None:
-    """Return pipelines with all nodes of a zone bought in another.
+    """Return pipelines with all nodes of a zone bought in another zone.
 
-    None where that doesn't sell one of them, or where nodes of the same offers are in use already.
+    None if that zone lacks one of them, or if nodes of the same offers are in use already.
     """
     alike = {_kind(space, number): number for number in range(len(space.pools))}
     used = {slot.pool for shape in shapes for slot in shape.slots}
@@ -87,7 +87,7 @@ def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tupl
 
 
 def renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ...]:
-    """Return pipelines with other pools in place of some."""
+    """Return pipelines with some pools replaced."""
     return tuple(
         replace(
             shape,
@@ -103,7 +103,7 @@ def _kind(space: Space, number: int) -> tuple[object, ...]:
 
 
 def _near(space: Space, zone: str, other: str) -> bool:
-    """Return whether two zones of a region sell the same kinds of nodes, as many of them, for nearly the same."""
+    """Return whether two zones of a region sell the same kinds and numbers of nodes at similar prices."""
     region_of = space.scenario.catalog.region_of
     here, there = _sold(space, zone), _sold(space, other)
     if region_of(zone) != region_of(other) or here.keys() != there.keys():
@@ -116,7 +116,7 @@ def _sold(space: Space, zone: str) -> dict[tuple[object, ...], int]:
 
 
 def _alike(space: Space, a: int, b: int) -> bool:
-    """Return whether two pools hold as many nodes, at nearly the same price and nearly as fast a link."""
+    """Return whether two pools have equally many nodes, similar prices and similar links."""
     most = [(space.pools[n].max_nodes, space.candidates.rows[space.pools[n].row].devices) for n in (a, b)]
     links = [space.link(n, n, same_node=False, pairs=1).bandwidth_bytes_per_s for n in (a, b)]
     rates = [space.rates[n].expected for n in (a, b)]

@@ -1,4 +1,4 @@
-"""What stands beside the chosen plan: the best of smaller spaces, and plans of another kind."""
+"""Alternatives to the chosen plan: the best plans of smaller spaces, and plans of other kinds."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from sailor_cloud.planner.space.restrictions import EVEN, Restriction, part_of
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# A known plan of a smaller space that is so many times as slow or dear as the plan is shown as it is.
+# A known plan of a smaller space is not improved if it is this many times as slow or expensive as the plan.
 _HOPELESS = 1.5
-# Limits on money and time that a plan beside the chosen one may break; it then says by how much.
+# Limits on money and time that an alternative may exceed; it then says by how much.
 _TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The best plan of a smaller space, by the name of that."""
+    """The best plan of a smaller space, with the name of the space."""
 
     label: str
     draft: Draft
@@ -42,7 +42,7 @@ class _Named:
 
 @dataclass(slots=True)
 class Beside:
-    """Alternatives to one chosen draft, in the order in which reports show them; `seeds` are drafts known already."""
+    """Alternatives to one chosen draft, in the order in which reports show them; `seeds` are known drafts."""
 
     space: Space
     target: Target
@@ -51,7 +51,7 @@ class Beside:
     seeds: Sequence[Draft] = ()
     named: list[_Named] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
-    # Smaller spaces that the chosen plan lies in.
+    # Smaller spaces that contain the chosen plan.
     _kept: list[tuple[Space, tuple[Restriction, ...]]] = field(default_factory=list)
 
     @property
@@ -65,7 +65,7 @@ class Beside:
         return tuple(self._alternative(named) for named in self.named)
 
     def overtaken(self, chosen: Chosen) -> Chosen:
-        """Return the chosen plan, or a better one of a smaller space: searches of all can miss those."""
+        """Return the chosen plan, or a better one of a smaller space: a search of the whole space can miss it."""
         best = chosen
         for named in self.named:
             figures, least = replayed(named.draft, named.evaluation), replayed(best.draft, best.evaluation)
@@ -74,9 +74,9 @@ class Beside:
         return best
 
     def instead(self, best: Chosen, before: Chosen) -> Chosen:
-        """Let another plan be the chosen one from now on."""
+        """Replace the chosen plan."""
         self.chosen = best.draft
-        # A space that the plan itself lies in now is no alternative to it; one that the plan before lay in is.
+        # A smaller space with the new plan is no alternative to it; one with only the previous plan is.
         self.named = [named for named in self.named if not named.restrictions or not self._stands_in(named)]
         for part, restrictions in self._kept:
             if not self._keeps(restrictions, part):
@@ -85,12 +85,11 @@ class Beside:
         return best
 
     def restricted(self, restrictions: Sequence[tuple[Restriction, ...]]) -> None:
-        """Add the best plan of each smaller space that the chosen plan doesn't stand in already.
+        """Add the best plan of each smaller space that does not contain the chosen plan.
 
-        Each accelerator is a space of its own. Where no plan keeps the limits, the best one that breaks limits on
-        money or time; where there is none either, what the model takes and what is allowed, as far as that tells.
-        But in small problems they are known ones that are improved a little: searches of their own would take longer
-        than that of the plan.
+        Each accelerator is a space by itself. If no plan keeps the limits, the best one that exceeds limits on money or
+        time; without any, what the model takes and what is allowed, if that explains it. For small problems, known
+        plans are improved a little, since separate searches would take longer than that of the plan.
         """
         every = [(part, chosen) for chosen in restrictions for part in self._parts(chosen)]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
@@ -100,7 +99,7 @@ class Beside:
         self.named = [self._best_known(named) for named in self.named]
 
     def _best_known(self, named: _Named) -> _Named:
-        """Return the best of a smaller space among all that were found: another one may lie in it, too."""
+        """Return the best of a smaller space among all plans found, including those found for other spaces."""
         part = self._part_of(named)
 
         def rank(other: _Named) -> tuple[bool, float]:
@@ -132,9 +131,9 @@ class Beside:
             if near:
                 known = self._seeds(part, restrictions)
                 if target is not self.target:
-                    # All known ones were found under the limits that nothing keeps.
+                    # All known plans were found under limits that no plan of this space keeps.
                     known += self._improved(part, target, [each for each in restrictions if each not in EVEN], lighter)
-                # Of the whole space it would leave the part.
+                # Moves within the whole space would leave the part.
                 inside = [replace(in_space(each, self.space, part), zero_stage=each.zero_stage) for each in known]
                 made = evened(part, target, inside, restrictions, lighter)
                 every = [replace(in_space(each, part, self.space), zero_stage=each.zero_stage) for each in made]
@@ -159,7 +158,7 @@ class Beside:
     def _searched(
         self, part: Space, target: Target, restrictions: Sequence[Restriction], effort: Effort
     ) -> list[Draft]:
-        """Return the best drafts of a smaller space, and those known of it."""
+        """Return the best drafts of a smaller space, and the known ones."""
         assessor = Assessor(self.space, target)
         known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
         seeds = [draft for draft in known if _reaches(assessor, draft)]
@@ -175,7 +174,7 @@ class Beside:
     def _improved(
         self, part: Space, target: Target, restrictions: Sequence[Restriction], effort: Effort
     ) -> list[Draft]:
-        """Return the known drafts of a smaller space and what the best of them becomes by local search in it."""
+        """Return the known drafts of a smaller space, and the best of them after local search in it."""
         known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
         improver = Improver(self.space, target)
         near = sorted(known, key=Assessor(self.space, target).rank)
@@ -193,7 +192,7 @@ class Beside:
         return [*known, *(replace(in_space(draft, there, self.space), zero_stage=draft.zero_stage) for draft in made)]
 
     def _seeds(self, part: Space, restrictions: Sequence[Restriction]) -> list[Draft]:
-        """Return the known drafts on the accelerators and zones of a part of a smaller space, each once."""
+        """Return the known drafts on the accelerators and zones of a part of a smaller space, without duplicates."""
         found = {}
         for draft in (*self.seeds, *self.drafts):
             accelerators, zones = _where(self.space, draft)
@@ -219,7 +218,7 @@ class Beside:
             added += 1
 
     def _keeps(self, restrictions: tuple[Restriction, ...], part: Space) -> bool:
-        """Return whether the chosen plan lies in a part of a smaller space, so that nothing in it is better."""
+        """Return whether a part of a smaller space contains the chosen plan, so that nothing in it is better."""
         return self._lies_in(self.chosen, restrictions, part)
 
     def _lies_in(self, draft: Draft, restrictions: tuple[Restriction, ...], part: Space) -> bool:
@@ -251,7 +250,7 @@ class Beside:
             self.named.append(outcome)
 
     def _stands_in(self, named: _Named) -> bool:
-        """Return whether the chosen plan lies in the smaller space that a plan is the best of."""
+        """Return whether the smaller space of a named plan contains the chosen plan."""
         return self._keeps(named.restrictions, self._part_of(named))
 
     def _part_of(self, named: _Named) -> Space:
@@ -272,7 +271,7 @@ class Beside:
 
 
 def _evened(restrictions: Sequence[Restriction]) -> bool:
-    """Return whether what was added last to what was asked for is that batches or layers are even."""
+    """Return whether the last restriction is that batches or layers are even."""
     return restrictions[-1] in EVEN
 
 
@@ -291,12 +290,12 @@ def _rejected(label: str, why: str, restrictions: tuple[Restriction, ...]) -> Re
 
 
 def _reaches(assessor: Assessor, draft: Draft) -> bool:
-    """Return whether a draft keeps limits, by what the replay is expected to find where that is known."""
+    """Return whether a draft keeps limits, by the expected replay if that is known."""
     return assessor.excess(draft, draft.foreseen) == 1.0
 
 
 def kind(space: Space, draft: Draft) -> tuple[object, ...]:
-    """Return what makes a plan one of another kind: how many devices of what, in which market, in how many zones."""
+    """Return what defines a plan's kind: its devices and their number, its market, and its number of zones."""
     devices: Counter[tuple[str, str]] = Counter()
     for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
         devices[space.pools[pool].accelerator.name, space.pools[pool].offer.market] += count * space.pools[pool].devices

@@ -1,8 +1,8 @@
-"""Anchors: pipelines on demand beside others on spot, that continue training while spot capacity is gone.
+"""Anchors: on-demand pipelines in a spot plan that continue training during an outage of spot capacity.
 
-The planner counts with one outage of the spot capacity of each zone where one is likely within the run, and with no
-on-demand capacity that could be had at that moment. What is lost then is half a checkpoint interval, a restart to
-shrink and one to grow back, and the share of the throughput on spot for as long as the outage lasts.
+The planner assumes one outage of the spot capacity of each zone if one is likely within the run, and no on-demand
+capacity for sale at that moment. The loss is half a checkpoint interval, a restart to shrink and one to grow again, and
+the throughput of spot nodes during the outage.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 # Nine of ten outages of spot capacity are shorter: 1,044 outages in six traces of V100 on AWS, 2022-10 to 2023-08
 # (skypilot-org/spot-traces, 221da1a; mean 1.9 h, median 0.5 h).
 OUTAGE_S = 4.2 * SECONDS_PER_HOUR
-# An outage that is less likely within the run is not counted with, unless the job asks for a higher probability.
+# A less likely outage is ignored, unless the job asks for a higher probability.
 LEAST_RISK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Pipelines that share nodes, so that they are anchored together; `extra_usd_per_hour`: on demand over spot."""
+    """Pipelines that share nodes and so are anchored together; `extra_usd_per_hour`: on demand over spot."""
 
     nodes: frozenset[str]
     share: float
@@ -41,10 +41,10 @@ class _Unit:
 
 
 def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates) -> PlanDocument:
-    """Return the plan with as many pipelines on demand as the deadline needs, should spot capacity be lost once.
+    """Return the plan with as many on-demand pipelines as the deadline needs if spot capacity is lost once.
 
-    The same document where the job's goal is not the least money by a deadline, where an outage is unlikely or does no
-    harm, and where no anchor helps.
+    The same document if the job's goal is not the least money by a deadline, if an outage is unlikely or harmless, or
+    if no anchor helps.
     """
     limits, plan = document.constraints, document.plan
     prediction, cost = document.prediction, document.cost
@@ -99,7 +99,7 @@ def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates)
 
 
 def _on_demand(plan: Plan, scenario: Scenario) -> dict[str, str]:
-    """Return the offer on demand for each spot offer of a plan that has one."""
+    """Return the on-demand offer for each spot offer of a plan that has one."""
     by_kind = {_kind(offer): name for name, offer in scenario.offers.items() if offer.market is Market.ON_DEMAND}
     spot = {node.offer for node in plan.nodes if scenario.offers[node.offer].market is Market.SPOT}
     kinds = {name: _kind(scenario.offers[name]) for name in spot}
@@ -111,9 +111,9 @@ def _kind(offer: Offer) -> tuple[object, ...]:
 
 
 def _risk(plan: Plan, scenario: Scenario, duration_s: float) -> float:
-    """Return how probable it is that the spot capacity of some zone and type goes within the run.
+    """Return the probability that the spot capacity of some zone and type is lost within the run.
 
-    What takes one instance of a type in a zone is counted once: it takes the others as well.
+    Each type in a zone counts once, since its instances are lost together.
     """
     offers = (scenario.offers[node.offer] for node in plan.nodes)
     spot = {_kind(offer): offer for offer in offers if offer.market is Market.SPOT}
@@ -146,7 +146,7 @@ def _units(plan: Plan, scenario: Scenario, on_demand_of: dict[str, str]) -> list
 
 
 def _lost_s(plan: Plan, scenario: Scenario, on_spot: Sequence[_Unit]) -> float:
-    """Return the seconds that an outage costs a run, with so many of its pipelines on spot."""
+    """Return the seconds that an outage costs a run with these pipelines on spot."""
     share = sum(unit.share for unit in on_spot)
     if not share:
         return 0.0
@@ -161,14 +161,14 @@ def _moved(plan: Plan, names: frozenset[str], on_demand_of: dict[str, str]) -> P
 
 
 def _allowed(plan: Plan, candidates: Candidates) -> bool:
-    """Tell whether a plan keeps the account's quotas; the job's own limits are of both markets together."""
+    """Return whether a plan keeps the account's quotas; the job's limits cover both markets together."""
     pools = {pool.offer.id: index for index, pool in enumerate(candidates.pools)}
     nodes = Counter(pools[node.offer] for node in plan.nodes)
     return all(used(quota, candidates, nodes) <= quota.left for quota in candidates.quotas)
 
 
 def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation: Evaluation) -> PlanDocument:
-    """Return the document of a plan in place of the one that was found; the bound of the search holds for both."""
+    """Return the document with another plan; the bound of the search holds for both."""
     cost, prediction, totals = evaluation.cost, evaluation.prediction, evaluation.totals
     assert cost.total_usd is not None
     offers = tuple(scenario.offers[name] for name in sorted({node.offer for node in plan.nodes}))

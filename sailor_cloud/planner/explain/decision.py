@@ -1,4 +1,4 @@
-"""The decision that a plan is: the cheapest, the balanced and the fastest plan, and the price of what is left out."""
+"""What people choose from: the cheapest, the balanced and the fastest plan, and the price of what is left out."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from sailor_cloud.units import (
     usd_text,
 )
 
-# Plans tried under the replay for each pick and for each thing that is left out; steps taken from the frontier.
+# Plans tried under the replay for each pick and for each thing that is left out; moves from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
-# The goal spends much for little where money grows by so many times the share by which the run gets faster.
+# The goal spends much for little if money grows by this many times the share by which the run gets faster.
 _MUCH = 3.0
-# Less is not much, whatever for; USD.
+# Less than this is never much, in USD.
 _MONEY = 1.0
-# A plan that keeps its limits with a lower probability leaves no margin.
+# A plan that keeps its limits with a lower probability has no margin.
 _LIKELY = 0.9
 # Mean error of estimated memory on published runs (benchmarks/results/published_memory.md, in sample).
 _MEMORY_ERROR = 0.085
@@ -61,12 +61,12 @@ _GOALS = {
 
 
 def goal_pick(goal: Goal) -> Pick:
-    """Return what a goal chooses where nothing else is asked for."""
+    """Return what a goal chooses by default."""
     return _GOALS[goal]
 
 
 def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
-    """Return the draft of a plan; None where the space has not all that it stands on."""
+    """Return the draft of a plan; None if the space lacks something that it uses."""
     pools = {pool.offer.id: number for number, pool in enumerate(space.pools)}
     if any(node.offer not in pools for node in plan.nodes):
         return None
@@ -93,7 +93,7 @@ def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """What the nodes of a draft are."""
+    """The nodes of a draft by kind."""
 
     devices: tuple[tuple[str, int], ...]
     zones: tuple[str, ...]
@@ -118,9 +118,9 @@ class _Uses:
 
 @dataclass(slots=True)
 class Deciding:
-    """Keeps the plans that a search meets, and makes the decision of them whenever it is asked.
+    """Collects the plans of a search, and makes the decision from them on request.
 
-    `asked`: the pick that is the plan; without it the goal decides. `rejected` says what can't be used, and why.
+    `asked`: the requested pick; without it the goal decides. `rejected` says what can't be used, and why.
     `restrictions`: of the space that is searched.
     """
 
@@ -137,7 +137,7 @@ class Deciding:
         self._assessor = Assessor(self.space, self.target)
 
     def keeps(self, draft: Draft) -> bool:
-        """Return whether a plan lies in the space that is searched."""
+        """Return whether a plan is in the space that is searched."""
         uses = self._uses(draft)
         alone = {Restriction.ONE_ACCELERATOR: len(uses.devices) == 1, Restriction.ONE_ZONE: len(uses.zones) == 1}
         kept = all(there for restriction, there in alone.items() if restriction in self.restrictions)
@@ -145,11 +145,11 @@ class Deciding:
 
     @property
     def drafts(self) -> list[Draft]:
-        """The plans that the search met."""
+        """The collected plans."""
         return list(self._drafts.values())
 
     def meet(self, drafts: Iterable[Draft]) -> None:
-        """Take in plans; what is known of one already is kept."""
+        """Collect plans; what is known about one stays."""
         for draft in drafts:
             key = (draft.zero_stage, tuple(part.key() for part in draft.pipelines))
             before = self._drafts.get(key)
@@ -157,7 +157,7 @@ class Deciding:
                 self._drafts[key] = replace(draft, goal=self.target.goal)
 
     def explore(self, effort: Effort, *, most: int = _STEPS) -> None:
-        """Take in plans that are single steps away from the frontier."""
+        """Collect plans that are one move away from the frontier."""
         front = self._frontier(self._feasible(effort))
         for stage in sorted({draft.zero_stage for draft in front}):
             begun = [draft for draft in front if draft.zero_stage == stage]
@@ -166,16 +166,16 @@ class Deciding:
                 self.meet(Explorer(self.space.at(stage), self.target, effort).run(begun, most=share))
 
     def picks(self, effort: Effort, by_goal: Chosen | None = None, *, proven: bool = False) -> dict[Pick, Chosen]:
-        """Return the plan of each pick; none where no plan that keeps the limits is known.
+        """Return the plan of each pick; empty if no known plan keeps the limits.
 
-        `by_goal`: what the search found for the goal; it gives way to a better plan only where it is not `proven`.
+        `by_goal`: the search's result for the goal; unless it is `proven`, a better plan replaces it.
         """
         feasible = self._feasible(effort)
         front = self._frontier(feasible)
         found: dict[Pick, Chosen] = {}
         for number, (pick, first) in enumerate(((Pick.FASTEST, _seconds), (Pick.CHEAPEST, of_run))):
             best = None
-            # Figures of drafts may be too low: the next one may still be better than the first is shown to be.
+            # Figures of drafts may be too low, so a later draft may beat the evaluated first one.
             near = _once(sorted(feasible, key=lambda draft: (first(draft), draft.order())))
             for draft in near[:_TRIED]:
                 if best is not None and first(draft) >= _figures(best)[number]:
@@ -207,7 +207,7 @@ class Deciding:
         return best
 
     def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True) -> Decision | None:
-        """Return what people choose from; None where no plan is known."""
+        """Return what people choose from; None if no plan is known."""
         if len(picks) < len(Pick):
             return None
         chosen = self.asked or goal_pick(self.space.scenario.job.goal)
@@ -232,13 +232,13 @@ class Deciding:
         )
 
     def prices_of_insisting(self, chosen: Chosen) -> tuple[LeftOut, ...]:
-        """Return what insisting on each thing costs that the job names and a plan leaves out."""
+        """Return the cost of insisting on each thing that the job names and a plan leaves out."""
         return tuple(self.insisted(subject, name, chosen) for subject, name in self._left(chosen))
 
     def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
-        """Return what insisting on something would change: by the best plan found that uses it.
+        """Return what insisting on something would change, by the best known plan that uses it.
 
-        Best is what costs least where the cheapest plan is chosen, else what takes the least time x money.
+        The best costs least if the cheapest plan is chosen, else it has the least time x money.
         """
         uses = [draft for draft in self._drafts.values() if name in self._uses(draft).names(subject)]
         ours = _figures(chosen)
@@ -268,9 +268,9 @@ class Deciding:
         return LeftOut(subject=subject, name=name, why=self._why_not(subject, name))
 
     def _value(self) -> Callable[[Draft], float]:
-        """Return what plans are compared by that insist on something: money where that is chosen, else time x money.
+        """Return the sort key of plans that insist on something: money if the cheapest is chosen, else time x money.
 
-        By time alone they would spend the whole budget.
+        By time alone, they would spend the whole budget.
         """
         chosen = self.asked or goal_pick(self.space.scenario.job.goal)
         if chosen is Pick.CHEAPEST:
@@ -303,7 +303,7 @@ class Deciding:
         ]
 
     def _feasible(self, effort: Effort) -> list[Draft]:
-        """Return the plans that keep the limits, those that may be unbeaten with their figures under the replay."""
+        """Return the plans that keep the limits; candidates for the frontier have their figures under the replay."""
         near = [draft for draft in self._drafts.values() if self._excess(draft) <= NEARLY]
         if not near:
             return []
@@ -318,7 +318,7 @@ class Deciding:
         return self._assessor.excess(draft, draft.foreseen)
 
     def _first(self, ordered: Sequence[Draft]) -> Chosen | None:
-        """Return the first plan that keeps the limits under the replay, and as probably as the job asks for."""
+        """Return the first plan that keeps the limits under the replay, with the job's probability."""
         wanted = self.space.scenario.job.constraints.probability
         for draft in ordered[:_TRIED]:
             best = first_that_holds(self.space, self.target, [draft])
@@ -331,9 +331,9 @@ class Deciding:
         return bool(mine < theirs * (1.0 - TIE))
 
     def _balanced(self, front: Sequence[Draft], cheapest: Chosen, fastest: Chosen) -> Chosen:
-        """Return the plan farthest below the line between two; the cheapest where none is below it.
+        """Return the plan farthest below the line between two; the cheapest if there is none below it.
 
-        Drafts are ordered by their own figures, and the first ones judged by those that are shown.
+        Drafts are ordered by their own figures; the first ones are judged by those of reports.
         """
         ends = _figures(cheapest), _figures(fastest)
         if ends[0][0] <= ends[1][0] or ends[1][1] <= ends[0][1]:
@@ -398,7 +398,7 @@ class Deciding:
                 markets=tuple(sorted({offer.market.value for offer in offers}, reverse=True)),
                 clouds=tuple(sorted({str(offer.provider) for offer in offers})),
             )
-            # The draft is kept, so that no other one gets its id.
+            # Keeping the draft prevents another one from getting its id.
             known = self._used[id(draft)] = draft, uses
         return known[1]
 
@@ -426,7 +426,7 @@ def _run_seconds(draft: Draft) -> float:
 
 
 def _figures(chosen: Chosen) -> tuple[float, float]:
-    """Return the seconds and the USD of a run, of an iteration without a number of steps."""
+    """Return the seconds and the USD of a run, or of an iteration without a number of steps."""
     prediction, cost = chosen.evaluation.prediction, chosen.evaluation.cost
     seconds = prediction.iteration_s_replay if prediction.duration_s is None else prediction.duration_s
     usd = cost.usd_per_iteration if cost.total_usd is None else cost.total_usd
@@ -452,7 +452,7 @@ def _broken(target: Target, chosen: Chosen) -> str:
 
 
 def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
-    """Return one sentence that says why a plan stands among the choices."""
+    """Return one sentence that says why a plan is one of the choices."""
     seconds, usd = known[those[0]]
     slow, low = known[Pick.CHEAPEST]
     fast, high = known[Pick.FASTEST]
@@ -473,7 +473,7 @@ def _trade(slow: float, low: float, fast: float, high: float) -> str:
 
 
 def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield a warning where the chosen plan costs far more than another one that is nearly as fast."""
+    """Yield a warning if the chosen plan costs far more than another one that is nearly as fast."""
     chosen = next(choice for choice in choices if choice.chosen)
     others = [other for other in choices if chosen.usd - other.usd >= _MONEY and other.seconds > chosen.seconds]
     more = [chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf for other in others]
@@ -486,7 +486,7 @@ def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
 
 
 def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
-    """Yield a warning where the chosen plan may well be stopped at a limit, and what would leave a margin."""
+    """Yield a warning if the chosen plan may well reach a limit, and what would leave a margin."""
     chosen = next(choice for choice in choices if choice.chosen)
     likely = given.probability or _LIKELY
     budget = "" if given.budget_usd is None else f"at {dollars_text(given.budget_usd)} USD"
@@ -506,7 +506,7 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
 
 
 def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
-    """Yield what may keep a plan from being bought or from running: stale prices, and memory that is nearly full."""
+    """Yield what may prevent a plan from being bought or from running: old prices, and memory that is nearly full."""
     stale = [line.price_as_of for line in cost.lines if line.stale]
     if stale:
         total = cost.worst_case_usd
@@ -518,7 +518,7 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     estimated = [
         (stage.total_bytes - stage.parts.get("allocator", 0), stage)
         for stage in prediction.memory
-        # Devices with less than a GiB are emulated, and their memory is counted.
+        # Devices with less than a GiB are emulated; their memory is counted, not estimated.
         if not stage.measured and stage.limit_bytes >= GIB
     ]
     needed, stage = max(estimated, key=lambda entry: entry[0] / entry[1].limit_bytes, default=(0, None))

@@ -1,6 +1,6 @@
-"""What money buys: plans over the whole range from cheap to fast, none of which another one beats in both.
+"""What money buys: the Pareto frontier from cheap to fast.
 
-Money is that of the run, or that of the nodes per hour: the fewer there are, the longer they take, mostly for as much.
+Money is the cost of the run, or of the nodes per hour: fewer nodes take longer and often cost as much.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# By the replay plans may be faster than expected, where nobody estimated that by up to about this. Beside the best ones
-# so many are replayed between each two of these, and of what is equal to this many parts only one.
+# The replay may be faster than an estimate by up to about this factor. Besides the best plans, this many are replayed
+# between two of them; of plans that agree to this many parts, only one.
 _FASTER = 1.08
 _BETWEEN = 3
 _PARTS = 1000
-# Less than this is no trade, or of the nodes' price, which comes in lumps, less than the second; points kept.
+# Less than this is no trade; for the price of nodes, which has steps, less than the second; points kept.
 _TRADE, _LUMP = 1.0 / _PARTS, 0.02
 MOST_POINTS = 40
 
 
 def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
-    """Return what single steps from the best of some drafts lead to, whatever the limits on money and time."""
+    """Return what single moves from the best of some drafts yield, regardless of the limits on money and time."""
     begun: dict[int, list[Draft]] = defaultdict(list)
     for draft in drafts:
         begun[max(space.zero_stage, draft.zero_stage)].append(draft)
@@ -50,11 +50,10 @@ def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effo
 
 
 def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effort) -> tuple[FrontierPoint, ...]:
-    """Return the plans that no other known one beats in time and money, of either sort, fastest first.
+    """Return the Pareto frontier of the known plans in time and either sort of money, fastest first.
 
-    Money is that of the run, or that of the nodes per hour. Figures are those of the replay and the whole bill, which
-    tell apart the best drafts by the closed form. Plans that another one equals or beats but for a thousandth are left
-    out.
+    Money is the cost of the run, or of the nodes per hour. Figures are those of the replay and the complete bill, for
+    the best drafts by the closed form. Plans that beat another one by less than a thousandth are left out.
     """
     first = _point(space, chosen.draft, chosen.evaluation)
     points: list[FrontierPoint | None] = []
@@ -67,7 +66,7 @@ def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effo
 
 
 def promising(drafts: Sequence[Draft], money: Money = of_run) -> list[Draft]:
-    """Return the drafts that none is expected to beat, and some that may be unbeaten by the replay."""
+    """Return the drafts on the expected frontier, and some that may be on it under the replay."""
     seconds, usd = figures(drafts, money)
     front = unbeaten(seconds, usd, least=_TRADE)
     far = behind(seconds, usd, front)
@@ -89,7 +88,7 @@ def _rounded(seconds: float, usd: float) -> tuple[int, int]:
 
 
 def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Return the points that are worth their time and money, fastest first, the chosen one wherever none beats it."""
+    """Return the points that are worth their money, fastest first, with the chosen one unless another beats it."""
     points = [chosen, *others]
     seconds, usd, rate = np.array([(point.iteration_s, point.usd, _rate(point)) for point in points]).T
     cheapest = _worth_it(seconds, usd, _TRADE)
@@ -102,7 +101,7 @@ def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[Frontier
 
 
 def _worth_it(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
-    """Return the indices of what none beats, and of what is faster and costs more than the next by that share."""
+    """Return the indices of the frontier that are faster than the next by at least that share."""
     kept: list[int] = []
     for index in reversed(unbeaten(seconds, usd, least=least)):
         if not kept or seconds[kept[-1]] > seconds[index] * (1.0 + least):
@@ -113,9 +112,9 @@ def _worth_it(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: flo
 def _thinned(
     front: list[int], seconds: NDArray[np.float64], stay: Set[int] = frozenset(), first: Set[int] = frozenset()
 ) -> list[int]:
-    """Return the points without those whose neighbours in time are nearest, of the `first` ones while there are any.
+    """Return the points without those with the closest neighbours in time; those in `first` go first.
 
-    The ends and those that `stay` do.
+    The ends and those in `stay` are kept.
     """
     points = list(front)
     while len(points) > MOST_POINTS:
@@ -131,7 +130,7 @@ def _rate(point: FrontierPoint) -> float:
 
 
 def _covers(one: FrontierPoint, other: FrontierPoint) -> bool:
-    """Return whether another plan is neither faster nor cheaper by as much as a trade takes."""
+    """Return whether another plan is neither faster nor cheaper by a trade's share."""
     least = 1.0 - _TRADE
     figures = [(point.iteration_s, point.usd, _rate(point)) for point in (one, other)]
     return all(theirs >= ours * least for ours, theirs in zip(*figures, strict=True))

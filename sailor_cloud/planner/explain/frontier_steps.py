@@ -1,4 +1,4 @@
-"""Single steps from plans that none beats, in money and time at once, to others that none beats either."""
+"""Single moves from plans on the Pareto frontier of money and time to others on it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.space import Space
 
-# Plans judged in all; steps are taken from those that are no further behind others than this, from so many of them at
-# once, so many from each.
+# Plans judged in all; moves start from plans that are at most this factor behind others, from this many of them at
+# once, this many from each.
 MOST_JUDGED = 1200
 _NEAR = 1.03
 _AT_ONCE, _STEPS = 16, 4
@@ -23,7 +23,7 @@ _AT_ONCE, _STEPS = 16, 4
 
 @dataclass(slots=True)
 class _Start:
-    """A plan that steps are taken from, how many have been, and by what factor another plan is faster and cheaper."""
+    """A plan that moves start from, their number so far, and by what factor another plan is faster and cheaper."""
 
     draft: Draft
     steps: Iterator[Neighbour]
@@ -33,7 +33,7 @@ class _Start:
 
 @dataclass(slots=True)
 class Explorer:
-    """Takes steps from plans of one ZeRO stage, that of the space; `money` is what they are compared by beside time."""
+    """Moves from plans of the space's ZeRO stage; `money` and time are what they are compared by."""
 
     space: Space
     target: Target
@@ -44,7 +44,7 @@ class Explorer:
     _seen: set[Neighbour] = field(default_factory=set)
 
     def run(self, drafts: Iterable[Draft], *, most: int = MOST_JUDGED) -> list[Draft]:
-        """Return what none beat of what steps from the best of some drafts led to; `most` plans are judged."""
+        """Return the unbeaten results of moves from the best of some drafts; `most` plans are judged."""
         found: list[Draft] = []
         self._begin(sorted(drafts, key=Draft.order))
         improver = Improver(self.space, self.target)
@@ -66,7 +66,7 @@ class Explorer:
         self._leave_behind()
 
     def _enter(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Take in what steps led to, and return what of it none beats."""
+        """Add the results of moves, and return those that no other plan beats."""
         most = self.space.scenario.job.constraints.max_nodes
         every = [*self._front, *(draft for draft in drafts if most is None or draft.figures[Figure.NODES] <= most)]
         front = unbeaten(*figures(every, self.money))
@@ -78,7 +78,7 @@ class Explorer:
         return found
 
     def _leave_behind(self) -> None:
-        """Take no more steps from plans that others beat by far."""
+        """Stop moves from plans that others beat by far."""
         every = [*self._front, *(start.draft for start in self._starts)]
         ahead = len(self._front)
         values = behind(*figures(every, self.money), list(range(ahead)), range(ahead, len(every)))
@@ -87,12 +87,12 @@ class Explorer:
         self._starts = [start for start in self._starts if start.behind <= _NEAR]
 
     def _next(self) -> list[_Start]:
-        """Return where the next steps are taken from: unbeaten plans first, of these where few have been."""
+        """Return the next starts: unbeaten plans first, of these the ones with the fewest moves so far."""
         order = sorted(self._starts, key=lambda start: (start.behind > 1.0 + TIE, start.taken, start.behind))
         return order[:_AT_ONCE]
 
     def _steps(self, start: _Start) -> list[Neighbour]:
-        """Return the next plans that are one step away; where there are none left, none are looked for again."""
+        """Return the next plans that are one move away; a start without any left is dropped."""
         found: list[Neighbour] = []
         for shapes, microbatches in start.steps:
             ordered = Neighbour(tuple(sorted(shapes, key=_in_order)), microbatches)

@@ -1,8 +1,7 @@
-"""What a plan's goal is made of, so that a wide gap to its bound can be read.
+"""Splits a plan's goal into parts, which explain a wide gap to its bound.
 
-The first part is what work alone takes, every device offered and never idle; what comes on top of it is listed part by
-part: devices left out, waiting, filling of pipelines, all-reduces that nothing hides, traffic. How much of these the
-bound counts, it doesn't tell one by one.
+The first part is work alone, on every device offered and never idle. The others come on top: unused devices, waiting,
+pipeline filling, exposed all-reduces, traffic. The bound counts some of these, but does not say how much of each.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# Parts below this share of the value are noise of sums in another order.
+# Parts below this share of the value come from the order of summation.
 _SMALLEST = 1e-9
 
 
 def gap_parts(space: Space, target: Target, draft: Draft, figures: Mapping[Figure, Any]) -> tuple[GapPart, ...]:
-    """Return what a draft's goal is made of, work alone first; the parts add up to the draft's figure.
+    """Return the parts of a draft's goal, work alone first; they add up to the draft's figure.
 
-    Seconds of one iteration or of the whole run, or USD likewise, as the goal counts them. `figures`: the draft's
-    under the replay. () where a pipeline has fewer microbatches than its stages could hold at once.
+    Units are those of the goal: seconds or USD, of one iteration or the whole run. `figures`: the draft's under the
+    replay. () if a pipeline has fewer microbatches than its stages could hold at once.
     """
     found = {figure: float(amount) for figure, amount in figures.items()}
     value = found[target.goal]

@@ -1,4 +1,4 @@
-"""Finds out which constraint rules out every plan, and the smallest change that would let one in."""
+"""Finds the constraint that rules out every plan, and the smallest change that permits one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """A constraint, what it is and what it would have to be, both as the job file writes them."""
+    """A constraint, its value and the needed value, both as in the job file."""
 
     name: str
     limit: float
@@ -44,17 +44,17 @@ class _Change:
 
     @property
     def stretch(self) -> float:
-        """By which factor the constraint is missed."""
+        """By what factor the constraint is missed."""
         ratio = self.needed / self.limit
         return max(ratio, 1.0 / ratio)
 
 
 def explain_infeasible(space: Space, target: Target, searched: Searched, *, exact: bool = True) -> Infeasibility:
-    """Return the binding constraint of a problem without a plan, and the smallest change that lets one in.
+    """Return the binding constraint of a problem without a plan, and the smallest change that permits one.
 
-    Tried in turn: constraints that can't be met even alone, giving up one constraint, the number of nodes, quotas,
-    several constraints at once, memory. `exact`: the searches that are made go through all plans; if not, the
-    change is the smallest one found.
+    Tried in turn: constraints that can't be met even alone, dropping one constraint, the number of nodes, quotas,
+    several constraints at once, memory. `exact`: the searches enumerate all plans; if not, the change is the smallest
+    one found.
     """
     broken = _broken_by_themselves(space, target, searched)
     if broken:
@@ -74,7 +74,7 @@ def explain_infeasible(space: Space, target: Target, searched: Searched, *, exac
 
 
 def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
-    """Return the infeasibility of a job that quotas rule out; `changes` has at least one, each of which would do."""
+    """Return the infeasibility of a job that quotas rule out; `changes` has at least one, and each would suffice."""
     first = changes[0]
     others = "".join(f" (or instead {other.told})" for other in changes[1:])
     return Infeasibility(
@@ -102,9 +102,9 @@ def _by_memory(space: Space) -> Infeasibility:
 def _needed_together(
     space: Space, target: Target, searched: Searched, limits: list[Limit], kept: tuple[Limit, ...]
 ) -> list[_Change]:
-    """Return what limits would have to be at the same time, `kept` ones staying; empty where nothing would do.
+    """Return the values that limits would need at the same time if `kept` ones stay; empty if nothing suffices.
 
-    The first gives way first, as little as it can; each of the next ones then as little as that allows.
+    The first limit is relaxed as little as possible; then each of the next ones, as little as that allows.
     """
     changes: list[_Change] = []
     for limit in limits:
@@ -120,7 +120,7 @@ def _needed_together(
 
 
 def _needed_alone(space: Space, target: Target, searched: Searched) -> list[_Change]:
-    """Return what each constraint would have to be if all others stay."""
+    """Return the value that each constraint would need if all others stay."""
     changes = []
     for limit in target.limits:
         needed = searched.reachable(space, replace(target.without(limit.name), goal=limit.figure))
@@ -135,7 +135,7 @@ def _needed_alone(space: Space, target: Target, searched: Searched) -> list[_Cha
 
 
 def _broken_by_themselves(space: Space, target: Target, searched: Searched) -> list[Limit]:
-    """Return the constraints that no plan keeps even when there is no other, the one that is missed most first."""
+    """Return the constraints that no plan keeps even without the others, the one that is missed most first."""
     broken = []
     for limit in target.limits:
         needed = searched.reachable(space, Target(goal=limit.figure, limits=()))
@@ -176,7 +176,7 @@ def _change(limit: Limit, needed: float) -> _Change:
 
 
 def nearest(target: Target, figures: Mapping[Figure, float]) -> str:
-    """Return what a plan that breaks limits needs of them, in words."""
+    """Return what the limits would have to be for a plan that breaks them, in words."""
     broken = (limit for limit in target.limits if figures[limit.figure] > limit.at_most * (1.0 + TIE))
     needed = (_change(limit, figures[limit.figure]) for limit in broken)
     return " and ".join(_short(change) for change in needed)
@@ -197,7 +197,7 @@ def _enough(name: str, figure: float) -> float:
 def _told(
     changes: list[_Change], *, alternatives: list[_Change], quotas: tuple[QuotaChange, ...], exact: bool
 ) -> Infeasibility:
-    """Return the first change, those that it needs beside it, and those that would do instead."""
+    """Return the infeasibility by the first change, with the others that it needs and the alternatives to it."""
     change = changes[0]
     what, which = _REMEDIES[change.name]
     needed = f"{what} {which if exact else 'found ' + which} is {_in_words(change.name, change.needed)}"
@@ -221,7 +221,7 @@ def _short(change: _Change) -> str:
 
 
 def _in_words(name: str, figure: float, duration: Callable[[float], str] = sufficient_duration_text) -> str:
-    """Return a constraint's value as people write it; a deadline that is needed is rounded up, so that it suffices."""
+    """Return a constraint's value in words; a needed deadline is rounded up, so that it suffices."""
     if name == "deadline":
         return duration(figure)
     return f"{figure:,.2f} USD" if name == "budget_usd" and figure >= 1000.0 else f"{figure:g} {_UNITS[name]}"

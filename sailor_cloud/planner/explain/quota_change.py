@@ -1,4 +1,4 @@
-"""Which of an account's quotas rules out every plan, and how much of it would let one in."""
+"""Which of an account's quotas rules out every plan, and how much of it would permit one."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sailor_cloud.planner.space.quotas import binding, name, unit, used
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space, build
 
-# Searches for the least of a quota; each halves what is left between too little and enough.
+# Searches for the least of a quota; each halves the interval between too little and enough.
 _MOST_SEARCHES = 8
-# Plans that take little of a quota, of which one is looked for that keeps all limits under the replay.
+# Plans with a small use of a quota that are checked under the replay.
 _MOST_CHECKED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """A quota, and how much would have to be left of it for a plan, all other limits staying."""
+    """A quota, and how much of it would have to be left for a plan if all other limits stay."""
 
     quota: QuotaLimit
     needed: float
@@ -37,7 +37,7 @@ class QuotaChange:
 
 
 def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[QuotaChange, ...]:
-    """Return the quotas each of which alone would let a plan in if it were larger, the smallest change first."""
+    """Return the quotas each of which alone would permit a plan if it were larger, the smallest change first."""
     known = known_quotas(space)
     if not known:
         return ()
@@ -59,7 +59,7 @@ def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[Quo
 
 
 def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Draft]) -> float:
-    """Return the least that a draft which keeps the limits takes of a quota; the first draft does keep them."""
+    """Return the least use of a quota by a draft that keeps the limits; the first draft does keep them."""
     taken = [
         (used(quota, space.candidates, nodes_of(tuple(part.slots for part in draft.pipelines))), number)
         for number, draft in enumerate(drafts)
@@ -71,7 +71,7 @@ def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Dr
 
 
 def known_quotas(space: Space) -> tuple[QuotaLimit, ...]:
-    """Return what is known of the account that a job would run under."""
+    """Return the known quotas of the account that a job would run under."""
     return space.scenario.catalog.quotas(space.scenario.job.cloud)
 
 
@@ -94,9 +94,9 @@ def _least(
     most: int,
     step: int,
 ) -> QuotaChange | None:
-    """Return the least of a quota that lets a plan in, or None where all that could be used lets none in.
+    """Return the least of a quota that permits a plan, or None if even `most` does not.
 
-    Little more than what is left is tried first, since few devices are searched fastest; `most` counts `step`s.
+    Small increases are tried first, since few devices are searched fastest; `most` counts `step`s.
     """
 
     def used_of(steps: int) -> float | None:

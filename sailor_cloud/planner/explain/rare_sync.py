@@ -1,4 +1,4 @@
-"""What a plan over several zones would save if its zones met seldom (`training.sync_every`); only ever shown."""
+"""What a plan over several zones would save with rare synchronization (`training.sync_every`); only for display."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 # DiLoCo's main experiments take 500 steps (arXiv 2311.08105); this is the more careful choice.
 _EVERY = 100
-# The share of a plan's cost from which on a saving weighs.
+# The least share of a plan's cost that counts as a saving.
 _LEAST_SHARE = 0.02
-# Plans on each cloud that are tried together with those on another.
+# Plans on each cloud that are combined with those on another.
 _OF_A_CLOUD = 3
 
 
 def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
-    """Return the first of some plans on one cloud that is clearly cheaper with zones that meet every so many steps."""
+    """Return the first of some plans on one cloud that is clearly cheaper if zones synchronize every `_EVERY` steps."""
     seldom = _seldom(scenario)
     if seldom is None:
         return ()
     for plan in plans:
         if len({scenario.offer(node.offer).provider for node in plan.nodes}) > 1:
             continue
-        # ZeRO-2 and 3 sum gradients in every step.
+        # ZeRO-2 and 3 reduce gradients in every step.
         if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
             continue
         there, then = _fitted(plan, seldom)
@@ -59,10 +59,10 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
 
 
 def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Draft]) -> tuple[Alternative, ...]:
-    """Return the best plan on several clouds that is better than one plan once zones meet rarely, and can be bought.
+    """Return the best plan on several clouds that beats one plan if zones synchronize rarely, and that can be bought.
 
-    It joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. Where zones meet at every
-    step, traffic between clouds costs more than it gains. Raises OutOfTimeError.
+    It joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. With synchronization in
+    every step, traffic between clouds costs more than it gains. Raises OutOfTimeError.
     """
     seldom, goal, job = _seldom(space.scenario), target.goal, space.scenario.job
     clouds = {space.clouds_of([number]) for number in range(len(space.pools))}
@@ -129,7 +129,7 @@ def _is_a_cloud(provider: str) -> bool:
 def _on_one_cloud(
     space: Space, cloud: frozenset[str], drafts: Sequence[Draft], assessors: Mapping[int, Assessor]
 ) -> list[Draft]:
-    """Return the fastest drafts on a cloud, of each number of pipelines and stages one, as they fit in a space."""
+    """Return the fastest drafts on a cloud that fit in a space, one for each number of pipelines and stages."""
     kinds: dict[tuple[int, ...], Draft] = {}
     for draft in sorted(drafts, key=lambda draft: (draft.foreseen[Figure.ITERATION_S], draft.order())):
         if (
@@ -149,7 +149,7 @@ def _on_one_cloud(
 
 
 def _seldom(scenario: Scenario) -> Scenario | None:
-    """Return the scenario with zones that meet rarely; None where they do already, or what is run knows no zones."""
+    """Return the scenario with rare synchronization; None if it has it already, or its program knows no zones."""
     job = scenario.job
     if job.run is not None or job.training.sync_every is not None or not scenario.engine.zone_by_zone:
         return None
@@ -158,9 +158,9 @@ def _seldom(scenario: Scenario) -> Scenario | None:
 
 
 def _fitted(plan: Plan, scenario: Scenario) -> tuple[Plan, Evaluation]:
-    """Return a plan whose stages compute again what they must to fit, since islands keep more, and its figures.
+    """Return a plan with the recomputation that its stages need to fit, since islands keep more, and its figures.
 
-    Where that is not enough, the plan still does not fit.
+    If that is not enough, the plan still does not fit.
     """
     more = dict(pairwise(Recompute))
     while True:

@@ -1,4 +1,4 @@
-"""Says in figures why a smaller space holds no plan: what the model takes of an accelerator, and what is allowed."""
+"""Says in figures why a smaller space holds no plan: what the model takes on an accelerator, and what is allowed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Need:
 
 
 def shortage(space: Space, *, one_zone: bool) -> str:
-    """Return why no plan of a space fits: the accelerators of which a zone's limit is below what the model takes.
+    """Return why no plan of a space fits: the accelerators with a limit in each zone below what the model takes.
 
-    Counted for one pipeline with one sample at a time, activations recomputed where that helps, on equal nodes.
+    Counted for one pipeline with one sample at a time on equal nodes, with recomputation if that helps.
     """
     short, loose, tightest = [], False, ""
     most_nodes = space.scenario.job.constraints.max_nodes
@@ -48,7 +48,7 @@ def shortage(space: Space, *, one_zone: bool) -> str:
 
 
 def _allowed(space: Space, name: str, *, one_zone: bool) -> int:
-    """Return the devices of an accelerator that a plan may have, in the zone with most or over all zones."""
+    """Return the devices of an accelerator that a plan may have, in the largest zone or over all zones."""
     by_zone: Counter[str] = Counter()
     for row in {space.pools[index].row for index in _pools(space, name)}:
         by_zone[space.candidates.rows[row].zone] += space.candidates.rows[row].devices
@@ -60,7 +60,7 @@ def _pools(space: Space, name: str) -> list[int]:
 
 
 def _need(space: Space, name: str) -> _Need | None:
-    """Return the fewest devices of an accelerator that hold the model, or None where no number does."""
+    """Return the fewest devices of an accelerator that hold the model, or None if no number does."""
     found = []
     stages: dict[int, int | None] = {}
     for index in _pools(space, name):
@@ -76,7 +76,7 @@ def _need(space: Space, name: str) -> _Need | None:
 
 
 def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
-    """Return the fewest stages that hold all layers, each as many as it can, from the last stage on."""
+    """Return the fewest stages that hold all layers; from the last on, each stage holds as many as fit."""
     tables = [space.table(pool, tp, 1, recompute=kind) for kind in (Recompute.NONE, Recompute.FULL)]
     end = space.layers
     for behind in range(1, space.layers + 1):
@@ -93,7 +93,7 @@ def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
 
 
 def _largest_layer(space: Space, name: str) -> str:
-    """Return how much the largest layer takes of a device, split over as many as a node has."""
+    """Return how much of a device the largest layer takes, split over all devices of a node."""
     found = []
     for index in _pools(space, name):
         table = space.table(index, max(space.tp_degrees[index]), 1)

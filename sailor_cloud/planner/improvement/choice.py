@@ -1,4 +1,4 @@
-"""Chooses among drafts by the simulator's own evaluation of their plans, the whole bill included."""
+"""Chooses among drafts by the simulator's evaluation of their plans, including the complete bill."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# Drafts that are simulated at most, and those that are evaluated first where nobody has: the best by the closed form.
+# The most drafts that are simulated, and how many without evaluation are evaluated first: the best by the closed form.
 MOST_SIMULATED, MOST_EVALUATED = 32, 64
-# The evaluator's times, of plans in 1F1B, are exact where ranks share no cores, and off by up to about this where they
-# do; its money is never more than the bill's of such a plan.
+# For plans in 1F1B, the evaluator's times are exact unless ranks share cores; then they are off by up to about this
+# factor. Its money is never more than the bill of such a plan.
 _CROWDED = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A draft that keeps the limits under the replay, too."""
+    """A draft that keeps the limits under the replay."""
 
     draft: Draft
     evaluation: Evaluation
 
 
 def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
-    """Return the first draft whose plan keeps the constraints under the replay, too."""
+    """Return the first draft whose plan keeps the constraints under the replay."""
     for draft in drafts:
         if holds(target, simulated(space, draft)):
             return Chosen(draft=draft, evaluation=evaluate(to_plan(space, draft), space.scenario))
@@ -39,10 +39,10 @@ def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> C
 
 
 def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
-    """Return the best of some drafts, best first by the closed form, whose plan keeps the constraints.
+    """Return the best of some drafts whose plan keeps the constraints; drafts come best first by the closed form.
 
-    The evaluator's figures are no more than the simulator's, so that drafts are simulated in their order until the next
-    one can't be better in 1F1B. For jobs that allow other schedules `rescheduled` continues from there.
+    The evaluator's figures are at most the simulator's, so drafts are simulated in order until the next one can't be
+    better in 1F1B. For jobs that allow other schedules, `rescheduled` continues from there.
     """
     least_share = _CROWDED if math.isfinite(space.cores(1)) else 1.0
     best, least, count = None, math.inf, 0
@@ -60,9 +60,9 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Ch
 
 
 def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = MOST_EVALUATED) -> list[Draft]:
-    """Return drafts with their figures by the evaluator, each once, best first.
+    """Return drafts with their figures by the evaluator, without duplicates, best first.
 
-    Of those that nobody has evaluated before only the first ones, `most` of them.
+    Of those not evaluated before, only the first `most`.
     """
     found = {draft.order(): draft for draft in drafts if draft.expected is not None}
     others = {draft.order(): draft for draft in drafts if draft.order() not in found}
@@ -72,7 +72,7 @@ def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = 
 
 
 def simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
-    """Return the simulator's figures of a draft, None where it doesn't fit; they are kept for other targets."""
+    """Return the simulator's figures of a draft, None if it does not fit; they are kept for other targets."""
     known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.remembered.setdefault("simulated", {})
     name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
     if name not in known:
@@ -84,7 +84,7 @@ def simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
 
 
 def holds(target: Target, figures: Mapping[Figure, float] | None) -> bool:
-    """Return whether figures keep the limits of a target; none do not."""
+    """Return whether figures keep the limits of a target; False for None."""
     if figures is None:
         return False
     return bool(target.feasible({figure: np.array(value) for figure, value in figures.items()}))

@@ -1,7 +1,7 @@
-"""The exact evaluator of the search: what the replay finds of a draft, from parts that are computed once.
+"""The exact evaluator of the search: the replay's figures of a draft, from parts that are computed once.
 
-Iteration times are those of the replay but for rounding. Totals leave out traffic through NAT; `correction` makes up
-for that.
+Iteration times are those of the replay except for rounding. Totals leave out NAT traffic; `correction` makes up for
+that.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sailor_cloud.simulator.timing.replay import PipelineTimes
 from sailor_cloud.simulator.timing.schedule_ends import schedule_ends
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# By what to multiply figures, where the simulator's bill has more than the planner's.
+# Factors for figures if the simulator's bill is higher than the planner's.
 Factors = Mapping[Figure, float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
     """The end of a pipeline's schedule. Seconds of the iteration: the end of each stage's passes, and of its last
-    backward pass without what a rank takes to hand tensors on; of the next one, when the first microbatch reaches it.
+    backward pass without the time to hand tensors on; of the next one, when the first microbatch reaches it.
     """
 
     ends_s: tuple[float, ...]
@@ -43,7 +43,7 @@ class _Tail:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Evaluates drafts of one space and target; `factors` are heeded where drafts are compared."""
+    """Evaluates drafts of one space and target; `factors` apply to comparisons."""
 
     assessor: Assessor
     factors: Factors = field(default_factory=dict)
@@ -65,13 +65,13 @@ class Evaluator:
         return found
 
     def rank(self, draft: Draft) -> Rank:
-        """Return what drafts are compared by, as the closed form's `Assessor.rank` does."""
+        """Return the sort key of a draft, as the closed form's `Assessor.rank` does."""
         figures = self.figures(draft) if draft.expected is None else draft.expected
         scaled = {figure: value * self.factors.get(figure, 1.0) for figure, value in figures.items()}
         return self.assessor.excess(draft, scaled), (significant(figures[self.assessor.target.goal]), draft.order())
 
     def correction(self, draft: Draft) -> Factors:
-        """Return by what factor the limited figures of a draft under the replay differ from these."""
+        """Return the factors between the limited figures of a draft under the replay and these."""
         limits, space = self.assessor.target.limits, self.assessor.space
         if not limits:
             return {}
@@ -80,9 +80,9 @@ class Evaluator:
         return {limit.figure: _ratio(float(found[limit.figure]), about[limit.figure]) for limit in limits}
 
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
-        """Return the figures of a draft under the replay, or by the engine's own formulas.
+        """Return the figures of a draft under the replay, or by the engine's formulas.
 
-        Engines whose pipelines are all alike are simulated as a whole: those plans are few.
+        Engines with only equal pipelines are simulated completely: they have few plans.
         """
         space = self.assessor.space
         space.known.deadline.check()
@@ -123,9 +123,9 @@ class Evaluator:
         return found
 
     def _reduced(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
-        """Return the seconds until all stages are through with all-reduce, step and gather, and the USD of egress.
+        """Return the seconds until all stages finish all-reduce, step and gather, and the USD of egress.
 
-        `alike`: of each pipeline the number of its tail.
+        `alike`: for each pipeline, the number of its tail.
         """
         engine = self.assessor.space.scenario.engine
         overlapped = engine.overlaps_sync(self.assessor.space.zero_stage)
@@ -137,7 +137,7 @@ class Evaluator:
         share, gradients = sharding.gathered_share, 2.0 * sharding.gradient / sharding.total
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
         for each in self.assessor.sync.sums(layout, cuts):
-            # A stage may hold nothing but a tied weight, which is reduced apart.
+            # A stage may hold nothing but a tied weight, which has an all-reduce to itself.
             if not each.nbytes:
                 continue
             sum_s = each.seconds * (1.0 - share)
@@ -168,7 +168,7 @@ class Evaluator:
         return max(through.values()), usd
 
     def _crowding_s(self, draft: Draft, paces: Sequence[Pace]) -> float:
-        """Return by how much longer passes take where ranks share cores, each pipeline's work spread over its time."""
+        """Return by how much shared cores lengthen passes; each pipeline's work is spread evenly over its time."""
         cores = self.assessor.space.cores(nodes_of(tuple(part.slots for part in draft.pipelines)).total())
         if not np.isfinite(cores):
             return 0.0
@@ -253,5 +253,5 @@ def _needed_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: f
 
 
 def _ratio(found: float, about: float) -> float:
-    """Return by which factor an estimate is off; nodes that cost nothing are estimated at nothing."""
+    """Return by which factor an estimate is off; 1 for an estimate of 0."""
     return found / about if about else 1.0

@@ -1,7 +1,7 @@
-"""The neighbourhood of a plan: every kind of change that leads to another plan.
+"""The neighbourhood of a plan: all kinds of moves to another plan.
 
-Pipelines that are equal but for the nodes they stand on change together, and so do groups of them that share a cut;
-single pipelines come and go. What is recomputed is no move: a stage recomputes where it does not fit otherwise.
+Pipelines that are equal except for their nodes change together, and so do groups of them with one cut; single pipelines
+are added and removed. Recomputation is not a move: a stage recomputes only if it does not fit otherwise.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _Node = tuple[int, int]
 _Slots = tuple[Slot, ...]
 Shapes = tuple[Shape, ...]
 
-# All pairs of stages give and take layers in pipelines of so many stages; in longer ones, the stages that compute
-# longest and those with the most gradients give, so many of each.
+# Up to this many stages, all pairs of stages exchange layers; in longer pipelines, only the stages that compute longest
+# and those with the most gradients give layers, this many of each.
 _SHORT, _GIVING = 6, 2
 
 
 class Neighbour(NamedTuple):
-    """Pipelines, and how many microbatches each is sized to have; None where microbatch sizes stay as they are."""
+    """Pipelines, and the number of microbatches for which they are sized; None keeps their microbatch sizes."""
 
     shapes: Shapes
     microbatches: int | None = None
 
     def key(self) -> tuple[object, ...]:
-        """Return the same for neighbours that differ in the numbers of equal nodes alone."""
+        """Return a key that is equal for neighbours that differ only in the numbers of equal nodes."""
         slots = tuple(slot for shape in self.shapes for slot in shape.slots)
         return seats_of(slots), tuple((shape.cut, shape.microbatch_size) for shape in self.shapes), self.microbatches
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Pipelines of a plan that are equal but for the nodes they stand on."""
+    """Pipelines of a plan that are equal except for their nodes."""
 
     members: Shapes
     seats: tuple[Seat, ...]
@@ -73,7 +73,7 @@ class Neighbourhood:
         self._cuts = self.space.remembered.setdefault("cuts of neighbours", {})
 
     def kinds(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
-        """Return the kinds of moves, each of which yields the neighbours of a draft that can be bought."""
+        """Return the kinds of moves; each yields the neighbours of a draft that can be bought."""
         plan = self._plan(draft)
         return [
             plan.microbatches,
@@ -112,7 +112,7 @@ class Neighbourhood:
         return self._cuts[key]
 
     def bought(self, shapes: Shapes) -> bool:
-        """Return whether the nodes of pipelines are there to be bought."""
+        """Return whether the nodes of pipelines can be bought."""
         self.space.known.deadline.check()
         nodes = nodes_of(tuple(shape.slots for shape in shapes))
         devices: Counter[int] = Counter()
@@ -132,7 +132,7 @@ class _Plan:
     count: int
     space: Space = field(init=False)
     groups: list[_Group] = field(init=False)
-    # Pools whose nodes stages may go to: those in use, and of each row the one whose devices cost least.
+    # Pools for moved stages: those in use, and for each row the one with the cheapest devices.
     _open: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class _Plan:
         self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | set(cheapest.values()))
 
     def microbatches(self) -> Iterator[Neighbour]:
-        """Yield other microbatch sizes of one group, and of all for other numbers of microbatches."""
+        """Yield other microbatch sizes of one group, and of all groups for other numbers of microbatches."""
         if self.space.even_batches:
             yield from self._sized(self.shapes)
             return
@@ -183,10 +183,10 @@ class _Plan:
                     yield self._cut_as(units, cut_anew)
 
     def order(self) -> Iterator[Neighbour]:
-        """Yield pipelines with stages in another order: reversed, turned round, two swapped or one put elsewhere.
+        """Yield pipelines with stages in another order: reversed, rotated, two swapped or one moved.
 
-        Layers go along with their stages, stay where the devices are of the same kinds, or are balanced. Of equal
-        pipelines one is reordered alone as well, so that its transfers share links with fewer others.
+        Layers move with their stages, stay if the devices are of the same kinds, or are balanced. One of several equal
+        pipelines is also reordered alone, so that its transfers share links with fewer others.
         """
         pools = self.space.pools
         alone = [[replace(group, members=group.members[-1:])] for group in self.groups if len(group.members) > 1]
@@ -215,7 +215,7 @@ class _Plan:
                 )
 
     def merges(self) -> Iterator[Neighbour]:
-        """Yield pipelines with one stage less, whose layers a neighbour takes, with all devices of both or its own."""
+        """Yield pipelines with one stage less; a neighbour takes its layers, with all devices of both or its own."""
         for units in self._units():
             lengths = units[0].lengths
             for s in range(len(lengths) - 1):
@@ -261,7 +261,7 @@ class _Plan:
                         )
 
     def _halves(self, group: _Group, s: int, first: Slot | Seat, second: Slot | Seat) -> list[int] | None:
-        """Return the lengths of stages with one divided over two places so that the busier one computes least."""
+        """Return the lengths of stages with one split over two places, so that the busier one computes least."""
         begin, end = group.cut[s : s + 2]
         if end - begin == 1:
             return None
@@ -272,7 +272,7 @@ class _Plan:
         return [*group.lengths[:s], border - begin, end - border, *group.lengths[s + 1 :]]
 
     def degrees(self) -> Iterator[Neighbour]:
-        """Yield stages, and whole pipelines, with half or twice the devices side by side."""
+        """Yield stages, and whole pipelines, with half or twice the tensor parallelism."""
         for units in self._units():
             for s in (*range(len(units[0].seats)), None):
                 for factor in (0.5, 2.0):
@@ -290,7 +290,7 @@ class _Plan:
         return found if all(slot.tp in self.space.tp_degrees[slot.pool] for slot in found) else None
 
     def pipelines(self) -> Iterator[Neighbour]:
-        """Yield groups in which two pipelines become one, longer or with more devices side by side, or one two."""
+        """Yield groups in which two pipelines become one, longer or with more tensor parallelism, or one two."""
         for group in self.groups:
             each = [shape.slots for shape in group.members]
             made: list[tuple[list[_Slots], float]] = []
@@ -320,7 +320,7 @@ class _Plan:
         return found if all(slot.tp in self.space.tp_degrees[slot.pool] for slot in found) else None
 
     def numbers(self) -> Iterator[Neighbour]:
-        """Yield plans with a pipeline, or a cell of pipelines that share nodes, less or more."""
+        """Yield plans with one pipeline, or one cell of pipelines that share nodes, fewer or more."""
         for group in self.groups:
             if len(self.shapes) > 1:
                 yield from self._sized(tuple(each for each in self.shapes if each is not group.members[-1]))
@@ -346,7 +346,7 @@ class _Plan:
                         yield from self._put(group, made, group.lengths)
 
     def offers(self) -> Iterator[Neighbour]:
-        """Yield plans with nodes bought as other offers: all of a pool or a zone, or of a group, alike, or one."""
+        """Yield plans with nodes replaced by another offer: all of a pool, zone or group, or a single one."""
         pools = self.space.pools
         used = sorted({slot.pool for shape in self.shapes for slot in shape.slots})
         zones = sorted({pool.offer.zone for pool in pools})
@@ -375,7 +375,7 @@ class _Plan:
                         yield from self._sized(self._rebought(nodes[:most], other))
 
     def _nodes(self) -> list[list[_Node]]:
-        """Return the nodes of the plan, those together that carry the same stages of the same groups."""
+        """Return the nodes of the plan, grouped by the stages of the groups that they hold."""
         held: dict[_Node, list[tuple[int, int]]] = defaultdict(list)
         for number, group in enumerate(self.groups):
             for shape in group.members:
@@ -387,7 +387,7 @@ class _Plan:
         return list(alike.values())
 
     def _rebought(self, nodes: Sequence[_Node], other: int) -> Shapes:
-        """Return the plan with some nodes bought as another offer."""
+        """Return the plan with some nodes replaced by another offer."""
         taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
         fresh = (number for number in counted() if number not in taken)
         names = {node: (other, next(fresh)) for node in nodes}
@@ -397,7 +397,7 @@ class _Plan:
         )
 
     def _repacked(self, shapes: Shapes, pool: int, other: int) -> Shapes:
-        """Return pipelines with what stands on nodes of one pool on those of another, filled one after the other."""
+        """Return pipelines with stages moved from nodes of one pool to those of another, filled one by one."""
         devices = self.space.pools[other].devices
         taken = {slot[:2] for shape in self.shapes for slot in shape.slots if slot.pool == other}
         names: dict[_Node, int] = {}
@@ -439,7 +439,7 @@ class _Plan:
         yield from self._sized(tuple(found))
 
     def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
-        """Yield pipelines with their microbatch sizes, and sized again."""
+        """Yield pipelines with their microbatch sizes, and with new ones."""
         if not shapes or not self._stands(shapes):
             return
         if self.space.even_batches:
@@ -451,7 +451,7 @@ class _Plan:
             yield Neighbour(shapes, count)
 
     def _stands(self, shapes: Shapes) -> bool:
-        """Return whether no node has more devices in use than it has, and all can be bought."""
+        """Return whether no node uses more devices than it has, and all nodes can be bought."""
         loads: Counter[_Node] = Counter()
         for shape in shapes:
             for pool, instance, tp in shape.slots:
@@ -460,14 +460,14 @@ class _Plan:
         return all(load <= pools[pool].devices for (pool, _), load in loads.items()) and self.around.bought(shapes)
 
     def _units(self) -> list[list[_Group]]:
-        """Return the groups one by one, and those that share a cut together."""
+        """Return the groups one by one, and those with a common cut together."""
         by_cut: dict[tuple[int, ...], list[_Group]] = defaultdict(list)
         for group in self.groups:
             by_cut[group.cut].append(group)
         return [*(groups for groups in by_cut.values() if len(groups) > 1), *([group] for group in self.groups)]
 
     def _with(self, group: _Group, instead: Sequence[Shape]) -> Shapes:
-        """Return the plan with other pipelines in place of a group."""
+        """Return the plan with a group replaced by other pipelines."""
         gone = set(map(id, group.members))
         return (*(shape for shape in self.shapes if id(shape) not in gone), *instead)
 
@@ -478,7 +478,7 @@ class _Plan:
     def _changed(
         self, units: Sequence[_Group], change: Callable[[_Slots], _Slots | None], lengths: Sequence[int] | None
     ) -> Iterator[Neighbour]:
-        """Yield the plan with the slots of some groups changed, by the given lengths of stages and balanced ones."""
+        """Yield the plan with the slots of some groups changed, with the given lengths of stages and balanced ones."""
         changed = {id(shape) for group in units for shape in group.members}
         made: list[Shape] = []
         for shape in self.shapes:
@@ -504,7 +504,7 @@ class _Plan:
     def _put(
         self, group: _Group, slots: Sequence[_Slots], lengths: Sequence[int] | None, *, size: int | None = None
     ) -> Iterator[Neighbour]:
-        """Yield the plan with pipelines on given slots in place of a group."""
+        """Yield the plan with a group replaced by pipelines on given slots."""
         size = group.size if size is None else size
         replicas = len(self.shapes) - len(group.members) + len(slots)
         cuts = [_borders(lengths)] if lengths is not None else []
@@ -523,13 +523,13 @@ class _Plan:
         return self.around.cut(slots, size, len(self.shapes))
 
     def _targets(self, seat: Seat) -> list[tuple[int, int]]:
-        """Return pools and tensor-parallel degrees that a stage may go to."""
+        """Return pools and tensor-parallel degrees for a moved stage."""
         return [(pool, tp) for pool in self._open for tp in self.space.tp_degrees[pool]]
 
     def _placed(self, group: _Group, pool: int, tp: int, *, without: int | None = None) -> list[Slot] | None:
-        """Return a slot for each pipeline of a group: on a node of its own, else of the group, of others, else new.
+        """Return a slot for each pipeline of a group: on its own node, else one of the group, of others, or a new one.
 
-        `without`: the stage that gives its devices up first.
+        `without`: the stage that frees its devices first.
         """
         load: Counter[_Node] = Counter()
         for shape in self.shapes:
@@ -559,7 +559,7 @@ class _Plan:
         return found
 
     def _another(self, shape: Shape) -> Shape | None:
-        """Return one more pipeline like one, on free devices and on new nodes."""
+        """Return one more pipeline like a given one, on free devices and on new nodes."""
         load: Counter[_Node] = Counter()
         for each in self.shapes:
             for slot in each.slots:
@@ -583,7 +583,7 @@ class _Plan:
         ]
 
     def _recut(self, group: _Group) -> Iterator[tuple[int, ...]]:
-        """Yield the cuts in which a slow or large stage has a layer less and another one more, fast ones first."""
+        """Yield the cuts in which a slow or large stage gives a layer to another one, fast ones first."""
         seconds, cut, stages = self._compute_s(group), group.cut, len(group.seats)
         table = self.space.table(group.seats[0].pool, group.seats[0].tp, 1)
         nbytes = [float(table.gradient_bytes(first, end)) for first, end in pairwise(cut)]
@@ -598,7 +598,7 @@ class _Plan:
 
 
 def _halved(slots: _Slots, s: int) -> _Slots | None:
-    """Return slots with two stages in place of one, on half of its devices each."""
+    """Return slots with one stage replaced by two, on half of its devices each."""
     half = slots[s]._replace(tp=slots[s].tp // 2)
     return (*slots[:s], half, half, *slots[s + 1 :]) if slots[s].tp % 2 == 0 else None
 
@@ -615,9 +615,9 @@ Cell = tuple[Shape, ...]
 
 
 def fewer_or_more(shapes: Shapes) -> Iterator[Shapes]:
-    """Yield plans with one cell less, and with one more on nodes of its own, for each kind of cells.
+    """Yield plans with one cell less, and with one more on new nodes, for each kind of cells.
 
-    A cell is a set of pipelines that share nodes with one another and with no others, so that it can come or go alone.
+    A cell is a set of pipelines that share nodes with one another only, so it can be added or removed alone.
     """
     cells = cells_of(shapes)
     if len(cells) == 1:

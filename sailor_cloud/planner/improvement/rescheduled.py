@@ -1,4 +1,4 @@
-"""Plans for other schedules: a short local search from the best plans, which the search has rated by 1F1B."""
+"""Plans for other schedules: a short local search from the best plans by 1F1B."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sailor_cloud.simulator import evaluate
 _BEGINNINGS, _MOST = 4, 48
 # Neighbours of one kind of moves that are rated in a round.
 _OF_A_KIND = 12
-# How much worse than the incumbent a plan may be by 1F1B: other schedules shorten a bubble, and compute as long.
+# How much worse than the incumbent a plan may be by 1F1B: other schedules shorten a bubble, not the compute.
 _NEAR = 1.5
 
 
 def rescheduled(
     space: Space, target: Target, chosen: Chosen, drafts: Sequence[Draft], keeps: Callable[[Draft], bool]
 ) -> Chosen:
-    """Return the best plan that a few moves from the incumbent, or from other drafts of a search, lead to.
+    """Return the best plan within a few moves from the incumbent or from other drafts of a search.
 
     Moves change microbatch sizes, numbers of stages and pipelines, and tensor-parallel degrees. Each plan is simulated
-    with the best schedule that the job allows. `keeps` tells whether a draft lies in the space that is searched.
+    with the best schedule that the job allows. `keeps` says whether a draft is in the space that is searched.
     """
     improver, goal = Improver(space, target), target.goal
     improver.factors = improver.evaluator(improver.stage(chosen.draft)).correction(chosen.draft)

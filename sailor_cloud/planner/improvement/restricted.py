@@ -1,4 +1,4 @@
-"""Smaller spaces that plans may be restricted to: which plans stand in them, and known plans changed to do so."""
+"""Restrictions to smaller spaces: which plans satisfy them, and how known plans change to do so."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.planner.space.space import Space
 
-# So many known plans are changed, the best ones.
+# How many of the best known plans are changed.
 _MOST = 96
 
 
 def evenly(space: Space, restrictions: Collection[Restriction]) -> Space:
-    """Return the space of plans with the even batches and the even layers that are asked for."""
+    """Return the space of plans with the requested even batches and even layers."""
     return space.restricted(
         even_layers=Restriction.EVEN_LAYERS in restrictions, even_batches=Restriction.EVEN_BATCHES in restrictions
     )
 
 
 def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
-    """Return whether a draft has the even batches and the even layers that are asked for."""
+    """Return whether a draft has the requested even batches and even layers."""
     there, even = evenly(space, restrictions), True
     if there.even_batches:
         counts = [part.microbatches for part in draft.pipelines]
@@ -39,10 +39,10 @@ def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restricti
 def evened(
     space: Space, target: Target, drafts: Iterable[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
-    """Return drafts with the even batches or even layers that are asked for, in no order.
+    """Return drafts with the requested even batches or even layers, in no order.
 
-    Known ones that stand so, and what others become: where layers have to be even, all are cut so and the best improved
-    step by step; where batches have to, all pipelines get the cut and the microbatch size of one of them.
+    They are known ones, and changes of others. For even layers, all are cut evenly and the best go through a local
+    search; for even batches, all pipelines get the cut and the microbatch size of one of them.
     """
     known = {draft.order(): draft for draft in drafts}
     for number, stage in enumerate((0, 1)):
@@ -58,7 +58,7 @@ def evened(
 def _made_even(
     space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
-    """Return what the best drafts of one ZeRO stage become, with their figures under the replay."""
+    """Return the changed best drafts of one ZeRO stage, with their figures under the replay."""
     there = evenly(space, restrictions)
     made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
     for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
@@ -68,7 +68,7 @@ def _made_even(
 
 
 def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return what drafts become where each pipeline gets the even cut whose busiest stage computes least."""
+    """Return drafts with the even cut of each pipeline whose busiest stage computes least."""
     assessor = Assessor(space.restricted(even_layers=True), target)
     around, found = Neighbourhood(assessor.space), []
     for draft in drafts:
@@ -84,7 +84,7 @@ def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]
 
 
 def _alike(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return what drafts of equally long pipelines become where all have the cut and microbatch size of one of them."""
+    """Return drafts of equally long pipelines in which all have the cut and microbatch size of one of them."""
     assessor, found = Assessor(space.restricted(even_batches=True), target), []
     for draft in drafts:
         shapes = shapes_of(draft)

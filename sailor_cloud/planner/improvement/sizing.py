@@ -1,4 +1,4 @@
-"""Microbatch sizes that let pipelines of different speed end together, and pipelines of one speed make up any batch."""
+"""Microbatch sizes with which pipelines of different speed end together, and equally fast ones make up any batch."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.space import SIZES
 
-# By how many samples of a microbatch more pipelines may carry together than they need, so that single microbatches less
-# leave the batch exactly.
+# By how many samples of a microbatch pipelines together may exceed the need, so that fewer single microbatches leave
+# exactly the batch.
 _MORE = 3
 # Ends of pipelines that differ by less are the same.
 _TIE = 1e-9
-# Shares of the batch that are judged, the soonest ones; times tried for the first kinds, relative to the least one.
+# The fastest shares of the batch that are judged; times tried for the first kinds, relative to the least one.
 _CHOSEN, _LATER = 3, (1.0, 1.02, 1.05, 1.1, 1.2)
-# Halvings of the interval in which the least time lies.
+# Halvings of the interval that holds the least time.
 _HALVINGS = 24
-# How many samples more and less one of two kinds may carry than the time says, so that they make up the batch.
+# By how many samples one of two kinds may deviate from what the time allows, so that they make up the batch.
 _NEAR = 512
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Pipelines that are equally fast: the first `larger` of the members take a sample more than `size`.
+    """Equally fast pipelines: the first `larger` of the members take one sample more than `size`.
 
-    `most`: the largest size that fits, where that is known.
+    `most`: the largest size that fits, if known.
     """
 
     members: list[int]
@@ -42,7 +42,7 @@ class _Alike:
     _known: dict[int, float] = field(default_factory=dict)
 
     def fitting(self, size: int) -> int:
-        """Return the size, or the largest one that fits, which is then known as the `most`; the current one fits."""
+        """Return the size, or the largest one that fits, and keep that as `most`; the current size fits."""
         low, high = min(self.size, size), size + 1
         if math.isfinite(self.end(size)):
             return size
@@ -53,7 +53,7 @@ class _Alike:
         return low
 
     def end(self, size: int) -> float:
-        """Return when a pipeline with microbatches of a size ends, infinite where they don't fit."""
+        """Return when a pipeline with microbatches of a size ends, infinite if they do not fit."""
         if size not in self._known:
             self._known[size] = self.end_s(size)
         return self._known[size]
@@ -65,14 +65,14 @@ class _Alike:
 
     @property
     def last_s(self) -> float:
-        """When the last one ends that could take a sample less; never where none can."""
+        """When the last member that could take a sample less ends; minus infinity if none can."""
         if self.larger:
             return self.end(self.size + 1)
         return self.end(self.size) if self.size > 1 else -math.inf
 
     @property
     def next_s(self) -> float:
-        """When the next one would end that takes a sample more."""
+        """When the next member would end with a sample more."""
         return self.end(self.size + 1)
 
     def move(self, samples: int) -> None:
@@ -83,10 +83,10 @@ class _Alike:
 def with_balanced_sizes(
     assessor: Assessor, shapes: Iterable[Shape], microbatches: int, *, below_s: float = math.inf
 ) -> Draft | None:
-    """Return the draft of pipelines on given slots and cuts with the microbatch sizes that let them end together.
+    """Return the draft of pipelines on given slots and cuts with the microbatch sizes with which they end together.
 
-    That is with so many microbatches each, whatever sizes the shapes have; where these don't divide the batch, a few
-    pipelines take less or more. None where no such sizes fit or make up the batch.
+    Each has `microbatches` microbatches; sizes of the shapes are ignored. If the number does not divide the batch, a
+    few pipelines take fewer or more. None if no such sizes fit or make up the batch.
     """
     ordered = sorted(shapes, key=lambda shape: shape.slots)
     alike = _alike(assessor, ordered, microbatches)
@@ -109,7 +109,7 @@ def with_balanced_sizes(
 
 
 def _alike(assessor: Assessor, shapes: Sequence[Shape], microbatches: int) -> list[_Alike]:
-    """Return the pipelines by what makes their speed; none where they break a quota."""
+    """Return the pipelines grouped by speed; empty if they exceed a quota."""
     places = assessor.places(tuple(shape.slots for shape in shapes))
     members: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for number, (shape, place) in enumerate(zip(shapes, places, strict=False)):
@@ -134,7 +134,7 @@ def _alike(assessor: Assessor, shapes: Sequence[Shape], microbatches: int) -> li
 
 
 def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
-    """Share the samples of a microbatch out by about how fast pipelines are; False where they don't fit."""
+    """Divide the samples of a microbatch roughly by the speed of pipelines; False if they do not fit."""
     mean = round(wanted / sum(len(each.members) for each in alike))
     for each in alike:
         each.size = max(1, mean)
@@ -151,9 +151,9 @@ def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
 
 
 def _level(alike: Sequence[_Alike], wanted: int) -> bool:
-    """Let pipelines carry so many samples of a microbatch together, and the last one end soonest; False if they can't.
+    """Balance `wanted` samples of a microbatch so that the last pipeline ends soonest; False if that is impossible.
 
-    Each step takes a sample from the pipeline that ends last, or gives one to that which then ends first.
+    Each step takes a sample from the pipeline that ends last, or gives one to the pipeline that would then end first.
     """
     left = wanted - sum(each.carried for each in alike)
     while left:
@@ -190,11 +190,11 @@ def _of_size(shape: Shape, size: int) -> Shape:
 
 
 def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
-    """Return drafts of pipelines on given slots and cuts, whose microbatch sizes and numbers are chosen by kind.
+    """Return drafts of pipelines on given slots and cuts, with microbatch sizes and numbers chosen by kind.
 
-    All pipelines of a kind carry equally many samples, in the microbatches that are through soonest. At first each
-    kind gets what it carries in one time; then two kinds make up the batch together, whichever does so soonest. If
-    that takes longer than the one time, since equal shares miss the batch, some have a microbatch less than others.
+    All pipelines of a kind take equally many samples, in the fastest microbatches. First, each kind gets what it can
+    process in a common time; then two kinds make up the batch together, as soon as possible. If that takes longer than
+    the common time, since equal shares miss the batch, some pipelines have a microbatch less than others.
     """
     places = assessor.places(tuple(shape.slots for shape in shapes))
     kinds: dict[tuple[int, tuple[int, ...]], list[int]] = {}
@@ -236,9 +236,9 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Pipelines that are equally fast; by microbatch size from 1 on, what the first microbatch takes and each other.
+    """Equally fast pipelines; by microbatch size from 1 on, the seconds of the first microbatch and of each other.
 
-    `most`: samples that one of them may carry.
+    `most`: samples that one of them may take.
     """
 
     members: list[int]
@@ -258,32 +258,32 @@ class _Kind:
         return np.array(SIZES[: len(self.fill_s)])
 
     def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return when a pipeline can finish so many samples soonest, and with which size; they may be arrays."""
+        """Return when a pipeline can finish `samples` soonest, and with which size; arrays are allowed."""
         count, rest = np.divmod(np.asarray(samples), self.sizes.reshape(-1, *[1] * np.ndim(samples)))
         fill_s, busy_s = (each.reshape(-1, *[1] * np.ndim(samples)) for each in (self.fill_s, self.busy_s))
         seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)
         return seconds.min(axis=0), self.sizes[seconds.argmin(axis=0)]
 
     def least_s(self, samples: int) -> float:
-        """Return when a pipeline can be through with so many samples or more, or with the most that it may carry."""
+        """Return when a pipeline can finish at least `samples`, or the most that it may take."""
         samples = min(samples, self.most)
         counts = -(-samples // self.sizes)
         seconds = np.where(counts * self.sizes <= self.most, self.fill_s + self.busy_s * (counts - 1), np.inf)
         return float(seconds.min())
 
     def within(self, seconds: float) -> int:
-        """Return the most samples that a pipeline carries in a time, at least one."""
+        """Return the most samples that a pipeline can process in a time, at least one."""
         counts = np.floor((seconds - self.fill_s) / self.busy_s * (1.0 + 1e-12)).astype(np.int64) + 1
         return max(1, int((self.sizes * np.minimum(counts, self.most // self.sizes)).max()))
 
     def fastest(self, seconds: float) -> list[int]:
-        """Return the sizes in which a pipeline carries most samples in a time, those first."""
+        """Return the sizes, first those with which a pipeline processes most samples in a time."""
         carried = self.sizes * (seconds - self.fill_s + self.busy_s) / self.busy_s
         return [int(size) for size in self.sizes[np.argsort(-carried, kind="stable")]]
 
 
 def _least_s(kinds: Sequence[_Kind], batch: int) -> float:
-    """Return the least time in which pipelines carry the batch or more, equally many samples each of a kind."""
+    """Return the least time in which pipelines process at least the batch, with equal shares within each kind."""
     if len(kinds) == 1:
         return kinds[0].least_s(-(-batch // len(kinds[0].members)))
     low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
@@ -306,19 +306,19 @@ def _sizes_within(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterato
 
 
 def _shares(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterator[tuple[int, ...]]:
-    """Yield samples by kind that make up the batch, near what is carried in a time."""
+    """Yield samples by kind that make up the batch, close to what they process in a time."""
     counts = [len(kind.members) for kind in kinds]
     if len(kinds) == 1:
         if batch % counts[0] == 0:
             yield (batch // counts[0],)
         return
-    # The two kinds with the fewest pipelines meet the batch most finely.
+    # The two kinds with the fewest pipelines approximate the batch best.
     last = sorted(range(len(kinds)), key=lambda number: (counts[number], number))[:2]
     for later in _LATER if len(kinds) > 2 else (1.0,):
         share = [kind.within(seconds * later) for kind in kinds]
         rest = batch - sum(share[n] * counts[n] for n in range(len(kinds)) if n not in last)
         a, b = last
-        # Those far from what is carried in that time end later.
+        # Numbers far from what is processed in that time end later.
         first = np.arange(max(1, share[a] - _NEAR), min(kinds[a].most, rest // counts[a], share[a] + _NEAR) + 1)
         second, left = np.divmod(rest - first * counts[a], counts[b])
         allowed = (left == 0) & (second >= 1) & (second <= kinds[b].most)

@@ -1,4 +1,4 @@
-"""Shares the layers out over a row of stages, so that the busiest is busy as short as possible."""
+"""Divides the layers among a row of stages so that the busiest one computes as short as possible."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from sailor_cloud.planner.space.space import Seat, Space
 
-# Halvings of the interval in which the least time of the busiest stage lies.
+# Halvings of the interval that holds the least time of the busiest stage.
 _HALVINGS = 14
 
-# For every first layer the seconds of one, two, ... layers as far as they fit in memory.
+# For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
 _Ends = list[list[float]]
 
 
@@ -32,7 +32,7 @@ class Cutter:
     ) -> tuple[tuple[int, ...], float] | None:
         """Return the cut of one of `replicas` pipelines whose busiest stage computes least, and its seconds, or None.
 
-        None where there are more stages than layers, or no cut fits.
+        None if there are more stages than layers, or if no cut fits.
         """
         stages = len(seats)
         if stages > self.space.layers:
@@ -57,7 +57,7 @@ class Cutter:
         return found, high
 
     def _greedy(self, tables: list[_Ends], most_s: float) -> tuple[int, ...] | None:
-        """Give each stage as many layers as it gets through in time."""
+        """Give each stage as many layers as it can compute in time."""
         layers, borders = self.space.layers, [0]
         least, _ = self.space.lengths(len(tables))
         for s, table in enumerate(tables):
@@ -77,7 +77,7 @@ class Cutter:
 
     def _build(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:
         seconds = self.space.stages_s(seat, size, in_flight=held, replicas=sharers)
-        # Recomputation makes a longer stage slower at once; what a shorter one takes is never more.
+        # Recomputation makes a longer stage slower at a step, so a shorter one never takes more.
         rows: list[list[float]] = []
         for row in range(self.space.layers):
             times = seconds[row, row + 1 :]

@@ -1,4 +1,4 @@
-"""The ways in which units may serve so many replicas, with what doesn't depend on the microbatch size."""
+"""The ways in which units may serve a number of replicas, and what does not depend on the microbatch size."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Ints = NDArray[np.int64]
 
 _Key = TypeVar("_Key", bound=Hashable)
 
-# Longer pipelines than this are not looked at.
+# Longer pipelines are not searched.
 MAX_STAGES = 24
-# How much larger the tp of the last stage may be than that of the others.
+# By what factor the last stage's tp may exceed that of the others.
 _HEAD = 4
 
-# A unit's number, a tp degree and among how many equal stages a pipeline's layers are shared out.
+# A unit's number, a tp degree, and how many equal stages share a pipeline's layers.
 StageKey = tuple[int, int, int]
-# A unit's number, a tp degree and how many cuts share a network card, 0 inside a node.
+# A unit's number, a tp degree, and how many cuts share a network card, 0 inside a node.
 CutKey = tuple[int, int, int]
 
 
@@ -54,7 +54,7 @@ class Ways:
 
 @dataclass
 class WaysOf:
-    """Finds the ways of a space's units; what was found is kept for all of its parts."""
+    """Finds the ways of a space's units, and keeps them for all of its parts."""
 
     space: Space
     _names: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class WaysOf:
         self._ways: dict[tuple[object, ...], Ways] = known.setdefault("ways of units", {})
 
     def name(self, units: Sequence[Unit]) -> tuple[object, ...]:
-        """Return what units are called in all parts of a space."""
+        """Return a name of units that is the same in all parts of a space."""
         return tuple((unit.devices, self._numbers(unit.pools), unit.nodes) for unit in units)
 
     def of(self, units: Sequence[Unit], replicas: int) -> Ways:
@@ -100,7 +100,7 @@ class WaysOf:
         )
 
     def _largest(self, unit: Unit, replicas: int) -> list[Option]:
-        """Return the ways to serve so many replicas, each with as many blocks as there can be."""
+        """Return the ways to serve a number of replicas, each with as many blocks as possible."""
         found = []
         deepest = min(MAX_STAGES, self.space.layers)
         for tp in self.space.tp_degrees[unit.pools[0]]:
@@ -132,14 +132,14 @@ class WaysOf:
         return [replace(plain, head_tp=tp) for tp in degrees if plain.tp < tp <= min(room, _HEAD * plain.tp)]
 
     def _fixed(self, option: Option, replicas: int) -> tuple[float, ...]:
-        """Return what an option's measures follow from, from `LookedUp.sum_s` on."""
+        """Return the fixed inputs of an option's measures, the fields of `LookedUp` from `sum_s` on."""
         pool, flows = option.unit.pools[0], _neighbours(option)
         nbytes, large, tied = self._bytes(option)
-        # Short sums take longer per byte: those of a stage's share are asked for.
+        # Small messages take longer per byte, so this asks for those of a stage's share.
         share = 1.0 / max(2.0, option.per_node * float(min(option.blocks, 2)))
         return (
             self._ring_s(option, nbytes * share, replicas, flows=flows) / share,
-            # Meanwhile all other stages of a node are summing, too.
+            # All other stages of a node reduce at the same time.
             self._ring_s(option, tied, 2 * replicas, flows=max(1, flows - 1), outside=True) if tied else 0.0,
             self._ring_s(option, large, replicas, flows=flows),
             self._ring_usd(option.unit.pools) * nbytes,
@@ -153,7 +153,7 @@ class WaysOf:
         )
 
     def _bytes(self, option: Option) -> tuple[float, float, float]:
-        """Return the gradient bytes of all layers, of the largest one, and of a tied weight, which is summed apart."""
+        """Return the gradient bytes of all layers, of the largest one, and of a tied weight, which is reduced alone."""
         key = (option.tp, self.space.zero_stage)
         if key not in self._gradients:
             table = self.space.table(option.unit.pools[0], option.tp, 1)
@@ -164,12 +164,12 @@ class WaysOf:
         return self._gradients[key]
 
     def _ring_s(self, option: Option, nbytes: float, holders: int, *, flows: int, outside: bool = False) -> float:
-        """Return the seconds of an all-reduce; `outside`: between nodes even where its block has only one."""
+        """Return the seconds of an all-reduce; `outside`: between nodes even if its block has only one."""
         if holders < 2:
             return 0.0
         pools = option.unit.pools
         inside = option.nodes_each == 1 and not outside
-        # On the last node there may be fewer replicas.
+        # The last node may have fewer replicas.
         ways_out = holders % option.replicas or option.replicas
         key = (self._numbers(pools), inside, option.tp, ways_out, flows, nbytes, holders)
         if key not in self._rings:
@@ -201,12 +201,12 @@ class WaysOf:
 
 
 def _neighbours(option: Option) -> int:
-    """Return how many neighbouring stages of a pipeline stand on one node at most."""
+    """Return the most neighbouring stages of a pipeline that share a node."""
     return max(option.per_node if option.blocks > 1 else 0, len(option.last))
 
 
 def numbered(keys: Iterable[_Key | None]) -> tuple[list[_Key], Ints]:
-    """Return the different keys, and the number of each key among them; -1 for none."""
+    """Return the distinct keys, and for each key its index among them; -1 for none."""
     numbers: dict[_Key, int] = {}
     found = [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys]
     return list(numbers), np.array(found, dtype=np.int64)

@@ -28,7 +28,7 @@ class Option:
 
     @property
     def tps(self) -> tuple[tuple[int, ...], ...]:
-        """The tp degrees of every block's stages; with `head_tp` the last stage has that one, for the model's head."""
+        """The tp degrees of every block's stages; `head_tp` is that of the last stage, for the model's head."""
         return (*((self.tp,) * self.per_node,) * (self.blocks - 1), self.last)
 
     @property
@@ -46,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Offered(Sequence[Option]):
-    """Options by the one that they are a part of, its unit here, and their number of blocks."""
+    """Options, each given by the larger option that it is a part of, its unit here, and its number of blocks."""
 
     largest: list[Option]
     units: list[Unit]

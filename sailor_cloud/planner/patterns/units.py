@@ -1,4 +1,4 @@
-"""Where the replicas of a block may stand: nodes of one size and accelerator, in one zone or in several."""
+"""Where the replicas of a block may run: nodes of one size and accelerator, in one zone or several."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import combinations
 
 from sailor_cloud.planner.space.space import Space
 
-# With more zones than this, nodes of several zones are taken together only by region and all in all.
+# With more zones, units of several zones are only whole regions and all zones.
 _ZONES_COMBINED = 3
 
 
@@ -27,9 +27,9 @@ class Unit:
         return sum(1 << row for row in self.rows)
 
     def blocks(self, nodes_each: int, most: int) -> int:
-        """Return how many blocks of so many nodes there is room for, up to `most`; none of its nodes is shared.
+        """Return how many blocks of `nodes_each` nodes fit, up to `most`; blocks share no nodes.
 
-        In several zones the replicas of all blocks are divided among the zones in the same way.
+        In several zones, all blocks divide their replicas among the zones in the same way.
         """
         for blocks in range(min(most, sum(self.nodes) // nodes_each), 0, -1):
             if sum(nodes // blocks for nodes in self.nodes) >= nodes_each:
@@ -38,7 +38,7 @@ class Unit:
 
 
 def units(space: Space) -> list[Unit]:
-    """Return the units of a space, of every row and node size the cheapest offer."""
+    """Return the units of a space: for every row and node size the cheapest offer."""
     cheapest: dict[tuple[str, int, int], int] = {}
     for index, pool in enumerate(space.pools):
         key = (pool.accelerator.name, pool.devices, pool.row)
@@ -66,7 +66,7 @@ def units(space: Space) -> list[Unit]:
 
 
 def _areas(space: Space, rows: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the sets of rows that are taken together: each alone, and several zones."""
+    """Return the sets of rows that form units: each row alone, and several zones."""
     found = [(row,) for row in rows]
     if len(rows) <= _ZONES_COMBINED:
         return found + [chosen for count in range(2, len(rows) + 1) for chosen in combinations(rows, count)]

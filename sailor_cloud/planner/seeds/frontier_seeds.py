@@ -21,10 +21,10 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.restrictions import fits_whole, variants
 from sailor_cloud.planner.space.space import Space
 
-# Guesses are right to about this: those that others beat by more are left out.
+# Guesses are off by up to about this; those that others beat by more are dropped.
 _SLACK = 1.15
-# The first one of every set of nodes and the first ones of every stretch of time, up to this share longer, come before
-# all others, then the next ones of stretches: how far guesses are off differs, mostly by what goes between zones.
+# First come the first guess of every set of nodes and the first ones of every stretch of time, up to this share longer;
+# then the next ones of each stretch. The error of guesses varies, mostly with the traffic between zones.
 _STRETCH, _OF_STRETCH = 0.1, 10
 # Guesses of one set of nodes, orders of each, guesses judged at once, and in all: by the money of an iteration, and by
 # that of the nodes per hour.
@@ -36,12 +36,12 @@ MOST_GUESSES = 400, 150
 
 @dataclass(slots=True)
 class _Spread:
-    """A search of some parts of a space; `left`: numbers of guesses that aren't judged yet, best first."""
+    """A search of some parts of a space; `left`: indices of guesses that are not judged yet, best first."""
 
     space: Space
     parts: list[Blocks]
     effort: Effort
-    # Guesses with their part.
+    # Guesses with the index of their part.
     rated: list[tuple[int, Guess]] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
     drafts: list[Draft] = field(default_factory=list)
@@ -78,14 +78,14 @@ class _Spread:
             self.rated += [(part, guess) for guess in search.trades(key).guesses]
 
     def _group(self) -> None:
-        """Look at groups of equal pipelines for each accelerator, on all nodes and on fewer."""
+        """Search groups of equal pipelines for each accelerator, on all nodes and on fewer."""
         searches = [GroupSearch(Evaluator(part.assessor)) for part in self.parts]
         run(searches, GroupSearch.for_trades)
         for part, search in zip(self.parts, searches, strict=True):
             self.drafts += self._here(part.space, search.every())
 
     def _next(self) -> list[int]:
-        """Take out the next guesses, those of sets of nodes that have not brought many plans yet."""
+        """Remove and return the next guesses, of sets of nodes that have not yielded many plans yet."""
         nodes = ((number, *self.rated[number]) for number in self.left)
         self.left = [number for number, part, guess in nodes if self.taken[part, guess.nodes] < _OF_NODES]
         some, self.left = self.left[:_AT_ONCE], self.left[_AT_ONCE:]
@@ -100,9 +100,9 @@ class _Spread:
 
 
 def spread(space: Space, effort: Effort) -> list[Draft]:
-    """Return plans from the fastest to the cheapest, whatever the job's limits on money and time."""
+    """Return plans from the fastest to the cheapest, regardless of the job's limits on money and time."""
     anything = Target(goal=Figure.ITERATION_S, limits=())
-    # Where all devices hold the whole model, plans with ZeRO-1 are within a few per cent of those without.
+    # If all devices hold the whole model, plans with ZeRO-1 are within a few per cent of those without.
     shared = not all(fits_whole(space))
     alike = [variant for variant in variants(space, ()) if shared or variant.zero_stage == space.zero_stage]
     parts = [Blocks(part, anything) for variant in alike for part in narrowed(variant)]
@@ -118,7 +118,7 @@ def _of_nodes(guess: Guess) -> float:
 
 
 def _ranked(rated: list[tuple[int, Guess]], money: Callable[[Guess], float]) -> list[int]:
-    """Return the numbers of guesses that no others beat by far in the order in which they are judged."""
+    """Return the indices of guesses that no others beat by far, in the order in which to judge them."""
     seconds, usd = np.array([(guess.iteration_s, money(guess)) for _, guess in rated]).reshape(-1, 2).T
     far = behind(seconds, usd, unbeaten(seconds, usd))
     known: set[tuple[object, ...]] = set()

@@ -1,4 +1,4 @@
-"""Searches plans of a group of equal pipelines for each accelerator, with microbatches as large as each is fast.
+"""Searches plans with a group of equal pipelines per accelerator, whose microbatches are as large as it is fast.
 
 The fewer microbatches a pipeline has, the longer its last backward pass, which hides all-reduces. So these plans are
 ranked by estimated replay time. The closed form ignores that overlap and would rank them too low.
@@ -20,16 +20,16 @@ from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 
-# Sets of sorts that are tried on fewer nodes, those of which numbers of nodes near the best are tried, and how often.
+# Sets of sorts that are tried on fewer nodes; those with steps to nearby numbers of nodes, and how many steps.
 _FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
-# Drafts returned of those that keep limits, and of those that nearly do, and how many of one set of sorts.
+# Returned drafts that keep limits, and that nearly do; and how many of one set of sorts.
 _KEPT, _ALIKE = 8, 2
 _TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Groups, and how many microbatches each pipeline has at first."""
+    """Groups, and the initial number of microbatches of each pipeline."""
 
     groups: Groups
     microbatches: int = 1
@@ -47,7 +47,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class GroupSearch:
-    """The search of one space. `known`: the goal's figure of a plan that keeps all limits."""
+    """The search of one space. `known`: the goal's value of a plan that keeps all limits."""
 
     evaluator: Evaluator
     known: float = math.inf
@@ -60,9 +60,9 @@ class GroupSearch:
         self._ground = Ground.of(self.evaluator.assessor.space)
 
     def for_the_best(self, turn: int) -> list[Asked]:
-        """Return what to draw in a turn, after the drafts of the turns before were entered; nothing at the end.
+        """Return what to draw in a turn, after the drafts of earlier turns were entered; empty at the end.
 
-        Where time is the goal and all nodes together take longer than what is known, fewer are not tried.
+        If time is the goal and all nodes together are slower than the known plan, fewer nodes are not tried.
         """
         if turn == 0:
             return [Asked(groups) for groups in self._fresh(self._ground.whole(self.evaluator.assessor))]
@@ -75,15 +75,15 @@ class GroupSearch:
         return self._on_others(promising[:_CLIMBING], a_few_more_or_less)
 
     def for_trades(self, turn: int) -> list[Asked]:
-        """Return what to draw for drafts from the fastest to the cheapest, as `for_the_best` does."""
+        """Return what to draw for drafts from the fastest to the cheapest, as in `for_the_best`."""
         if turn == 0:
             return self.for_the_best(turn)
         return self._on_others(self._first(), step_by_step) if turn == 1 else []
 
     def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
-        """Return the drafts of groups with ever more microbatches, as long as that helps, and how many were judged.
+        """Return the drafts of groups with more and more microbatches while that helps, and how many were judged.
 
-        They are the same ones whatever the goal: on the same nodes what takes less time costs less.
+        They do not depend on the goal: on the same nodes, less time costs less.
         """
         assessor = self.evaluator.assessor
         known: dict[Asked, tuple[list[Draft], int]] = assessor.space.remembered.setdefault("drawn groups", {})
@@ -95,7 +95,7 @@ class GroupSearch:
         return [draft if draft.goal is goal else replace(draft, goal=goal) for draft in drafts], judged
 
     def _sized(self, shapes: Sequence[Shape], microbatches: int) -> tuple[list[Draft], int]:
-        """Return the drafts of pipelines with so many microbatches and more, and how many were judged."""
+        """Return the drafts of pipelines with at least `microbatches` microbatches, and how many were judged."""
         assessor = self.evaluator.assessor
         apart = [self.evaluator.expected(draft) for draft in apportioned(assessor, shapes)]
         drafts: list[Draft] = []
@@ -112,14 +112,14 @@ class GroupSearch:
         return [*drafts, *apart], judged
 
     def enter(self, asked: Asked, drawn: tuple[list[Draft], int]) -> None:
-        """Enter the drafts of groups."""
+        """Add the drafts of groups to the results."""
         drafts, judged = drawn
         self.judged += judged
         for draft in drafts:
             self._found.setdefault(draft.order(), _Entry(draft, asked.groups))
 
     def best(self) -> list[Draft]:
-        """Return the best drafts, those that keep limits by what the replay may find and those that nearly do."""
+        """Return the best drafts: those that keep limits by the expected replay, and those that nearly do."""
         kept: dict[tuple[object, ...], Draft] = {}
         allowed = self._allowed()
         for key in (self._rank, self._near):
@@ -137,12 +137,12 @@ class GroupSearch:
         return [entry.draft for entry in self._allowed()]
 
     def _allowed(self) -> list[_Entry]:
-        """Return the entries that take no more nodes than the job allows; others lead to them."""
+        """Return the entries within the job's limit on nodes; the others only serve as starts."""
         excess = self.evaluator.assessor.excess
         return [entry for entry in self._found.values() if math.isfinite(excess(entry.draft))]
 
     def _fresh(self, every: Iterable[Groups]) -> Iterator[Groups]:
-        """Yield the groups that were not asked for before and that there are nodes for."""
+        """Yield the groups that are new and for which there are enough nodes."""
         for groups in every:
             there = all(1 <= count <= self._ground.count(name) for name, _, count in groups)
             if there and groups not in self._seen:
@@ -150,7 +150,7 @@ class GroupSearch:
                 yield groups
 
     def _first(self) -> list[_Entry]:
-        """Return the best entries of the sets of sorts that are soonest, and of those that break limits least."""
+        """Return the best entries of the fastest sets of sorts, and of those that break limits least."""
         soonest = sorted(self._best_of_sorts(), key=self._seconds)
         turns = zip(soonest, self._best_of_sorts(), strict=True)
         return list({entry.sorts: entry for turn in turns for entry in turn}.values())[:_FIRST]
@@ -184,7 +184,7 @@ class GroupSearch:
 
 
 def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], list[Asked]]) -> None:
-    """Make searches turn by turn, all of them at once; `wanted`: what a search draws in a turn."""
+    """Run searches turn by turn, all at once; `wanted`: what a search draws in a turn."""
     turn = 0
     while some := [(search, asked) for search in searches for asked in wanted(search, turn)]:
         for search, asked in some:
@@ -193,9 +193,9 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
 
 
 def meet_together(space: Space, target: Target) -> None:
-    """Draw groups on all nodes of several accelerators at once, for a search for speed that may end soon.
+    """Draw groups on all nodes of several accelerators, for a search for speed that may end soon.
 
-    The fewer pipelines, the sooner they are judged, so these come first. It ends with groups that break limits.
+    Fewer pipelines are faster to judge, so they come first. It ends at the first groups that break limits.
     """
     if target.goal in _TIMES and len({pool.accelerator.name for pool in space.pools}) > 1:
         search = GroupSearch(Evaluator(Assessor(space, target)))
@@ -209,7 +209,7 @@ def meet_together(space: Space, target: Target) -> None:
 
 
 def grouped(space: Space, target: Target) -> list[Draft]:
-    """Return the best plans of such groups in a space, which may break limits a little."""
+    """Return the best plans of such groups in a space; they may break limits a little."""
     parts = narrowed(space)
     searches = [GroupSearch(Evaluator(Assessor(part, target))) for part in parts]
     run(searches, GroupSearch.for_the_best)

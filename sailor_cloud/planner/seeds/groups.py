@@ -1,4 +1,4 @@
-"""Groups of equal pipelines, one for each accelerator: each pipeline stands on one node."""
+"""Groups of equal pipelines, one group per accelerator, each pipeline on one node."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
 _Each = TypeVar("_Each")
-# Takes so many nodes from pools with numbers of nodes.
+# Takes a number of nodes from pools with numbers of nodes.
 _Taking = Callable[[Sequence[tuple[int, int]], int], list[tuple[int, int]]]
 
-# The fastest accelerators that have groups, and by how many of them there are: sorts of pipelines of each that are
-# tried with those of others, and shares of their nodes.
+# The fastest accelerators that have groups; and, by the number of these, the sorts of pipelines of each that are
+# combined with those of others, and shares of their nodes.
 _ACCELERATORS = 5
 _SORTS = (4, 4, 2, 1, 1)
 _SHARES = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5), (1.0, 0.5))
-# Stages of a pipeline at most.
+# Most stages of a pipeline.
 _MOST_STAGES = 8
-# How many numbers of nodes of one accelerator beside all of the others', and how many more and less near a good number.
+# Numbers of nodes of one accelerator that are tried with all nodes of the others; and changes to a good number.
 _STEPS, _FEW = 24, (-4, -3, -2, -1, 1, 2, 3, 4)
 
 
@@ -39,20 +39,20 @@ class Sort:
     cut: tuple[int, ...]
 
 
-# By accelerator its pipelines' sort, and on how many of its nodes they stand.
+# For each accelerator, its pipelines' sort and the number of its nodes that they use.
 Groups = tuple[tuple[str, Sort, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The nodes that groups stand on: of each accelerator pools with numbers of nodes."""
+    """The nodes for groups: for each accelerator, pools with numbers of nodes."""
 
     space: Space
     nodes: dict[str, list[tuple[int, int]]]
 
     @classmethod
     def of(cls, space: Space) -> Ground:
-        """Return the nodes of the largest pool of each row, the cheapest of those as large; most nodes come first."""
+        """Return the nodes of each row's largest pool, on ties the cheapest; pools with most nodes come first."""
         largest: dict[int, int] = {}
         for index, pool in enumerate(space.pools):
             kept = largest.setdefault(pool.row, index)
@@ -74,7 +74,7 @@ class Ground:
         return sum(count for _, count in self.nodes[name])
 
     def whole(self, assessor: Assessor) -> list[Groups]:
-        """Return the sets of groups on all nodes, of sorts that get through a share of the batch soonest."""
+        """Return the sets of groups on all nodes, of the sorts that are fastest on their share of the batch."""
         work = {name: float(seconds.sum()) for name, seconds in device_seconds(self.space).items()}
         speeds = {
             name: sum(count * self.space.pools[pool].devices for pool, count in nodes) / work[name]
@@ -97,9 +97,9 @@ class Ground:
         return [groups for groups in sets if groups]
 
     def placed(self, groups: Groups) -> list[list[Shape]]:
-        """Return the pipelines of groups, of microbatches of one sample: on nodes of the first pools, and of all.
+        """Return the pipelines of groups, with microbatches of one sample: on nodes of the first pools, and of all.
 
-        The less zones differ in size, the more network cards share what crosses between them.
+        The more equal the zones are in size, the more network cards share the traffic between them.
         """
         first = self._on(groups, _first_taken)
         spread = self._on(groups, _evenly_taken)
@@ -120,7 +120,7 @@ class Ground:
         return [Shape(slots=slots, cut=sort.cut, microbatch_size=1)] * number
 
     def _rated(self, name: str, assessor: Assessor, samples: float) -> list[Sort]:
-        """Return the sorts of pipelines by how soon an accelerator gets through so many samples with them."""
+        """Return an accelerator's sorts of pipelines, by how fast they process a number of samples."""
         rated = []
         for sort in self._possible(name):
             pipelines = len(self._on(((name, sort, self.count(name)),), _first_taken))
@@ -128,7 +128,7 @@ class Ground:
             if math.isfinite(seconds):
                 rated.append((seconds, sort.stages, sort.tp, sort))
         ranked = [sort for *_, sort in sorted(rated, key=lambda entry: entry[:3])]
-        # The best of each tensor-parallel degree come first: which of them goes well with others is not known here.
+        # The best of each tensor-parallel degree come first, since it is unknown here which fit others well.
         first = {sort.tp: sort for sort in reversed(ranked)}
         return sorted(ranked, key=lambda sort: first[sort.tp] is not sort)
 
@@ -149,7 +149,7 @@ class Ground:
         return None if found is None else found[0]
 
     def _seconds(self, name: str, assessor: Assessor, sort: Sort, samples: float, pipelines: int) -> float:
-        """Return about the least seconds in which one of equal pipelines carries so many samples."""
+        """Return about the least seconds in which one of equal pipelines processes a number of samples."""
         shapes = self._on_node(self.nodes[name][0][0], 0, sort)
         places = assessor.places(tuple(shape.slots for shape in shapes))
         best, microbatches = math.inf, 1
@@ -170,7 +170,7 @@ def on_shares(groups: Groups) -> Iterator[Groups]:
 
 
 def step_by_step(groups: Groups) -> Iterator[Groups]:
-    """Yield groups on shares of their nodes, and with ever fewer nodes of one accelerator alone."""
+    """Yield groups on shares of their nodes, and with fewer and fewer nodes of one accelerator alone."""
     yield from on_shares(groups)
     for number, (*_, most) in enumerate(groups):
         for count in sorted({round(most * step / _STEPS) for step in range(1, _STEPS)}):
@@ -178,7 +178,7 @@ def step_by_step(groups: Groups) -> Iterator[Groups]:
 
 
 def a_few_more_or_less(groups: Groups) -> Iterator[Groups]:
-    """Yield groups with a few nodes of one accelerator more or less, as many as there may be or not."""
+    """Yield groups with a few more or fewer nodes of one accelerator, even more than there are."""
     for number, (*_, count) in enumerate(groups):
         for more in _FEW:
             yield _having(groups, number, count + more)
@@ -190,12 +190,12 @@ def _having(groups: Groups, number: int, count: int) -> Groups:
 
 
 def _by_number(each: Sequence[_Each], accelerators: int) -> _Each:
-    """Return what counts for so many accelerators."""
+    """Return the entry for a number of accelerators."""
     return each[accelerators - 1]
 
 
 def _first_taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
-    """Return so many nodes, from the first pools on."""
+    """Return `left` nodes, starting with the first pools."""
     found = []
     for pool, count in nodes:
         found.append((pool, min(count, left)))
@@ -204,7 +204,7 @@ def _first_taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int,
 
 
 def _evenly_taken(nodes: Sequence[tuple[int, int]], left: int) -> list[tuple[int, int]]:
-    """Return so many nodes, of all pools in proportion; the first pools give one more where that isn't whole."""
+    """Return `left` nodes from all pools in proportion; the first pools give one more if that is fractional."""
     every = sum(count for _, count in nodes)
     found = []
     for pool, count in nodes:

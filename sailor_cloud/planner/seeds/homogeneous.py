@@ -1,7 +1,7 @@
 """Homogeneous plans: equal pipelines on nodes of one offer, found in a fraction of a second.
 
-They are what a first screen shows while the search continues, what insisting on an accelerator, zone or market costs,
-and where the searches of smaller spaces begin.
+They are the first result of a search, the cost of insisting on an accelerator, zone or market, and the start of
+searches of smaller spaces.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from sailor_cloud.simulator import in_flight
 
 Floats = NDArray[np.float64]
 
-# Stages of a pipeline, numbers of nodes as multiples of the fewest that hold one, layouts judged of each number of
-# nodes, and how much slower than the best one their passes alone may be.
+# Stages of a pipeline; numbers of nodes as multiples of the fewest that hold one; layouts judged for each number of
+# nodes; and how much slower than the best one their passes alone may be.
 _STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
-# Stands for all nodes of several zones; the turn of each offer before which all accelerators are judged together, and
-# the one where a job has limits, which they break most.
+# Represents all nodes of several zones; the turn before which all accelerators are judged together, and that turn if
+# the job has limits, since such plans break them most.
 _ALL, _TOGETHER, _LIMITED = 1 << 30, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Sort:
-    """Equal stages of `tp` devices each: so many pipelines on so many nodes, with as many stages on each node."""
+    """Equal stages of `tp` devices: `pipelines` pipelines on `nodes` nodes, with equally many stages on each node."""
 
     stages: int
     tp: int
@@ -76,8 +76,8 @@ class Homogeneous:
     def draw(self) -> list[Draft]:
         """Return the best plan on each number of nodes of each offer, and on those of several zones together.
 
-        A search may end at any moment: of each offer the fewest nodes come first, then all zones, then most nodes. All
-        accelerators together come before or after all zones.
+        A search may end at any moment: for each offer, the fewest nodes come first, then all zones, then most nodes.
+        All accelerators together come before or after all zones.
         """
         kinds = self._kinds()
         turns = []
@@ -109,7 +109,7 @@ class Homogeneous:
                 yield moved[1]
 
     def _kinds(self) -> list[list[int]]:
-        """Return the pools by instance type, each cheapest first, without more expensive types of as many devices."""
+        """Return the pools by instance type, each cheapest first, without costlier types of equally many devices."""
         cheapest: dict[tuple[object, ...], int] = {}
         for index, pool in enumerate(self.space.pools):
             key = (pool.row, pool.offer.market, pool.devices)
@@ -141,8 +141,8 @@ class Homogeneous:
         return [replace(paced, sort=sort) for paced in best for sort in _placed(paced.sort, devices, nodes)]
 
     def _sizes(self, pool: int, sort: _Sort, replicas: int) -> list[_Paced]:
-        """Return a sort at each power of two of samples that fits, looked up once for all offers of an accelerator."""
-        # What is kept of a sharded optimizer depends on how many share it; two stand for all others.
+        """Return a sort at each power of two of samples that fits, computed once for all offers of an accelerator."""
+        # The memory of a sharded optimizer depends on the number of sharers; without ZeRO, two represent all others.
         sharers = replicas if self.space.zero_stage else min(replicas, 2)
         key = (self.space.pools[pool].accelerator.name, sort.stages, sort.tp, sharers)
         if key not in self._paced:
@@ -170,7 +170,7 @@ class Homogeneous:
         return _Paced(sort, size, cut, max(seconds), sum(seconds))
 
     def _best(self, drawn: Sequence[_Paced], places: Sequence[tuple[int, int]]) -> tuple[_Paced, Draft] | None:
-        """Return what is fastest of some pipelines on nodes of some pools, and its plan."""
+        """Return the fastest of some pipelines on nodes of some pools, and its plan."""
         found = []
         for number, paced in enumerate(drawn):
             draft = self.assessor.draft(self._on(paced, places))
@@ -212,13 +212,13 @@ class Homogeneous:
 
 
 def homogeneous(space: Space, target: Target) -> list[Draft]:
-    """Return homogeneous plans of a space, whatever their limits on money and time."""
+    """Return homogeneous plans of a space, regardless of the limits on money and time."""
     stages = zero_stages(space) if not all(fits_whole(space)) else (space.zero_stage,)
     return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target)]
 
 
 def homogeneous_at(space: Space, target: Target) -> tuple[Draft, ...]:
-    """Return homogeneous plans at the ZeRO stage of a space; they are kept for the next search of it."""
+    """Return homogeneous plans at the ZeRO stage of a space; they are kept for its next search."""
     known: dict[Target, tuple[Draft, ...]] = space.remembered.setdefault("homogeneous", {})
     if target not in known:
         known[target] = tuple(Homogeneous(space, target).draw())
@@ -240,14 +240,14 @@ def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Ite
 
 
 def _placed(sort: _Sort, devices: int, nodes: int) -> Iterator[_Sort]:
-    """Yield a sort, and the one of as many pipelines with one stage on each node: their all-reduces stay inside it."""
+    """Yield a sort, and that of equally many pipelines with one stage per node: its all-reduces stay inside."""
     yield sort
     if sort.nodes == 1 < sort.stages and nodes % sort.stages == 0:
         yield _Sort(sort.stages, sort.tp, devices // sort.tp, sort.stages)
 
 
 def _balanced(stages: Sequence[Floats]) -> tuple[int, ...] | None:
-    """Return the cut with the least busiest stage; None where no cut fits. `stages`: seconds of [first, end)."""
+    """Return the cut with the least busiest stage; None if no cut fits. `stages`: seconds of [first, end)."""
     layers = len(stages[0]) - 1
     best, before = stages[0][0], []
     for seconds in stages[1:]:

@@ -1,6 +1,6 @@
 """Searches large problems for first plans, all parts of a space at once: blocks, then groups of equal pipelines.
 
-Each step depends on nothing but what the steps before it found.
+Each step depends only on the results of the steps before it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.space import Space
 
-# Which share of a search is over after its ratings and after its blocks.
+# The progress of a search after its ratings and after its blocks.
 _RATED, _JUDGED = 0.6, 0.8
-# Sets of blocks of each part that are judged at once, at first and at most; some are
-# wasted, if one makes the next unnecessary; the first ones do so most.
+# Sets of blocks of each part that are judged at once, at first and at most. Some are wasted if one makes the next
+# unnecessary, most often the first ones.
 _JUDGED_AT_ONCE = 4, 16
-# The replay finds plans faster than the closed form by up to about this: up to so much behind the best one, and so
-# many, are evaluated. Those of groups are in any case.
+# The replay may be faster than the closed form by up to about this. Up to this factor behind the incumbent, and up to
+# this many, drafts are evaluated; those of groups always are.
 _HOPEFUL, _MOST_HOPEFUL = 1.2, 60
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
-    """Return the best drafts found and a bound on any plan's goal; `known` is that of a plan that is known already."""
+    """Return the best drafts found and a bound on any plan's goal; `known`: the goal of a known plan."""
     search = _Search(space, target, effort, known)
     if breaks_limits(space, target):
         search.bound = goal_bound(space, target, close=effort.bounded)
@@ -50,7 +50,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
 
 @dataclass(slots=True)
 class _Search:
-    """A search of all parts of a space; the best plan so far has `best` as the goal's figure, any at least `bound`."""
+    """A search of all parts of a space; `best` is the goal of the incumbent, `bound` the bound on any plan's."""
 
     space: Space
     target: Target
@@ -59,9 +59,9 @@ class _Search:
     bound: float = -np.inf
     parts: tuple[Part, ...] = ()
     drafts: list[Draft] = field(default_factory=list)
-    # Drafts with their figures under the replay, which may break limits by the closed form; by their order.
+    # Drafts with their figures under the replay, by sort key; they may break limits by the closed form.
     expected: dict[tuple[object, ...], Draft] = field(default_factory=dict)
-    # Each draft with the part that it was found in, and as it stands there.
+    # Each draft with its part and its form in that part.
     _found: list[tuple[Draft, Part, Draft]] = field(default_factory=list)
 
     def run(self) -> None:
@@ -124,7 +124,7 @@ class _Search:
             self._enter(part, part.groups.best())
 
     def _evaluate(self) -> None:
-        """Evaluate good drafts by the replay."""
+        """Evaluate promising drafts by the replay."""
         for here, part, draft in sorted(self._found, key=self._near)[:_MOST_HOPEFUL]:
             if draft.expected is None and draft.figures[self.target.goal] <= self.best * _HOPEFUL:
                 expected = part.evaluator.expected(draft)

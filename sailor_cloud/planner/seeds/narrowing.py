@@ -10,15 +10,15 @@ from sailor_cloud.planner.space.space import Space
 
 
 def narrowed(space: Space) -> tuple[Space, ...]:
-    """Return the space, or parts of it with few rows and with the account's quotas shared out."""
+    """Return the space, or parts of it with few rows and with divided quotas of the account."""
     return tuple(share for part in _few_rows(space) for share in apportioned(part))
 
 
 def _zones(space: Space) -> tuple[Space, ...]:
-    """Return the space over each zone alone, one of those that are nearly alike, and over each of several regions.
+    """Return the space over each zone alone, one of similar zones each, and over each of several regions.
 
-    In one zone links are fast, so its best plans are often the best of all, and in one region faster than between
-    regions; among those of all zones together they would be crowded out. None where there is one zone only.
+    Links are fast in one zone, and faster in one region than between regions. So the best plans there are often the
+    best of all, but a search of all zones together would crowd them out. Empty if there is only one zone.
     """
     zones = sorted({pool.offer.zone for pool in space.pools})
     if len(zones) == 1:
@@ -32,9 +32,9 @@ def _zones(space: Space) -> tuple[Space, ...]:
 
 
 def _few_rows(space: Space) -> tuple[Space, ...]:
-    """Return the space, or where it has many rows parts with few of them: the fastest and the cheapest zones.
+    """Return the space, or if it has many rows, parts with few of them: the fastest and the cheapest zones.
 
-    A zone's speed is that of all its devices at work all the time; its price that of a sample at the lowest rate.
+    A zone's speed is that of all its devices without idle time; its price that of a sample at the lowest rate.
     """
     rows = sorted({pool.row for pool in space.pools})
     if len(rows) <= MOST_ROWS:

@@ -12,7 +12,7 @@ from sailor_cloud.planner.space.space import Space
 
 
 class Part:
-    """A part of a space, or all of it, with what searches of it share."""
+    """A part of a space, or all of it, with data that its searches share."""
 
     def __init__(self, space: Space, target: Target, effort: Effort) -> None:
         self.space, self.target = space, target

@@ -1,1 +1,1 @@
-"""What may be bought, as the search sees it: offers, quotas, goals, limits, drafts."""
+"""What may be bought, from the planner's view: offers, quotas, goals, limits, drafts."""

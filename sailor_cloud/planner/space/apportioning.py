@@ -1,4 +1,4 @@
-"""Shares quotas out among zones and markets, for searches that know limits of rows and pools only."""
+"""Divides quotas among zones and markets, for searches that only handle limits of rows and pools."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ _Lot = tuple[int, str]
 
 
 def apportioned(space: Space) -> tuple[Space, ...]:
-    """Return parts of a space in which limits of rows keep the quotas, or the space itself where none can be broken.
+    """Return parts of a space in which limits of rows keep the quotas, or the space itself if none can be exceeded.
 
-    A lot is what a row has in one market. Quotas are given out lot after lot, cheap ones first; the same with the zone
-    first that can have most devices; and node by node in turn. Together the parts hold the plans that use few lots, and
-    those that use all alike. What a part still lets through, because both markets of a row share its limit, is for
-    `keeps_quotas` to catch.
+    A lot is what a row has in one market. Quotas go to the lots in three ways: cheap ones first; cheap ones of the
+    largest zone first; and node by node in turn. Together the parts contain the plans that use few lots, and those that
+    use all alike. `keeps_quotas` catches what a part still permits, because both markets of a row share its limit.
     """
     if not space.candidates.quotas:
         return (space,)
@@ -44,7 +43,7 @@ def _in_order(space: Space, order: Sequence[_Lot]) -> dict[_Lot, int]:
 
 
 def _in_turn(space: Space, lots: Sequence[_Lot]) -> dict[_Lot, int]:
-    """Give lots the devices of their largest node in turn, as long as there is room."""
+    """Give lots the devices of their largest node in turn while there is room."""
     share = dict.fromkeys(lots, 0)
     open_lots = list(lots)
     while open_lots:
@@ -59,7 +58,7 @@ def _in_turn(space: Space, lots: Sequence[_Lot]) -> dict[_Lot, int]:
 
 
 def _room(space: Space, share: dict[_Lot, int], lot: _Lot) -> int:
-    """Return the devices that a lot may have beside what others have."""
+    """Return the devices that a lot may have in addition to those of other lots."""
     candidates = space.candidates
     room = float(candidates.rows[lot[0]].devices - sum(count for (row, _), count in share.items() if row == lot[0]))
     for quota, each in _most_expensive(candidates, lot):
@@ -73,7 +72,7 @@ def _room(space: Space, share: dict[_Lot, int], lot: _Lot) -> int:
 
 
 def _most_expensive(candidates: Candidates, lot: _Lot) -> list[tuple[int, float]]:
-    """Return the quotas that a lot falls under with the most that one of its devices takes."""
+    """Return the quotas of a lot, each with the most that one of its devices takes."""
     pools = [pool for pool in candidates.pools if (pool.row, pool.offer.market.value) == lot]
     found = []
     for number, quota in enumerate(candidates.quotas):
@@ -96,7 +95,7 @@ def _rates(space: Space, lot: _Lot) -> list[float]:
 
 
 def _part(space: Space, share: dict[_Lot, int]) -> Space:
-    """Return the space in which rows and pools have no more than their share."""
+    """Return the space whose rows and pools have at most their share."""
     kept = [
         index
         for index, pool in enumerate(space.pools)

@@ -1,4 +1,4 @@
-"""Turns a job's resources into pools of nodes that may be bought, and says what was ruled out and why."""
+"""Turns a job's resources into pools of nodes for sale, and says what was ruled out and why."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sailor_cloud.model.job import Job, Resource
 from sailor_cloud.model.offer import Accelerator, Offer, Precision, Provider
 from sailor_cloud.planner.space.quotas import binding, most_nodes, too_small, within
 
-# Oldest architecture in the CUDA 12.6 builds of torch (sm_50, sm_60, sm_70, ...), the oldest builds still made;
-# source: architecture lists of the conda packages pytorch-2.7.0 cuda12.6, 2025-04.
+# Oldest architecture in the CUDA 12.6 builds of torch (sm_50, sm_60, sm_70, ...), the oldest current builds; source:
+# architecture lists of the conda packages pytorch-2.7.0 cuda12.6, 2025-04.
 MIN_COMPUTE_CAPABILITY = 5.0
 
 
@@ -45,7 +45,7 @@ class Pool:
 class Candidates:
     """What may be bought, in the order of offer ids within each entry of the job.
 
-    `quotas` are the account's limits that the pools together could break; see `planner.space.quotas`.
+    `quotas` are the account's limits that the pools together could exceed; see `planner.space.quotas`.
     """
 
     pools: tuple[Pool, ...]
@@ -55,9 +55,9 @@ class Candidates:
 
 
 def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None = None) -> Candidates:
-    """Return the pools that a job allows and what its resources name but can't use.
+    """Return the pools that a job allows, and what its resources name but can't use.
 
-    quotas: instead of those that the catalog knows of the account.
+    quotas: replace those of the account in the catalog.
     """
     known = catalog.quotas(job.cloud) if quotas is None else quotas
     rows: list[Row] = []
@@ -143,7 +143,7 @@ def unusable(accelerator: Accelerator, provider: Provider, precision: Precision)
 def _missing_markets(
     found: tuple[Offer, ...], resource: Resource, accelerator: str, zone: str, catalog: Catalog
 ) -> list[Rejected]:
-    """Return a row for every market of a zone in which no price of an accelerator is known."""
+    """Return a row for every market of a zone without a known price of an accelerator."""
     known = {offer.market for offer in found}
     rows = []
     for market in resource.markets:

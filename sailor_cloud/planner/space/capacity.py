@@ -1,6 +1,6 @@
-"""Plans over capacity with a start and an end: one search for each start and end, the best of which is the answer.
+"""Plans over capacity with a start and an end: one search for each start and end; the best result is the answer.
 
-Within one search nodes are waited for as `planner.evaluate.bill` says, and the end is a deadline. A plan uses what is
+Within one search, nodes wait as in `planner.evaluate.bill`, and the end is a deadline. A plan uses capacity that is
 there from a start to an end.
 """
 
@@ -23,9 +23,9 @@ from sailor_cloud.units import duration_text
 def over_capacity(
     job: Job, asked: Wishes, now: datetime, search: Callable[[Job, Wishes], PlanDocument]
 ) -> PlanDocument:
-    """Return the best plan over all capacity that a job may use, with the job's own limits.
+    """Return the best plan over all capacity that a job may use, with the job's limits.
 
-    Raises OutOfTimeError where no search has a plan and one of them had too little time to find any.
+    Raises OutOfTimeError if no search has a plan and one of them ran out of time.
     """
     parts = groups(job, now)
     if len(parts) == 1:
@@ -69,7 +69,7 @@ def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
 
 
 def _share(asked: Wishes, number: int, count: int) -> Wishes:
-    """Return what one of several searches is asked for: its part of the time and of the progress."""
+    """Return the wishes for one of several searches: its part of the time and of the progress."""
     limit, tell = asked.time_limit_s, asked.progress
     return replace(
         asked,
@@ -89,7 +89,7 @@ def _order(document: PlanDocument, choose: Pick | None) -> float:
 
 
 def _bounded(best: PlanDocument, others: Sequence[PlanDocument], *, complete: bool) -> PlanDocument:
-    """Return the document with the bound of all searches; there is none where one of them found out nothing."""
+    """Return the document with the bound of all searches; without one if a search has no result."""
     bounds = [document.bound for document in others]
     known = [bound for bound in bounds if bound is not None]
     if best.bound is None or best.objective is None or len(known) < len(bounds) or not complete:
@@ -105,7 +105,7 @@ def _bounded(best: PlanDocument, others: Sequence[PlanDocument], *, complete: bo
 def _left_out(
     part: Sequence[Capacity], document: PlanDocument | None, best: PlanDocument, now: datetime
 ) -> list[Rejected]:
-    """Return the capacity of one search that the best plan does not use, each with what its own plan would take."""
+    """Return the capacity of one search that the best plan does not use, each with the cost of its own plan."""
     if document is best:
         return []
     used = {offer.terms.name for offer in best.inputs.offers if offer.terms is not None}
@@ -114,7 +114,7 @@ def _left_out(
     limits = max(starts, default=0.0), min((end for end in ends if end is not None), default=None)
     rows = []
     for entry, start, end in zip(part, starts, ends, strict=True):
-        # What is there for longer has a search of its own.
+        # Capacity with a wider window belongs to another search.
         if entry.name in used or (start, end) != limits or (start <= 0 and end is None):
             continue
         if document is None:
@@ -162,7 +162,7 @@ def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
 
 
 def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequence[Capacity]]) -> PlanDocument:
-    """Return why no search has a plan: the first one's reason, or the end of the capacity where nothing else is."""
+    """Return why no search has a plan: the first one's reason, or the end of the capacity."""
     now, first = found[0].as_of, found[0]
     rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, first, now)]
     why = first.infeasibility

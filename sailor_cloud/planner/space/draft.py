@@ -1,4 +1,4 @@
-"""A plan as the search handles it, with its figures by the closed form."""
+"""A plan during the search, with its figures by the closed form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import evaluate
 
-# By what factor a draft breaks limits, 1 where it keeps them, and what it is compared by beyond that.
+# By what factor a draft exceeds limits, 1 if it keeps them, and its further sort key.
 Rank = tuple[float, tuple[Any, ...]]
 
 _KINDS = tuple(Recompute)
-# Ranges of layers of each stage that are tried: more shorten what is left of the bubble ever less, and send ever more.
+# Ranges of layers of each stage that are tried: more of them shorten the bubble less and less, and add traffic.
 _CHUNKS = (2, 3, 4)
 
 
@@ -38,9 +38,9 @@ class DraftPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Pipelines with the figures that they reach by the closed form. `goal` is the figure that was minimised.
+    """Pipelines with their figures by the closed form. `goal` is the figure that was minimised.
 
-    `expected`: about what the replay finds; none where nobody asked.
+    `expected`: about the figures of the replay; None if they were not computed.
     """
 
     pipelines: tuple[DraftPipeline, ...]
@@ -52,11 +52,11 @@ class Draft:
 
     @property
     def foreseen(self) -> Mapping[Figure, float]:
-        """What the replay is expected to find where that is known, else the figures of the closed form."""
+        """The expected figures of the replay if known, else those of the closed form."""
         return self.figures if self.expected is None else self.expected
 
     def order(self) -> tuple[object, ...]:
-        """Return the sort key: the goal, then money, then time, then the plan itself, so that ties fall one way.
+        """Return the sort key: the goal, then money, then time, then the plan itself, so that ties are deterministic.
 
         It is computed once, since searches compare the same drafts again and again.
         """
@@ -81,7 +81,7 @@ def significant(value: float) -> float:
 
 
 def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
-    """Return a pipeline's seats, its nodes numbered in the order in which it first meets them."""
+    """Return a pipeline's seats, with nodes numbered in the order of their first use."""
     numbers: dict[tuple[int, int], int] = {}
     return tuple(
         Seat(slot.pool, slot.tp, numbers.setdefault((slot.pool, slot.instance), len(numbers))) for slot in slots
@@ -94,7 +94,7 @@ def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
 
 
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
-    """Return a draft of a part of a space with the pools' numbers in the whole space, or the other way round."""
+    """Return a draft with the pools of a part of a space renumbered as in the whole space, or the reverse."""
     places = {(pool.offer.id, pool.row): number for number, pool in enumerate(space.pools)}
     numbers = [places.get((pool.offer.id, pool.row), -1) for pool in part.pools]
     return replace(
@@ -114,10 +114,10 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
 
 
 def to_plan(space: Space, draft: Draft) -> Plan:
-    """Return the plan of a draft: nodes named by zone, accelerator and number, devices handed out in rank order.
+    """Return the plan of a draft: nodes named by zone, accelerator and number, devices in rank order.
 
-    Where the job allows other schedules than 1F1B, the plan has the one that serves its goal best and keeps its limits;
-    interleaving is faster and sends more, which costs between zones.
+    If the job allows other schedules than 1F1B, the plan has the best one for its goal that keeps its limits;
+    interleaving is faster but sends more, which costs money between zones.
     """
     names: dict[tuple[int, int], str] = {}
     numbers: Counter[str] = Counter()
@@ -177,7 +177,7 @@ def _scheduled(space: Space, plan: Plan) -> Plan:
 
 
 def _rank(space: Space, plan: Plan) -> tuple[bool, float, float, float]:
-    """Return what a plan is compared by with others on the same nodes: memory, limits, goal, and time at last."""
+    """Return the sort key of a plan among others on the same nodes: memory, limits, goal, then time."""
     found, target = evaluate(plan, space.scenario), target_of(space.scenario.job)
     figures = figures_of(found)
     value, seconds = float(figures[target.goal]), float(figures[Figure.ITERATION_S])

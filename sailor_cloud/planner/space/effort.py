@@ -1,4 +1,4 @@
-"""How much work a search may do: counts, so that the same input gives the same plan; a clock only where asked for."""
+"""How much work a search may do: counts, so that the same input yields the same plan; a clock only on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sailor_cloud.errors import SailorError
 
 
 class OutOfTimeError(Exception):
-    """The time of a search is over; what it has found by then is its answer. Its text: what the nearest plan needs."""
+    """The time of a search is over; its result so far is its answer. Its text: what the nearest plan needs."""
 
 
 class NoPlanInTimeError(SailorError):
@@ -19,7 +19,7 @@ class NoPlanInTimeError(SailorError):
 
 @dataclass(slots=True)
 class Deadline:
-    """Ends a search at a time of a clock; whatever takes long checks it on the way."""
+    """Ends a search at a time of a clock; long computations check it."""
 
     now_s: Callable[[], float] = lambda: 0.0
     at_s: float = math.inf
@@ -30,21 +30,20 @@ class Deadline:
             raise OutOfTimeError
 
     def lift(self) -> None:
-        """Let what follows take the time that it needs."""
+        """Remove the limit for what follows."""
         self.at_s = math.inf
 
 
 def _nobody(share: float) -> None:
-    """Take the share of a search that is done; nobody wants to know it."""
+    """Ignore the share of a search that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """`refined`: drafts that a local search begins from; `depth`: how far it goes, relative.
+    """`refined`: drafts that start a local search; `depth`: how far it goes, relative.
 
-    `judged`: plans of blocks that are judged exactly. `tell` gets the share of the search that is done, by counts of
-    what there is to look at; shares never fall. Where nothing is `bounded`, a search may leave out what only
-    proves.
+    `judged`: plans of blocks that are judged exactly. `tell` gets the share of the search that is done, by counts;
+    shares never fall. Unless `bounded`, a search may skip what only serves a proof.
     """
 
     refined: int = 5
@@ -54,15 +53,15 @@ class Effort:
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:
-        """Return a fraction of the effort, for plans that only stand beside the chosen one."""
+        """Return a fraction of the effort, for plans that are only shown next to the chosen one."""
         return replace(self, refined=1, depth=0.15, judged=40, bounded=False)
 
     def between(self, begin: float, end: float) -> Effort:
-        """Return the effort of a part of the search, from one share of the whole to another."""
+        """Return the effort for a part of the search, from one share of the whole to another."""
         return replace(self, tell=lambda share: self.tell(begin + (end - begin) * share))
 
     def quiet(self) -> Effort:
-        """Return the same effort without reports."""
+        """Return the same effort without progress reports."""
         return replace(self, tell=_nobody)
 
 

@@ -1,4 +1,4 @@
-"""What a plan is judged by: the goal, the constraints, and how far a set of plans is from keeping them."""
+"""The criteria for plans: the goal, the constraints, and by how much plans exceed them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sailor_cloud.simulator import Evaluation
 
 Floats = NDArray[np.float64]
 
-# Plans that break a limit by up to this factor may keep it after a few steps, or under the replay: a search continues
-# from them. Guesses are less certain; those between the two count as worse, by so many times as much.
+# Plans that exceed a limit by up to this factor may keep it after a few moves, or under the replay, so a search
+# continues from them. Guesses are less certain; those between the two factors get this penalty as an exponent.
 NEAR, NEARLY, _FURTHER = 1.1, 1.2, 3
-# Sums of the same terms in another order differ by less than this, relatively; such plans count as equally good.
+# Sums of the same terms in another order differ by less than this share; such plans count as equally good.
 TIE = 1e-9
 
 
 class Figure(StrEnum):
-    """A number that plans are compared or limited by; smaller is better in all."""
+    """A figure that compares or limits plans; smaller is better in all."""
 
     ITERATION_S = "iteration_s"
     DURATION_S = "duration_s"
@@ -54,7 +54,7 @@ class Target:
         return np.asarray(self.excess(figures) == 1.0)
 
     def excess(self, figures: Mapping[Figure, Floats]) -> Floats:
-        """Return by what factor plans break the limit that they break most; 1 where they keep all."""
+        """Return the largest factor by which plans exceed a limit; 1 if they keep all."""
         worst = np.ones(np.shape(figures[Figure.ITERATION_S]))
         for limit in self.limits:
             factor = figures[limit.figure] / limit.at_most
@@ -62,22 +62,22 @@ class Target:
         return worst
 
     def value(self, figures: Mapping[Figure, Floats]) -> Floats:
-        """Return what is minimised, infinite where a limit is broken."""
+        """Return the goal to minimise, infinite if a limit is exceeded."""
         return np.where(self.feasible(figures), figures[self.goal], np.inf)
 
     def near_value(self, figures: Mapping[Figure, Floats]) -> Floats:
-        """Return what is minimised, the larger the further a guess breaks a limit, infinite beyond `NEARLY`."""
+        """Return the goal to minimise, larger the more a guess exceeds a limit, infinite beyond `NEARLY`."""
         excess = self.excess(figures)
         factor = excess * np.maximum(1.0, excess / NEAR) ** _FURTHER
         return np.where(excess <= NEARLY, figures[self.goal] * factor, np.inf)
 
     def without(self, name: str) -> Target:
-        """Return the same goal with one constraint given up."""
+        """Return the same goal without one constraint."""
         return Target(goal=self.goal, limits=tuple(limit for limit in self.limits if limit.name != name))
 
 
 def figures_of(evaluation: Evaluation) -> dict[Figure, Floats]:
-    """Return all figures of a plan but its nodes, by replay and whole bill; totals are infinite without steps."""
+    """Return all figures of a plan except its nodes, by replay and complete bill; totals are infinite without steps."""
     prediction, cost = evaluation.prediction, evaluation.cost
     figures = {
         Figure.ITERATION_S: prediction.iteration_s_replay,
@@ -90,7 +90,7 @@ def figures_of(evaluation: Evaluation) -> dict[Figure, Floats]:
 
 
 def target_of(job: Job) -> Target:
-    """Return the target of a job; a deadline or a budget binds only when the number of steps is known."""
+    """Return the target of a job; a deadline or a budget binds only with a known number of steps."""
     return Target(goal=_goal_figure(job), limits=_limits(job.constraints, steps=job.training.steps))
 
 

@@ -1,4 +1,4 @@
-"""Enumerates the ways to lay pipelines over a few nodes, each way once."""
+"""Enumerates the ways to place pipelines on a few nodes, without duplicates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sailor_cloud.simulator import cut_flows
 class Slot(NamedTuple):
     """One stage's place: the `instance`-th node of a pool, with `tp` of its devices.
 
-    Slots and seats are hashed and compared a million times in a search, which a tuple does fastest.
+    Slots and seats are hashed and compared a million times in a search; tuples are fastest at that.
     """
 
     pool: int
@@ -33,7 +33,7 @@ def card_flows(layout: Layout) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(slots=True)
 class _Walk:
-    """What is used so far on the way down the tree of layouts."""
+    """What is in use on the way down the tree of layouts."""
 
     candidates: Candidates
     tp_degrees: tuple[tuple[int, ...], ...]
@@ -56,8 +56,8 @@ def enumerate_layouts(
 ) -> Iterator[Layout]:
     """Yield every set of pipelines on disjoint devices of nodes within the limits, up to renaming equal nodes.
 
-    tp_degrees: the degrees allowed in each pool. Pipelines are in ascending order, and nodes of a pool are first
-    used in the order of their numbers; the smallest of all renamings of a layout has both properties, so none is lost.
+    tp_degrees: the degrees allowed in each pool. Pipelines are in ascending order, and nodes of a pool are first used
+    in the order of their numbers. The smallest renaming of a layout has both properties, so none is lost.
     """
     walk = _Walk(
         candidates,
@@ -103,7 +103,7 @@ def _extend(walk: _Walk, current: tuple[Slot, ...]) -> Iterator[Layout]:
 
 
 def _next_slots(walk: _Walk) -> list[Slot]:
-    """Return the places that the next stage may take: on nodes in use, or on the next new node of a pool."""
+    """Return the places for the next stage: on nodes in use, or on the next new node of a pool."""
     slots = [
         Slot(pool, instance, tp)
         for (pool, instance), free in sorted(walk.free.items())

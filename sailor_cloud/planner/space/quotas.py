@@ -1,7 +1,7 @@
 """The account's quotas as limits of the search.
 
-A quota may be shared by several pools: the zones of a region, the accelerators of a family, both markets. What one pool
-or one row of the job may take of it at most is in their own limits; what they take together is checked here.
+Several pools may share a quota: the zones of a region, the accelerators of a family, both markets. The limits of a pool
+or a row of the job cover what it can take of a quota alone; this module checks what they take together.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# Quotas are whole numbers; this only takes up the rounding of sums.
+# Quotas are whole numbers; this absorbs rounding of sums.
 _SLACK = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaArrays:
-    """Quotas as arrays: a plan with `nodes` [pools] keeps them where `units @ nodes <= left`.
+    """Quotas as arrays: a plan with `nodes` [pools] keeps them if `units @ nodes <= left`.
 
     units: what one node of a pool takes, shape [quotas, pools]. left: shape [quotas]. row_units: the least that one
-    device of a row takes, over the pools that the row has, shape [quotas, rows].
+    device of a row takes, over the pools of the row, shape [quotas, rows].
     """
 
     units: Floats
@@ -40,17 +40,17 @@ class QuotaArrays:
 
 
 def keeps_quotas(candidates: Candidates, nodes: Mapping[int, int]) -> bool:
-    """Return whether so many nodes of each of the candidates' pools keep all quotas."""
+    """Return whether these numbers of nodes of the candidates' pools keep all quotas."""
     return all(used(quota, candidates, nodes) <= quota.left + _SLACK for quota in candidates.quotas)
 
 
 def used(quota: QuotaLimit, candidates: Candidates, nodes: Mapping[int, int]) -> float:
-    """Return what so many nodes of each pool take of a quota."""
+    """Return what these numbers of nodes of each pool take of a quota."""
     return math.fsum(quota.units(candidates.pools[pool].offer) * count for pool, count in nodes.items())
 
 
 def quota_arrays(candidates: Candidates) -> QuotaArrays:
-    """Return the quotas of the candidates as arrays, without rows where none could be broken."""
+    """Return the quotas of the candidates as arrays; they are empty if no quota can be exceeded."""
     quotas, pools = candidates.quotas, candidates.pools
     units = np.array([[quota.units(pool.offer) for pool in pools] for quota in quotas]).reshape(len(quotas), len(pools))
     row_units = np.full((len(quotas), len(candidates.rows)), np.inf)
@@ -64,7 +64,7 @@ def quota_arrays(candidates: Candidates) -> QuotaArrays:
 
 
 def binding(quotas: Iterable[QuotaLimit], pools: Sequence[Pool], rows: Sequence[Row]) -> tuple[QuotaLimit, ...]:
-    """Return the quotas that plans could break though they keep the limits of every pool and row."""
+    """Return the quotas that plans can exceed within the limits of every pool and row."""
     return tuple(quota for quota in quotas if _most(quota, pools, rows) > quota.left + _SLACK)
 
 
@@ -84,7 +84,7 @@ def most_nodes(offer: Offer, devices: int, quotas: Iterable[QuotaLimit]) -> int:
 
 
 def within(devices: int, offers: Iterable[Offer], quotas: tuple[QuotaLimit, ...]) -> int:
-    """Return the most devices of a row that its offers' nodes make up within quotas, each market by itself."""
+    """Return the most devices of a row in whole nodes of its offers within quotas, for each market alone."""
     by_market: dict[str, list[Offer]] = {}
     for offer in offers:
         if offer.accelerator_count <= devices:
@@ -104,7 +104,7 @@ def _market_devices(devices: int, offers: Sequence[Offer], quotas: Iterable[Quot
 
 
 def too_small(quota: QuotaLimit, offer: Offer) -> str | None:
-    """Return in words that a quota is too small for even one node of an offer, or None where it is not."""
+    """Return in words that a quota is too small for even one node of an offer, or None if it is not."""
     needed = quota.units(offer)
     if needed <= quota.left + _SLACK:
         return None
@@ -112,7 +112,7 @@ def too_small(quota: QuotaLimit, offer: Offer) -> str | None:
 
 
 def name(quota: QuotaLimit) -> str:
-    """Return a quota's name with its place, what is in use of it, and when it was read."""
+    """Return a quota's name with its place, its current use, and when it was read."""
     taken = f", {quota.used:g} of {quota.limit:g} in use" if quota.used else ""
     return f"{quota.quota} of {quota.place} (read on {quota.read_on}{taken})"
 

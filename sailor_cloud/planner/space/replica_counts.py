@@ -1,4 +1,4 @@
-"""Numbers of pipelines and microbatch sizes that make up a batch; none of these takes time in proportion to it."""
+"""Numbers of pipelines and microbatch sizes that make up a batch, in less than linear time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def divisors(number: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def replica_counts(shares: int, most: int) -> tuple[tuple[int, int], ...]:
-    """Return the fewest replicas, up to so many, for every number of microbatches that the busiest of them may have.
+    """Return the fewest replicas, at most `most`, for every number of microbatches of the busiest replica.
 
-    More replicas with the same number would do the same.
+    More replicas with the same number would not be faster.
     """
     fewest: dict[int, int] = {}
     for replicas in range(1, min(shares, most) + 1):

@@ -1,4 +1,4 @@
-"""Parts of a space that are searched apart: restrictions that were asked for, and accelerators that can't be mixed."""
+"""Parts of a space that are searched separately: requested restrictions, and accelerators that can't be mixed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sailor_cloud.planner.space.space import Space
 # (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
 NEEDS_OLD_BUILD_BELOW = 7.5
 NEEDS_NEW_BUILD_FROM = 10.0
-# Limits of the job, an accelerator in a zone each, up to which a space counts as small enough to search as a whole.
+# A space with at most this many limits of the job, an accelerator in a zone each, is searched as a whole.
 MOST_ROWS = 8
 
 
 class Restriction(StrEnum):
-    """A smaller space, to see what the whole one brings."""
+    """A smaller space, to show what the whole one adds."""
 
     ONE_ACCELERATOR = "one-accelerator"
     ONE_ZONE = "one-zone"
@@ -30,7 +30,8 @@ EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
 
 
 def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
-    """Return the parts whose best plan is the best of the space under the restrictions; the space itself if all of it.
+    """Return the parts whose best plan is the best of the space under the restrictions; the space itself if it is the
+    only one.
 
     All ranks share one build of torch, so accelerators too old for the new one and too new for the old one are kept
     apart.
@@ -52,15 +53,15 @@ def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space
 
 
 def zero_stages(space: Space) -> tuple[int, ...]:
-    """Return the ZeRO stages that plans of a space may stand at.
+    """Return the ZeRO stages for plans of a space.
 
-    The first makes room for more layers and larger microbatches on a device, and shares out the optimizer step, but
-    weights must be gathered after it.
+    ZeRO-1 frees memory for more layers and larger microbatches and divides the optimizer step, but weights must be
+    gathered after it.
     """
     if space.zero_stage:
         return (space.zero_stage,)
     engine, most = space.scenario.engine, space.scenario.job.training.max_zero_stage
-    # From the second on pipelines are all alike, which is a search of its own.
+    # From ZeRO-2 on, all pipelines are equal, which takes a separate search.
     known = max(engine.pipelined_zero_stages) if engine.uniform else 1
     return tuple(
         stage for stage in engine.pipelined_zero_stages if stage <= (known if most is None else min(known, most))
@@ -68,7 +69,7 @@ def zero_stages(space: Space) -> tuple[int, ...]:
 
 
 def fits_whole(space: Space) -> list[bool]:
-    """Return of each accelerator whether one device holds the whole model with its optimizer."""
+    """Return for each accelerator whether one device holds the whole model with its optimizer."""
     found: dict[str, bool] = {}
     for index, pool in enumerate(space.pools):
         if 1 in space.tp_degrees[index]:
@@ -81,7 +82,7 @@ def fits_whole(space: Space) -> list[bool]:
 def part_of(
     space: Space, accelerators: Collection[str], zones: Collection[str], *, zero_stage: int | None = None
 ) -> Space:
-    """Return the space over some accelerators and zones, by default with its own ZeRO stage."""
+    """Return the space over some accelerators and zones, by default with the same ZeRO stage."""
     kept = [
         index
         for index, pool in enumerate(space.pools)

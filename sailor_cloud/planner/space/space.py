@@ -1,4 +1,4 @@
-"""The planner's view of a scenario: tables and links that the search asks for again and again, kept once built."""
+"""The planner's view of a scenario: tables and links that the search needs repeatedly, computed once."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from sailor_cloud.simulator.engines import Selective
 
 Floats = NDArray[np.float64]
 
-# Bytes by which memory that grows with microbatches in flight may be off: its parts are rounded one by one.
+# By how many bytes memory that grows with microbatches in flight may be off: its parts are rounded separately.
 _ROUNDED = 4
-# Microbatch sizes that are looked at together: large ones differ little from their neighbours.
+# Microbatch sizes that are computed together: large ones differ little from their neighbours.
 SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4))
-# Where the small ones don't fit, nobody asks for the large ones.
+# If the small ones do not fit, the large ones are not needed.
 _TOGETHER = (SIZES[:4], SIZES[4:16], SIZES[16:])
 
 
 class Seat(NamedTuple):
-    """A stage's kind of place: `tp` devices of a node of a pool; equal `node` means the same node of a pipeline."""
+    """The kind of a stage's place: `tp` devices of a node of a pool; equal `node` means the same node of a pipeline."""
 
     pool: int
     tp: int
@@ -56,8 +56,8 @@ class Seat(NamedTuple):
 class Stages:
     """All stages [first, end) of one kind of seats at one microbatch size.
 
-    Shape [kinds, layers + 1, layers + 1] each, `kinds` being what they may compute again, least first: the seconds that
-    they compute, and for how many microbatches in flight at most there is memory. A stage is of the first that fits.
+    Shape [kinds, layers + 1, layers + 1] each; `kinds` are the kinds of recomputation, least first. `compute_s`: their
+    seconds. `most`: the most microbatches in flight that fit in memory. A stage has the first kind that fits.
     """
 
     kinds: tuple[Recompute, ...]
@@ -67,10 +67,10 @@ class Stages:
     _distinct: dict[tuple[int, ...], Floats] = field(default_factory=dict)
 
     def seconds(self, in_flight: int) -> Floats:
-        """Return the seconds of all stages, infinite where there is no memory for so many microbatches."""
+        """Return the seconds of all stages, infinite if `in_flight` microbatches do not fit in memory."""
         if in_flight not in self._known:
             fits = self.most >= in_flight
-            # More microbatches leave out more stages, so equally many are the same ones.
+            # More microbatches exclude more stages, so equal counts mean the same stages.
             key = tuple(np.count_nonzero(fits, axis=(1, 2)).tolist())
             if key not in self._distinct:
                 found = np.full(fits.shape[1:], np.inf)
@@ -81,7 +81,7 @@ class Stages:
         return self._known[in_flight]
 
     def of(self, span: tuple[int, int], in_flight: int) -> tuple[Recompute, float] | None:
-        """Return what one stage computes again, and its seconds; None where it does not fit."""
+        """Return what one stage recomputes, and its seconds; None if it does not fit."""
         for number, kind in enumerate(self.kinds):
             if self.most[number][span] >= in_flight:
                 return kind, float(self.compute_s[number][span])
@@ -90,10 +90,10 @@ class Stages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sized:
-    """All stages of one kind of seats at some microbatch sizes, the stages as of np.triu_indices.
+    """All stages of one kind of seats at some microbatch sizes, in the order of np.triu_indices.
 
-    `seconds`, `held` and `more`, what each microbatch in flight adds: shape [sizes, kinds, stages]. `limits`: the bytes
-    that there are, shape [sizes].
+    `seconds`, `held` and `more`, the memory of each microbatch in flight: shape [sizes, kinds, stages]. `limits`: the
+    available bytes, shape [sizes].
     """
 
     memory: StageMemoryTable
@@ -105,9 +105,9 @@ class _Sized:
 
 @dataclass(slots=True)
 class Known:
-    """What is known of the offers of one job, in all spaces over them; pools by their number in the first space.
+    """Cached data about the offers of one job, for all spaces over them; pools by their number in the first space.
 
-    Whatever depends on the ZeRO stage has it in its key. `searches`: what searches keep, each under a name of its own.
+    Keys contain the ZeRO stage if the value depends on it. `searches`: data of searches by name.
     """
 
     tables: dict[tuple[str, int, int, Recompute, int], StageTable] = field(default_factory=dict)
@@ -121,17 +121,17 @@ class Known:
     egress_usd: dict[tuple[int, int], Floats] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
     deadline: Deadline = field(default_factory=Deadline)
-    # Told of each draft, with its space, where somebody keeps the incumbents.
+    # Gets each draft with its space if a caller keeps the incumbents.
     meet: Callable[[Any, Any], None] | None = None
 
 
 @dataclass(slots=True)
 class Space:
-    """Everything that can be said about stages, cuts and nodes before a plan is put together.
+    """Everything that is known about stages, cuts and nodes before a plan is composed.
 
-    `numbers`: of its pools in the first space that `known` was made for. `even_layers`: the stages of a pipeline hold
-    equal numbers of layers, up to one. `even_batches`: all pipelines share their cut and microbatch size, and their
-    numbers of microbatches differ by one at most.
+    `numbers`: those of its pools in the first space that `known` was made for. `even_layers`: the stages of a pipeline
+    hold equal numbers of layers, up to one. `even_batches`: all pipelines share their cut and microbatch size, and
+    their numbers of microbatches differ by one at most.
     """
 
     scenario: Scenario
@@ -143,7 +143,7 @@ class Space:
     numbers: tuple[int, ...] = ()
     even_layers: bool = False
     even_batches: bool = False
-    # What searches of this space keep for the next target; each under a name of its own.
+    # Data that searches of this space keep for the next target, by name.
     remembered: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class Space:
         return self.candidates.pools
 
     def part(self, kept: list[int], *, zero_stage: int) -> Space:
-        """Return the space over some of the pools, always the same one; what is known of them is known there, too."""
+        """Return the space over some of the pools; the same arguments return the same object, which shares `known`."""
         parts: dict[tuple[tuple[int, ...], int], Space] = self.remembered.setdefault("parts", {})
         key = (tuple(kept), zero_stage)
         if key not in parts:
@@ -186,7 +186,7 @@ class Space:
         return self.part(list(range(len(self.pools))), zero_stage=zero_stage)
 
     def restricted(self, *, even_layers: bool = False, even_batches: bool = False) -> Space:
-        """Return the space of the plans with even layers or even batches, or both; always the same one."""
+        """Return the space of plans with even layers or batches; the same arguments return the same object."""
         flags = (even_layers or self.even_layers, even_batches or self.even_batches)
         if flags == (self.even_layers, self.even_batches):
             return self
@@ -196,11 +196,11 @@ class Space:
         return kept[flags]
 
     def lengths(self, stages: int) -> tuple[int, int]:
-        """Return the least and the largest number of layers that one of so many stages of a pipeline may hold."""
+        """Return the least and the largest number of layers of a stage in a pipeline of `stages` stages."""
         return (self.layers // stages, -(-self.layers // stages)) if self.even_layers else (1, self.layers - stages + 1)
 
     def allows(self, cut: Sequence[int]) -> bool:
-        """Return whether a pipeline may be cut so."""
+        """Return whether a pipeline may have this cut."""
         least, most = self.lengths(len(cut) - 1)
         return all(least <= end - first <= most for first, end in pairwise(cut))
 
@@ -211,7 +211,7 @@ class Space:
     def keeps_clouds_apart(self, pipelines: Iterable[Iterable[int]]) -> bool:
         """Return whether pipelines, each by its pools, may train together.
 
-        Zones that exchange weights rarely may lie on several clouds, but no pipeline is cut between two.
+        Zones that exchange weights rarely may be on several clouds, but no cut is between two clouds.
         """
         if self.scenario.job.training.sync_every is None:
             return True
@@ -219,7 +219,7 @@ class Space:
 
     @property
     def kinds(self) -> tuple[Recompute, ...]:
-        """What stages may compute again, least first; of others' selective recomputation none is searched."""
+        """What stages may recompute, least first; selective recomputation of other engines is not searched."""
         engine = self.scenario.engine
         some = engine.selective is Selective.BLOCKS
         return tuple(kind for kind in engine.recompute if some or kind is not Recompute.SELECTIVE)
@@ -243,20 +243,20 @@ class Space:
         return self.known.tables[key]
 
     def cores(self, nodes: int) -> float:
-        """Return how many cores the ranks of a plan on so many nodes share; infinite unless all run on one machine."""
+        """Return how many cores the ranks of a plan on `nodes` nodes share; infinite unless all run on one machine."""
         together = all(providers.of(pool.offer.provider).on_this_machine for pool in self.pools)
         return self.scenario.profiles.free_cores(nodes) if self.scenario.machine and together else np.inf
 
     def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
         """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
 
-        Infinite where a stage does not fit in memory whatever it computes again. The same array stands for all numbers
-        of microbatches in flight among which memory makes no difference.
+        Infinite if a stage does not fit in memory with any recomputation. Numbers of microbatches in flight with the
+        same memory decisions share one array.
         """
         return self.stages(seat, microbatch_size, replicas).seconds(in_flight)
 
     def stages(self, seat: Seat, microbatch_size: int, replicas: int) -> Stages:
-        """Return all stages of one kind of seats, as those of one of so many pipelines."""
+        """Return all stages of one kind of seats, for one of `replicas` pipelines."""
         key = (self.pools[seat.pool].accelerator.name, seat.tp, microbatch_size, replicas, self.zero_stage)
         if key not in self.known.stages:
             self.known.deadline.check()
@@ -272,7 +272,7 @@ class Space:
         return Stages(self.kinds, seconds, most)
 
     def seconds_by_size(self, seat: Seat, span: tuple[int, int], held: int, replicas: int) -> Floats:
-        """Return the compute seconds of a stage that holds so many microbatches at once, by their size.
+        """Return the compute seconds of a stage that holds `held` microbatches at once, by their size.
 
         The sizes are those of SIZES, up to the largest one that fits.
         """
@@ -295,7 +295,7 @@ class Space:
 
     @property
     def _spans(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The stages [first, end), in the order in which arrays over all of them have them."""
+        """The stages [first, end), in the order of arrays over all of them."""
         if "spans" not in self.remembered:
             self.remembered["spans"] = np.triu_indices(self.layers + 1, 1)
         first, end = self.remembered["spans"]
@@ -308,13 +308,13 @@ class Space:
         return self.known.states[key]
 
     def _most(self, sized: _Sized, states: States, held: Held, more: Floats) -> Floats:
-        """Return for how many microbatches in flight there is memory; shape as of `more`."""
+        """Return the most microbatches in flight that fit in memory; shape as of `more`."""
         needed = sized.memory.sum_bytes(states, held)
         left = sized.limits.reshape(-1, *[1] * (np.ndim(needed) - 1)) - needed
         return np.asarray(np.where(left >= 0, np.floor(left / more) + 1.0, 0.0))
 
     def _sized(self, seat: Seat, sizes: tuple[int, ...]) -> _Sized:
-        """Return what all stages of one kind of seats take at some microbatch sizes."""
+        """Return the time and memory of all stages of one kind of seats at some microbatch sizes."""
         key = (self.pools[seat.pool].accelerator.name, seat.tp, sizes, self.zero_stage)
         if key not in self.known.sized:
             tables = [[self.table(seat.pool, seat.tp, size, recompute=kind) for kind in self.kinds] for size in sizes]
@@ -347,7 +347,7 @@ class Space:
         return self.known.links[key]
 
     def boundary(self, src: Seat, dst: Seat, microbatch_size: int, *, flows: int = 1) -> Floats:
-        """Return the seconds that one microbatch's tensors take over a cut, for every cut; shape [layers + 1].
+        """Return the seconds of one microbatch's tensors over a cut, for every cut; shape [layers + 1].
 
         `flows` such cuts share a network card.
         """
@@ -367,7 +367,7 @@ class Space:
         return self.known.boundaries[key]
 
     def _over(self, there: Link, back: Link, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
-        """Return `boundary` over two links, once for all zones that are connected alike and for all powers of two."""
+        """Return `boundary` over two links, computed once for all zones with equal links and for all powers of two."""
         key = (there, back)
         known = self.known.over_links.setdefault(key, {})
         if microbatch_size not in known:
@@ -404,7 +404,7 @@ class Space:
 
 
 def build(scenario: Scenario, candidates: Candidates) -> tuple[Space, tuple[Rejected, ...]]:
-    """Return the space over the candidates that have all data, and what fell out for want of it."""
+    """Return the space over the candidates with complete data, and the candidates without it."""
     rejected: list[Rejected] = []
     kept: list[Pool] = []
     rates: list[NodeRate] = []

@@ -1,4 +1,4 @@
-"""What a search is asked for."""
+"""The requests to a search."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from sailor_cloud.planner.space.restrictions import Restriction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a search is asked for beyond the plan.
+    """The requests to a search besides the plan.
 
-    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces, one of which is the
-    answer where the search of all found none as good. `frontier`: also the plans from the fastest to the cheapest
-    that no other one beats in both. `top`: also so many plans of other kinds. `decide`: also the cheapest, the balanced
-    and the fastest plan, of which `choose` is the answer, else the goal's; `deciding` gets them whenever they may
-    have changed. After `time_limit_s` the best plan found until then is the answer, and never called optimal.
-    `prove`: the bound is raised once the plan is found, for some minutes at most.
-    `progress` gets the share of the search that is done, ever larger ones.
+    `restrictions` make the space smaller. `beside`: also the best plans of smaller spaces; one of them is the answer if
+    the search of the whole space found none as good. `frontier`: also the Pareto frontier of time and money. `top`:
+    also this many plans of other kinds. `decide`: also the cheapest, the balanced and the fastest plan; the answer is
+    `choose` of these, else the goal's. `deciding` gets them whenever they may have changed. After `time_limit_s` the
+    incumbent is the answer, and never called optimal. `prove`: raise the bound after the plan is found, for some
+    minutes at most. `progress` gets the share of the search that is done; it never falls.
     """
 
     restrictions: tuple[Restriction, ...] = ()

@@ -1,4 +1,4 @@
-"""What published planners take as given: nodes with their devices, layer times, memory and links, from our inputs."""
+"""The inputs of published planners, from ours: nodes with their devices, layer times, memory and links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sailor_cloud.simulator.scenario import place_of
 
 Floats = NDArray[np.float64]
 
-# Published planners know tensor parallelism inside a node, in powers of two.
+# Published planners use tensor parallelism inside a node, in powers of two.
 TP_DEGREES = (1, 2, 4, 8)
 # Sizes of nodes that are tried one after the other.
 MOST_SIZES = 4
@@ -83,10 +83,10 @@ class Cut:
 
 @dataclass(slots=True, kw_only=True)
 class Cluster:
-    """The nodes of a job in the order in which planners count ranks, and what happens on them.
+    """The nodes of a job in the order of ranks, with what computing and sending on them takes.
 
-    Of every accelerator in every zone it has one kind of node, in its cheapest market, as many as the job and the
-    account allow.
+    For every accelerator in every zone, it has one kind of node in its cheapest market, and all nodes that the job and
+    the account allow.
     """
 
     scenario: Scenario
@@ -116,11 +116,11 @@ class Cluster:
         return tuple(sorted({machine.zone for machine in self.machines}))
 
     def part(self, machines: Iterable[Machine]) -> Cluster:
-        """Return the cluster of some machines; what is known of accelerators and links is shared."""
+        """Return the cluster of some machines; cached data about accelerators and links is shared."""
         return replace(self, machines=tuple(machines))
 
     def of_one_accelerator(self) -> Iterator[Cluster]:
-        """Yield the cluster of each accelerator in each zone, for planners that know one kind of GPU and no zones."""
+        """Yield the cluster of each accelerator in each zone, for planners that model one kind of GPU and no zones."""
         key = _kind
         for _, members in groupby(sorted(self.machines, key=key), key=key):
             yield self.part(members)
@@ -148,7 +148,7 @@ class Cluster:
         recompute: Recompute = Recompute.NONE,
         zero_stage: int = 0,
     ) -> StageTable | None:
-        """Return what stages cost, None where nothing is known of such a stage."""
+        """Return what stages cost, None if there is no data for such a stage."""
         key = (accelerator, tp, microbatch_size, recompute, zero_stage)
         if key not in self._tables:
             try:
@@ -190,7 +190,7 @@ class Cluster:
         return float(boundary_s(there, back, nbytes, engine=self.scenario.engine))
 
     def all_reduce_s(self, nbytes: float, members: Sequence[Slot], replicas: int | None = None) -> float:
-        """Return the seconds of a ring over the slots, or over so many of which these are some, at its slowest link."""
+        """Return the seconds of a ring over the slots, or over `replicas` members like these, at its slowest link."""
         count = len(members) if replicas is None else replicas
         if len(members) < 2 or count < 2:
             return 0.0
@@ -206,7 +206,7 @@ class Cluster:
         return float(ring_s(nbytes, count, slowest, bucket_bytes=self.scenario.engine.bucket_bytes))
 
     def pipeline_s(self, compute_s: Sequence[float], hops_s: Sequence[float], microbatches: int) -> float:
-        """Return the seconds of a pipeline's schedule as its simulation has them; `hops_s`: there and back, by cut."""
+        """Return the seconds of a pipeline's schedule as in its simulation; `hops_s`: both directions, by cut."""
         engine = self.scenario.engine
         if engine.formulas is not None:
             busy = [own + hop for own, hop in zip(compute_s, [*hops_s, 0.0], strict=True)]
@@ -214,7 +214,7 @@ class Cluster:
         return float(pipeline_s(np.array(compute_s), np.array(hops_s), microbatches, engine=engine))
 
     def slots(self, tp: int) -> tuple[Slot, ...]:
-        """Return the devices by groups of `tp`, node after node."""
+        """Return the devices in groups of `tp`, node by node."""
         return tuple(
             Slot(machine=machine, first=first, tp=tp)
             for machine in self.machines
@@ -228,10 +228,10 @@ class Cluster:
         zero_stage: int = 0,
         counts: Sequence[int] | None = None,
     ) -> Plan:
-        """Return the plan of pipelines, each its microbatch size and its stages.
+        """Return the plan of pipelines, each with its microbatch size and its stages.
 
-        `counts`: their numbers of microbatches; without it the batch is shared out evenly. Raises RequestError where
-        it can't be: not into whole microbatches, or not one for each pipeline.
+        `counts`: their numbers of microbatches; by default, equal shares of the batch. Raises RequestError if the batch
+        does not divide into whole microbatches, at least one per pipeline.
         """
         counts = counts or shares(self.batch, [size for size, _ in pipelines])
         used = {cut.slot.machine.name: cut.slot.machine for _, cuts in pipelines for cut in cuts}
@@ -252,9 +252,9 @@ class Cluster:
 
 
 def shares(batch: int, sizes: Sequence[int], weights: Sequence[float] | None = None) -> list[int]:
-    """Return the numbers of microbatches of pipelines with these sizes, in proportion to `weights`, together a batch.
+    """Return the numbers of microbatches of pipelines with these sizes; together they make up a batch, by `weights`.
 
-    Raises RequestError where whole microbatches, one at the least for each pipeline, do not make up the batch.
+    Raises RequestError if whole microbatches, at least one per pipeline, can't make up the batch.
     """
     wanted = list(weights) if weights is not None else [1.0] * len(sizes)
     total = sum(wanted)
@@ -264,7 +264,7 @@ def shares(batch: int, sizes: Sequence[int], weights: Sequence[float] | None = N
         fitting = [p for p, size in enumerate(sizes) if size <= left]
         if not fitting:
             break
-        # The pipeline that would end first takes one more.
+        # The pipeline that would end first gets one more.
         p = min(fitting, key=lambda p: ((counts[p] + 1) * sizes[p] / wanted[p], p))
         counts[p] += 1
         left -= sizes[p]
@@ -274,10 +274,10 @@ def shares(batch: int, sizes: Sequence[int], weights: Sequence[float] | None = N
 
 
 def clusters_of(scenario: Scenario, candidates: Candidates | None = None) -> tuple[Cluster, ...]:
-    """Return the clusters that a job's resources make up, accelerator by accelerator and zone by zone.
+    """Return the clusters that a job's resources make up, by accelerator and zone.
 
-    Each has nodes of up to a number of devices, as large as there are. The one that can use most devices comes first,
-    of equal ones that of the larger nodes; at most `MOST_SIZES` of them. One without nodes where none can be used.
+    Each has the largest nodes up to one of the sizes for sale; at most `MOST_SIZES` clusters. The one with most usable
+    devices comes first, on ties the one with larger nodes. If no node can be used, the only cluster is empty.
     """
     found = candidates or collect(scenario.job, scenario.catalog)
     rows: dict[int, dict[int, Pool]] = {}
@@ -297,15 +297,15 @@ def clusters_of(scenario: Scenario, candidates: Candidates | None = None) -> tup
 
 
 def even_cuts(layers: int, stages: int) -> list[int]:
-    """Return the bounds of stages of equal numbers of layers; the last ones hold one more where it does not divide."""
+    """Return the bounds of stages with equal numbers of layers; the last ones hold one more if these don't divide."""
     each, more = divmod(layers, stages)
     sizes = [each] * (stages - more) + [each + 1] * more
     return [0, *np.cumsum(sizes).tolist()]
 
 
 def balanced_cuts(layer_s: Floats, stages: int) -> list[int]:
-    """Return the bounds of stages whose slowest one is as fast as can be; `layer_s` has shape [layers] or
-    [stages, layers] where each stage computes at a speed of its own."""
+    """Return the bounds of stages whose slowest one is as fast as possible; `layer_s` has shape [layers], or [stages,
+    layers] if speeds differ by stage."""
     times = np.broadcast_to(layer_s, (stages, layer_s.shape[-1]))
     layers = times.shape[1]
     prefix = np.concatenate([np.zeros((stages, 1)), np.cumsum(times, axis=1)], axis=1)

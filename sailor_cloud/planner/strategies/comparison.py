@@ -1,4 +1,4 @@
-"""Our plan beside those of published planners, by the same simulator."""
+"""Compares our plan with those of published planners, by the same simulator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One planner's plan. `name` is "sailor-cloud" for ours. Figures are None where it has no plan.
+    """One planner's plan. `name` is "sailor-cloud" for ours. Figures are None without a plan.
 
-    `estimate_s`: seconds of an iteration by its own cost model. `duration_s`, `total_usd`: of the whole run, None
-    without a number of steps. `seconds`: of processor time that its search took.
+    `estimate_s`: seconds of an iteration by the planner's cost model. `duration_s`, `total_usd`: of the whole run, None
+    without a number of steps. `seconds`: processor time of its search.
     """
 
     name: str
@@ -81,7 +81,7 @@ def contender(document: PlanDocument, name: str, seconds: float) -> Contender:
 
 
 def without_plan(name: str, seconds: float, note: str) -> Contender:
-    """Return the row of a planner whose search ended without a plan or a proof that there is none."""
+    """Return the row of a planner whose search ended without a plan and without a proof that there is none."""
     return Contender(
         name=name,
         oracle=False,
@@ -100,7 +100,7 @@ def without_plan(name: str, seconds: float, note: str) -> Contender:
 
 
 def compared(job: str, ours: Contender, others: list[Contender]) -> Comparison:
-    """Return the comparison, the fastest of the others first; those without a plan last."""
+    """Return the comparison: ours, the others from the fastest on, then those without a plan."""
     missing = float("inf")
     ranked = sorted(others, key=lambda each: (each.iteration_s or missing, each.name, each.oracle))
     return Comparison(job=job, contenders=Rows((ours, *ranked)))

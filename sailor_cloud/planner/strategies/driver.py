@@ -1,4 +1,4 @@
-"""Carries a published planner out: walks its ranking, discards what does not fit, scores the first plan that does."""
+"""Runs a published planner: walks its ranking, skips plans that do not fit, and evaluates the first that does."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sailor_cloud.planner.strategies.cluster import Cluster
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# Plans of a ranking that are looked at before a strategy counts as without a plan, and that an oracle judges.
+# Plans of a ranking that are checked before a strategy counts as without a plan, and that an oracle judges.
 MOST_LOOKED_AT = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a strategy comes to. `out_of_memory` plans stood before the chosen one and did not fit, `over_limits` ones
+    """The result of a strategy. `out_of_memory` plans ranked before the chosen one did not fit, `over_limits` ones
     broke a limit of the job.
 
-    `inexpressible`: our plans could not state these. `oracle`: our simulator chose among its plans. `cut_short`: the
-    clock ended the search.
+    `inexpressible`: plans that our format can't state. `oracle`: our simulator chose among its plans. `cut_short`: the
+    time limit ended the search.
     """
 
     strategy: Strategy
@@ -43,7 +43,7 @@ def iteration_s(evaluation: Evaluation) -> float:
 
 
 def computing_s(plan: Plan, cluster: Cluster) -> float:
-    """Return the seconds that the busiest stage computes in an iteration; no iteration takes less."""
+    """Return the compute seconds of the busiest stage in an iteration, a lower bound of the iteration."""
     accelerators = {node.id: cluster.scenario.offers[node.offer].accelerator for node in plan.nodes}
     stages = {
         (
@@ -66,7 +66,7 @@ def best_of(
     score: Callable[[Evaluation], float] = iteration_s,
     expired: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
-    """Yield the best by `score` of what `carried_out` yields first for each cluster, then of what it yields second."""
+    """Yield the best by `score` of the first results of all clusters, then of their second results."""
     walks: list[Iterator[Outcome]] = []
     own: list[Outcome] = []
     for cluster in clusters:
@@ -91,16 +91,16 @@ def carried_out(
     score: Callable[[Evaluation], float] = iteration_s,
     expired: Callable[[], bool] = lambda: False,
 ) -> Iterator[Outcome]:
-    """Yield what a user of the strategy would get: the first plan of its own ranking that fits and is allowed.
+    """Yield what a user of the strategy would get: the first plan of its ranking that fits and is allowed.
 
-    Then yield the oracle's: the best by `score` among the first `MOST_LOOKED_AT` plans of that ranking. `allowed`
+    Then yield the oracle's plan: the best by `score` of the first `MOST_LOOKED_AT` plans of that ranking. `allowed`
     checks the limits of the job, which most strategies ignore.
     """
     ranking, cut_short = _ranking(strategy, cluster, expired)
     best = Outcome(strategy=strategy, proposals=len(ranking), cut_short=cut_short)
     least, bounded = math.inf, score is iteration_s and cluster.scenario.engine.formulas is None
     for proposal in islice(ranking, MOST_LOOKED_AT):
-        # What was proposed in time is looked at until one fits.
+        # The time limit must not hide a proposal that was made in time, so the check continues until one fits.
         if best.plan is not None and expired():
             best = replace(best, cut_short=True)
             break
@@ -128,7 +128,7 @@ def carried_out(
 
 
 def _ranking(strategy: Strategy, cluster: Cluster, expired: Callable[[], bool]) -> tuple[list[Proposal], bool]:
-    """Return the proposals, best estimate first; equal ones in the order in which they came."""
+    """Return the proposals, best estimate first; ties keep their order."""
     found: list[Proposal] = []
     for proposal in _until(strategy.propose(cluster) if cluster.machines else (), expired):
         if proposal is None:

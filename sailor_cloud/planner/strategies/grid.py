@@ -1,4 +1,4 @@
-"""Plans whose pipelines are cut alike: stages by replicas, each place a slot."""
+"""Plans with equally cut pipelines: a grid of stages by replicas, with a slot in each cell."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Rows = tuple[tuple[Slot, ...], ...]
 
 
 def by_stage(slots: Sequence[Slot], stages: int, replicas: int) -> Rows:
-    """Return rows whose replicas stand side by side: stage after stage, as Megatron counts its ranks."""
+    """Return rows with neighbouring replicas: stage by stage, as Megatron counts its ranks."""
     return tuple(tuple(slots[s * replicas : (s + 1) * replicas]) for s in range(stages))
 
 
 def by_pipeline(slots: Sequence[Slot], stages: int, replicas: int) -> Rows:
-    """Return rows whose stages stand side by side: pipeline after pipeline."""
+    """Return rows with neighbouring stages: pipeline by pipeline."""
     return tuple(tuple(slots[p * stages + s] for p in range(replicas)) for s in range(stages))
 
 
@@ -61,5 +61,5 @@ def proposal(
 
 
 def even_microbatches(cluster: Cluster, replicas: int, size: int) -> int:
-    """Return the microbatches of each pipeline, the last one perhaps not full; 0 where a pipeline gets none."""
+    """Return the microbatches of each pipeline, the last one perhaps partly filled; 0 if a pipeline gets none."""
     return -(-cluster.batch // (replicas * size)) if replicas * size <= cluster.batch else 0

@@ -1,4 +1,4 @@
-"""A PlanDocument by a published planner, in place of our own search."""
+"""A PlanDocument by a published planner instead of our search."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ def plans_by(
     elapsed_s: Callable[[], float],
     time_limit_s: float | None = None,
 ) -> Iterator[PlanDocument]:
-    """Yield the document of the plan that a strategy comes to, then of the one that our simulator chooses of its plans.
+    """Yield the document of a strategy's plan, then of the plan that our simulator chooses among the strategy's.
 
-    They are feasible at best, never proven. `elapsed_s` is asked for the time since the start; the time limit is one
-    for both.
+    They are at most feasible, never proven. `elapsed_s` returns the time since the start; both share the time limit.
     """
     target = target_of(scenario.job)
     for outcome in best_of(
@@ -54,7 +53,7 @@ def _document(outcome: Outcome, scenario: Scenario, candidates: Candidates, seco
 
 
 def keeps(target: Target, evaluation: Evaluation, probability: float | None = None) -> bool:
-    """Return whether a plan keeps every limit of the job, budget and deadline with a probability if one is given."""
+    """Return whether a plan keeps every limit of the job, with `probability` for budget and deadline if given."""
     within = None if evaluation.totals is None else evaluation.totals.within_limits
     likely = probability is None or within is None or within >= probability
     return likely and bool(target.feasible(figures_of(evaluation)))

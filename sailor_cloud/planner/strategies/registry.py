@@ -1,4 +1,4 @@
-"""All published planners that can be asked for by name."""
+"""All published planners by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 
 def strategy_named(name: str) -> Strategy:
-    """Return a strategy. Raises RequestError that names those that there are."""
+    """Return a strategy. Raises RequestError that lists the known ones."""
     for strategy in STRATEGIES:
         if strategy.name == name:
             return strategy

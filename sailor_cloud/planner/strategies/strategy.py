@@ -1,4 +1,4 @@
-"""What every published planner is to the driver: a source of plans in the order of its own cost model."""
+"""The interface of published planners to the driver: a source of plans in the order of their cost model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sailor_cloud.planner.strategies.cluster import Cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan as its strategy sees it: the seconds of an iteration by its own cost model.
+    """A plan as its strategy sees it: the seconds of an iteration by the strategy's cost model.
 
-    `rank` is what it is ranked by in place of these, where the strategy knows money and the job asks for it. `build`
-    makes the plan when somebody asks for it; it raises RequestError where our plans can't express it.
+    `rank` replaces these as the sort key if the strategy models money and the job asks for it. `build` makes the plan
+    on demand; it raises RequestError if our format can't express it.
     """
 
     estimate_s: float
@@ -28,9 +28,9 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A published planner. `mixed`, `zones`, `money`, `memory`: what its own model knows of.
+    """A published planner. `mixed`, `zones`, `money`, `memory`: what its model covers.
 
-    `propose` returns plans in any order; the same cluster always gives the same ones.
+    `propose` returns plans in any order; the same cluster always yields the same ones.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Plans whose pipelines are all alike, for training programs that run nothing else."""
+"""Plans with equal pipelines, for training programs that support nothing else."""
 
 from sailor_cloud.planner.uniform.search import uniform_drafts
 

@@ -1,4 +1,4 @@
-"""The dynamic programme over chains of stages: of one box, the least fill that pipelines of so many devices take."""
+"""The dynamic program over chains of stages: within one box, the least fill of pipelines by their devices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sailor_cloud.planner.space.space import Seat, Space
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Stages of a pipeline at most.
+# Most stages of a pipeline.
 _MOST_STAGES = 14
 
 
 class Least(StrEnum):
-    """What a programme looks for: the least fill, bottleneck, or gradients of a device, of the stage with most."""
+    """What a program minimises: the fill, the bottleneck, or the gradients per device of the stage with most."""
 
     FILL = "fill"
     BOTTLENECK = "bottleneck"
@@ -29,7 +29,7 @@ class Least(StrEnum):
 
 
 class Kind(NamedTuple):
-    """Devices of one stage: the number of an accelerator, and how many of it."""
+    """The devices of one stage: the index of an accelerator, and their number."""
 
     accelerator: int
     tp: int
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One pipeline without its places."""
+    """One pipeline without its nodes."""
 
     size: int
     replicas: int
@@ -47,9 +47,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Some zones, and whether every pipeline lies inside one; cuts count as inside zones in any case.
+    """Some zones, and whether every pipeline stays inside one; cuts are timed as inside a zone in any case.
 
-    `tp`: of all stages, for engines that have one.
+    `tp`: of all stages, for engines with a single one.
     """
 
     zones: tuple[str, ...]
@@ -59,11 +59,11 @@ class View:
 
 @dataclass(slots=True)
 class Terms:
-    """What stages take, for one view and microbatch size; K kinds, L layers.
+    """The terms of stages, for one view and microbatch size; K kinds, L layers.
 
-    `layer_s`: [K, L]. `shards`: the gradients of a device by stage, [K, L + 1, L + 1]. `busy_after`: what a cut before
-    each layer keeps the stage before it busy, `busy_before` the one after it, by both kinds, [K, K, L + 1];
-    `fill_after` and `fill_before`: what the two add to the fill.
+    `layer_s`: [K, L]. `shards`: gradients per device by stage, [K, L + 1, L + 1]. `busy_after`: how long the cut before
+    each layer occupies the stage before it, `busy_before` the one after it, by both kinds, [K, K, L + 1]; `fill_after`
+    and `fill_before`: what the two add to the fill.
     """
 
     space: Space
@@ -80,7 +80,8 @@ class Terms:
     _compute: dict[int, Floats] = field(default_factory=dict)
 
     def compute_s(self, held: int) -> Floats:
-        """Return the seconds of stages that hold so many microbatches, [K, L + 1, L + 1]; infinite where none fits."""
+        """Return the seconds of stages with `held` microbatches, [K, L + 1, L + 1]; infinite if a stage does not
+        fit."""
         if held not in self._compute:
             seats = [Seat(pool, kind.tp, 0) for pool, kind in zip(self.pools, self.kinds, strict=True)]
             each = [self.space.stages_s(seat, self.size, in_flight=held, replicas=self.sharers) for seat in seats]
@@ -94,11 +95,11 @@ class Terms:
 
 @dataclass(slots=True)
 class Box:
-    """Pipelines of one microbatch size and number, with a bottleneck and an all-reduce in these intervals.
+    """Pipelines with one microbatch size and number of replicas, a bottleneck and an all-reduce in these intervals.
 
-    `caps`: devices of a pipeline at most, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` of any
-    pipeline, `least_total_s` of its iteration, `least_s` its least bottleneck, and `fill` the least one in the box.
-    `chain`: a pipeline that is as good as the box may be but for where in the intervals it stands.
+    `caps`: the most devices of a pipeline, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` and
+    `least_total_s` (the iteration) of any pipeline; `least_s`, the least bottleneck, and `fill`, the least fill in the
+    box. `chain`: as good as any pipeline in the box, except for its bottleneck and all-reduce within the intervals.
     """
 
     view: View
@@ -122,7 +123,7 @@ class Box:
 
 @dataclass(slots=True)
 class Programme:
-    """The dynamic programme of one box: stages are busy and reduce no longer than `busy_s` and `reduce_s`."""
+    """The dynamic program of one box: stages are busy for at most `busy_s` and reduce for at most `reduce_s`."""
 
     box: Box
     terms: Terms
@@ -130,8 +131,8 @@ class Programme:
     all_reduces: Sequence[Floats]
     busy_s: float = math.inf
     reduce_s: float = math.inf
-    # By stages to the end, [kind before, kind, first layer, *devices], the fill from there on; and of whole pipelines,
-    # [kind, *devices].
+    # The fill from a stage on, by the stages to the end: [kind before, kind, first layer, *devices]; and of complete
+    # pipelines, [kind, *devices].
     _suffixes: list[NDArray[np.float32]] = field(default_factory=list)
     wholes: list[NDArray[np.float32]] = field(default_factory=list)
 
@@ -147,7 +148,7 @@ class Programme:
         kinds, shape = len(terms.kinds), tuple(cap + 1 for cap in self.box.caps)
         allowed = np.stack(self.all_reduces) <= self.reduce_s
         found = np.full(shape, np.inf)
-        # Kinds before a stage from which the cut takes equally long are one.
+        # Preceding kinds with equal cut times share their rows.
         alike = [np.unique(terms.busy_before[:, kind], axis=0, return_inverse=True) for kind in range(kinds)]
         for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
             compute = np.where(allowed, terms.compute_s(held), np.inf)
@@ -183,7 +184,7 @@ class Programme:
                     fitting = np.flatnonzero(np.isfinite(compute[kind, first, first + 1 : layers])) + first + 1
                     if not fitting.size:
                         continue
-                    # By kind before, kind after and end; the last stages stand behind the first ones that fit.
+                    # By kind before, kind after and end; stages with the last layers follow the first ones that fit.
                     ends = slice(int(fitting[0]), int(fitting[-1]) + 1)
                     own = compute[kind, first, ends]
                     what = np.where(np.isfinite(own), terms.shards[kind, first, ends], np.inf) if sharded else own
@@ -211,7 +212,7 @@ class Programme:
         return found.astype(np.float64)
 
     def _shift(self, kind: Kind) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
-        """Return where pipelines with a stage more stand, and where they stood without; none where there is no room."""
+        """Return the slices of pipelines with one more stage and of those without it; None if there is no room."""
         step, into, out = kind.tp // self.box.unit, [], []
         for accelerator, cap in enumerate(self.box.caps):
             more = step if accelerator == kind.accelerator else 0
@@ -229,7 +230,7 @@ class Programme:
         )
 
     def chain(self, use: tuple[int, ...]) -> Chain:
-        """Return a chain of so many devices with the least fill."""
+        """Return a chain on `use` devices with the least fill."""
         terms, layers = self.terms, self.terms.space.layers
         ends = [
             (float(whole[(kind, *use)]), held, kind)

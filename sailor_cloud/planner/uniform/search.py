@@ -1,14 +1,14 @@
-"""The best plan whose pipelines are all alike: cut alike, with one microbatch size, each stage on one kind of devices.
+"""The best plan with equal pipelines: one cut, one microbatch size, each stage on one kind of devices.
 
-Engines that run nothing else are planned by this search alone. An iteration takes (M - 1) * bottleneck + fill +
-all-reduce, the terms of which the engine gives. For a microbatch size and a number of pipelines, a dynamic programme
-over (stages to the end, first layer, devices used, kind of the stage and of the one before) finds the least fill of
-pipelines whose stages are busy no longer than one limit, and reduce gradients no longer than another. Boxes, intervals
-of the two limits, are branched best first: a box takes at least (M - 1) * its least bottleneck + fill + its least
-all-reduce. The chains found are put on nodes, and judged by the exact evaluator alone.
+Engines that support nothing else are planned by this search alone. An iteration takes (M - 1) * bottleneck + fill +
+all-reduce, with terms from the engine. For a microbatch size and a number of pipelines, a dynamic program over (stages
+to the end, first layer, devices used, kind of the stage and of the one before) finds the least fill under a limit on
+how long stages are busy, and one on their all-reduce. Boxes are intervals of these two limits and are branched best
+first: a box takes at least (M - 1) * its least bottleneck + fill + its least all-reduce. The chains found are placed on
+nodes, and only the exact evaluator judges them.
 
-Where there are several zones, the search is repeated for sets of them: with every pipeline inside a zone, and with
-pipelines in any, as if cuts never left a zone; placing and evaluating put that guess right.
+With several zones, the search is repeated for sets of them: with every pipeline inside one zone, and with pipelines in
+any zones, as if cuts never left a zone. Placement and evaluation correct that guess.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from sailor_cloud.planner.uniform.programme import Box, Chain, Floats, Kind, Lea
 from sailor_cloud.simulator import gradient_sync_s
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
 
-# The search of a set of zones ends where no box is better than the best plan by more than this share.
+# The search of a set of zones ends if no box beats the incumbent by more than this share.
 _GAP = 2e-4
-# Boxes that are searched for one set of zones at most; where money is minimised, where terms are guesses, and for plans
-# that only stand beside another one.
+# Most boxes for one set of zones; if money is minimised; if terms are guesses; and for plans that are only shown next
+# to another one.
 _MOST_BOXES, _MOST_PRICED, _MOST_GUESSED, _MOST_LIGHT = 400, 150, 60, 20
-# Numbers of devices of a pipeline, by accelerator, that a programme tells apart at most; beyond, stages take whole
-# groups of devices.
+# The most different numbers of devices of a pipeline, by accelerator, in a program; beyond, stages take devices in
+# groups.
 _MOST_VECTORS = 500
-# Kinds of places of pipelines of which all orders are tried; what differs by less comes from summing in another order.
+# Up to this many kinds of places, all orders are tried; differences below the second come from rounding.
 _ORDERED, _SAME = 5, 1e-9
-# Chains of a box that are placed and evaluated, the best ones; chains that are kept for the last refinement.
+# Best chains of a box that are placed and evaluated; chains that are kept for the last refinement.
 _PLACED, _REFINED = 2, 20
-# By how much fewer bytes may take longer in a ring.
+# The margin for rings in which fewer bytes take longer.
 _SURE = 0.95
-# The limit on the bottleneck that is tried first, relative to the least one, and the share of an iteration by which
-# all-reduces of a box may differ before intervals of its bottleneck are distinguished.
+# The first limit on the bottleneck, relative to the least one, and the share of an iteration by which a box's
+# all-reduces may differ before its bottleneck is split.
 _FIRST, _NARROW = 1.03, 0.01
-# Samples of a microbatch at most.
+# Most samples of a microbatch.
 _LARGEST = 128
 
 
 @dataclass(slots=True)
 class UniformSearch:
-    """One search; `found` are the drafts that keep all limits, by their order, `best` the least value among them."""
+    """One search; `found` holds the drafts that keep all limits, by sort key, `best` the least value among them."""
 
     space: Space
     target: Target
@@ -79,7 +79,7 @@ class UniformSearch:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
         self.names = sorted({pool.offer.accelerator for pool in self.space.pools})
-        # Of each accelerator in each zone the pool that is cheapest by the device, with its number of nodes.
+        # For each accelerator and zone, the cheapest pool per device, with its number of nodes.
         for number, pool in sorted(enumerate(self.space.pools), key=lambda each: self._usd(each[0])):
             key = (self.names.index(pool.offer.accelerator), pool.offer.zone)
             devices = self.space.candidates.rows[pool.row].devices
@@ -99,7 +99,7 @@ class UniformSearch:
         return [self.found[order] for order in sorted(self.found)]
 
     def views(self) -> list[View]:
-        """Return the sets of zones that are searched, the most promising ones first."""
+        """Return the sets of zones to search, the most promising first."""
         zones = tuple(sorted({zone for _, zone in self.pools}))
         region_of = self.space.scenario.catalog.region_of
         regions: dict[str, list[str]] = {}
@@ -125,7 +125,7 @@ class UniformSearch:
         return found
 
     def _usable(self, box: Box) -> NDArray[np.bool_]:
-        """Return which devices of a pipeline the zones of a box have room for."""
+        """Return which numbers of devices per pipeline the zones of a box have room for."""
         use = box.use
         room = np.array([self._room(zone) for zone in box.view.zones])
         if box.view.inside:
@@ -141,8 +141,8 @@ class UniformSearch:
         return np.asarray(usable & (use.sum(axis=0) > 0))
 
     def terms(self, view: View, size: int, unit: int, replicas: int) -> Terms | None:
-        """Return the terms of a view; of several zones the slowest cut counts. None where it has no kind of stages."""
-        # Without ZeRO all that counts is whether there are several.
+        """Return the terms of a view, with the slowest cut of its zones. None if it has no kind of stages."""
+        # Without ZeRO it only matters whether there are several.
         sharers = replicas if self.space.zero_stage else 2
         kinds = self._kinds(view, size, unit)
         if not kinds:
@@ -173,7 +173,7 @@ class UniformSearch:
                 layer_s=np.stack([np.diff(table.forward_prefix_s + table.backward_prefix_s) for table in tables]),
                 busy_after=after,
                 busy_before=before,
-                # A cut that keeps both of its ends busy is on the way of a microbatch once.
+                # A cut that occupies both of its ends delays a microbatch once.
                 fill_after=after,
                 fill_before=before if by_formulas else np.zeros(shape),
             )
@@ -198,7 +198,7 @@ class UniformSearch:
         )
 
     def _cuts(self, view: View, size: int, src: Kind, dst: Kind) -> Iterator[tuple[Floats, Floats]]:
-        """Yield the seconds of an activation and its gradient over each cut, for the zones that it may be between."""
+        """Yield the seconds of an activation and its gradient over each cut, for the zones that it may connect."""
         formulas = self.space.scenario.engine.formulas
         together = [
             zone for zone in view.zones if {(src.accelerator, zone), (dst.accelerator, zone)} <= set(self.pools)
@@ -265,7 +265,7 @@ class UniformSearch:
                     heappush(heap, (max(bound, least), next(numbers), child))
 
     def _roots(self, view: View) -> Iterator[tuple[Box, float]]:
-        """Yield the boxes of all microbatch sizes and numbers of pipelines, with what none of their plans undercuts."""
+        """Yield the boxes of all microbatch sizes and numbers of pipelines, with lower bounds for their plans."""
         totals = np.sum([self._room(zone) for zone in view.zones], axis=0)
         for size in (each for each in divisors(self.space.batch) if each <= _LARGEST):
             if self.terms(view, size, 1, 1) is None:
@@ -298,10 +298,10 @@ class UniformSearch:
                         yield box, float(values.min())
 
     def _least_of_any(self, boxes: Sequence[Box]) -> dict[Least, Floats]:
-        """Return the least figures of pipelines that take as many devices as those of any box, without limits.
+        """Return the least figures of pipelines by their devices, up to the most of any box, without limits.
 
-        By stages and devices, [stages, *caps + 1]. They do not depend on the number of pipelines, but that more of them
-        with ZeRO leave more room.
+        By stages and devices, [stages, *caps + 1]. They depend on the number of pipelines only with ZeRO, since more of
+        them free memory.
         """
         caps = tuple(max(each) for each in zip(*(box.caps for box in boxes), strict=True))
         most = replace(boxes[0], caps=caps, replicas=max(box.replicas for box in boxes))
@@ -320,7 +320,7 @@ class UniformSearch:
         return self._of_any[key]
 
     def _shard_s(self, view: View, replicas: int, nbytes: float) -> float:
-        """Return the seconds in which so many bytes of a device are reduced between the closest nodes of a view."""
+        """Return the seconds of an all-reduce of `nbytes` bytes per device between the closest nodes of a view."""
         formulas = self.space.scenario.engine.formulas
         if formulas is None or replicas < 2:
             return 0.0
@@ -335,7 +335,7 @@ class UniformSearch:
         return -(-self.space.batch // (box.size * box.replicas))
 
     def _values(self, box: Box, seconds: Floats) -> Floats:
-        """Return the least value of the goal by a pipeline's devices, infinite where a limit is broken for certain."""
+        """Return the least goal of a pipeline by its devices, infinite if a limit is certainly exceeded."""
         known = self._usable(box) & np.isfinite(seconds)
         value = np.full(seconds.shape, np.inf)
         if known.any():
@@ -373,7 +373,7 @@ class UniformSearch:
         self.boxes += 1
         busy, reduced = self._slack(box)
         if math.isinf(busy):
-            # With no plan to compare with, short pipelines that are slow would come first.
+            # Without an incumbent, short and slow pipelines would come first.
             busy = box.bottleneck[0] * _FIRST
             above = replace(box, bottleneck=(busy, math.inf), fill=box.least_fill)
             yield replace(above, fill=None), float(self._values(above, self._least_s(above)).min())
@@ -391,7 +391,7 @@ class UniformSearch:
         yield box, float(values.min())
 
     def _slack(self, box: Box) -> tuple[float, float]:
-        """Return how long stages of a box may be busy, and reduce, if a plan is to be faster than the best one."""
+        """Return how long stages of a box may be busy, and reduce, for a plan to beat the incumbent."""
         if not self.timed or math.isinf(self.best):
             return box.bottleneck[1], box.all_reduce[1]
         rest = self._microbatches(box) - 1
@@ -401,7 +401,7 @@ class UniformSearch:
         )
 
     def _split(self, box: Box) -> Iterator[tuple[Box, float]]:
-        """Yield the halves of a solved box with their bounds, by the limit that its chain is further from."""
+        """Yield the halves of a solved box with their bounds, split by the limit that its chain is further from."""
         if box.chain is None:
             return
         busy, reduced = self._measures(box, box.chain)
@@ -447,7 +447,7 @@ class UniformSearch:
         return busy, reduced
 
     def judge(self, view: View, chain: Chain) -> float:
-        """Return the value of the best plan of a chain, infinite where none keeps all limits."""
+        """Return the value of the best plan of a chain, infinite if none keeps all limits."""
         if (view, chain) not in self._judged:
             value = math.inf
             for placed in self._placements(view, chain):
@@ -459,7 +459,7 @@ class UniformSearch:
         return self._judged[view, chain]
 
     def _evaluated(self, chain: Chain, rows: Sequence[tuple[str, ...]]) -> float:
-        """Return the value of a chain in some zones, and keep its draft; infinite where that breaks a limit."""
+        """Return the value of a chain in some zones, and keep its draft; infinite if that exceeds a limit."""
         shapes = [
             Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size) for slots in self._slots(chain.kinds, rows)
         ]
@@ -523,8 +523,8 @@ class UniformSearch:
         yield sorted(rows)
 
     def _by_rings(self, view: View, chain: Chain) -> list[tuple[str, ...]] | None:
-        """Return zones in which the slowest hop of each stage's all-reduce is fast, the longest one first; any cut may
-        leave a zone. None where there is no room, or the engine has no rings of its own."""
+        """Return zones in which the slowest hop of each stage's all-reduce is fast, the longest all-reduce first; cuts
+        may leave a zone. None without room, without an all-reduce, or without formulas of the engine."""
         formulas, replicas = self.space.scenario.engine.formulas, chain.replicas
         if formulas is None or replicas < 2:
             return None
@@ -551,13 +551,13 @@ class UniformSearch:
         return list(zip(*(columns[stage] for stage in range(len(spans))), strict=True))
 
     def _shard(self, view: View, chain: Chain, stage: int) -> float:
-        """Return the bytes of gradients of a device of a stage."""
+        """Return the gradient bytes per device of a stage."""
         terms = self.terms(view, chain.size, 1, chain.replicas)
         assert terms is not None, "a chain has kinds"
         return float(terms.shards[terms.kinds.index(chain.kinds[stage]), chain.cut[stage], chain.cut[stage + 1]])
 
     def _ordered(self, chain: Chain, rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Return pipelines with those that stand alike together, in the order that is fastest by the formulas."""
+        """Return pipelines with equally placed ones together, in the order that is fastest by the formulas."""
         formulas, alike = self.space.scenario.engine.formulas, Counter(rows)
         if formulas is None or not 1 < len(alike) <= _ORDERED:
             return rows
@@ -580,7 +580,7 @@ class UniformSearch:
         return min((there // each for each, there in zip(use, room, strict=True) if each), default=0)
 
     def _slots(self, kinds: Sequence[Kind], rows: Sequence[tuple[str, ...]]) -> list[tuple[Slot, ...]]:
-        """Return the slots of pipelines in their zones; wide stages come first, so that no gaps are left on nodes."""
+        """Return the slots of pipelines in their zones; wide stages come first, so that nodes have no gaps."""
         places = [
             (self.pools[kind.accelerator, zone][0], -kind.tp, number, stage)
             for number, row in enumerate(rows)
@@ -594,7 +594,7 @@ class UniformSearch:
         return [tuple(found[number, stage] for stage in range(len(kinds))) for number in range(len(rows))]
 
     def _refine(self, view: View, chain: Chain) -> None:
-        """Move single layers between neighbours as long as that makes the plan better."""
+        """Move single layers between neighbours while that improves the plan."""
         value = self.judge(view, chain)
         better = True
         while better:
@@ -611,7 +611,7 @@ class UniformSearch:
             self._moved(view, chain, self._rows[view, chain])
 
     def _moved(self, view: View, chain: Chain, rows: list[tuple[str, ...]]) -> None:
-        """Move pairs of stages to other zones as long as that makes the iteration shorter."""
+        """Move pairs of stages to other zones while that shortens the iteration."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         seconds, better = self._rows_s(chain, rows), True
         while better:
@@ -651,18 +651,18 @@ class UniformSearch:
 
 
 def _times(count_: int, seconds: Floats) -> Floats:
-    """Return so many times some seconds; infinite ones stay so."""
+    """Return `count_` times some seconds; infinite ones stay infinite."""
     return np.where(np.isfinite(seconds), count_ * np.where(np.isfinite(seconds), seconds, 0.0), np.inf)
 
 
 def _walk(hops: dict[tuple[str, str], float], room: dict[str, int], count_: int, limit: float) -> list[str] | None:
-    """Return zones of so many replicas, each zone's together, between which no hop takes longer than a limit."""
+    """Return zones of `count_` replicas, contiguous by zone, such that no hop takes longer than a limit."""
     zones = sorted({zone for zone, _ in hops})
     for length in range(1, len(zones) + 1):
         for order in permutations(zones, length):
             if any(hops[pair] > limit for pair in pairwise(order)):
                 continue
-            # A zone in which hops take too long has one replica.
+            # If hops inside a zone take too long, it gets one replica.
             most = [room[zone] if hops[zone, zone] <= limit else min(room[zone], 1) for zone in order]
             if sum(most) < count_:
                 continue
@@ -678,5 +678,5 @@ def _walk(hops: dict[tuple[str, str], float], room: dict[str, int], count_: int,
 
 
 def uniform_drafts(space: Space, target: Target, effort: Effort) -> list[Draft]:
-    """Return plans whose pipelines are all alike, best first."""
+    """Return plans with equal pipelines, best first."""
     return UniformSearch(space, target, effort).run()

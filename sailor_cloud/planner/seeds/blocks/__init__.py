@@ -1,4 +1,4 @@
-"""Plans of blocks: the same stages of several pipelines together on a node."""
+"""Plans of blocks: the same stages of several pipelines share a node."""
 
 from sailor_cloud.planner.seeds.blocks.engine import Blocks, Judged, Key, Rated
 

@@ -1,8 +1,8 @@
-"""Searches plans of blocks: pipelines side by side, the same stages of several of them together on a node.
+"""Searches plans of blocks, in which the same stages of several pipelines share a node.
 
-All-reduces are fast inside a node and slow between nodes, so where a node's devices hold the same layers for several
-pipelines little has to leave it. All sets of blocks are rated by what they would reach if layers could be shared out at
-will; the best are cut, put on nodes in several orders and judged exactly.
+All-reduces are fast inside a node and slow between nodes. If a node's devices hold the same layers for several
+pipelines, little data has to leave it. All sets of blocks are rated as if layers could be divided at will; the best are
+cut, placed on nodes in several orders and judged exactly.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from sailor_cloud.planner.space.goals import NEAR, Target
 from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space.space import Seat, Space
 
-# A microbatch size must make a sample of some kind of stages faster by this share.
+# A microbatch size must make a sample faster by this share on some kind of stages.
 _FASTER = 0.02
-# Guesses kept of every microbatch size and number of pipelines.
+# Guesses kept for every microbatch size and number of pipelines.
 _KEPT = 12
 # Orders of the blocks of a pipeline that are tried.
 _ORDERS = 6
-# The closed form may find a plan so many times as slow or dear as the replay.
+# The closed form may find a plan this many times as slow or expensive as the replay.
 _KINDER = 1.6
-# Guesses are right to about this: up to so much more than the best plan is looked at.
+# Guesses are off by up to about this; guesses are judged up to this factor behind the incumbent.
 _SLACK = 1.1
-# For plans from the fastest to the cheapest: numbers of pipelines up to this are all looked at, and so many guesses of
-# every microbatch size and number of pipelines kept of those with each number of units.
+# For plans from the fastest to the cheapest: up to this many pipelines, every number is tried; and how many guesses are
+# kept for every microbatch size, number of pipelines and number of units.
 _FEW = 24
 _KEPT_TRADES = 24
-# The best guesses of so many other sets of accelerators or stretches of money, as shares of it, are judged first.
+# The best guesses of this many other sets of accelerators or stretches of money, as shares of it, are judged first.
 _LEADERS, _OF_MONEY = 12, 0.2
 
 
@@ -68,7 +68,7 @@ class Judged:
 
 @dataclass
 class Blocks:
-    """One search; `known` is the goal's figure of the best plan known so far, `found` what has been rated before."""
+    """One search; `known` is the goal of the best known plan, `found` the ratings so far."""
 
     space: Space
     target: Target
@@ -77,7 +77,7 @@ class Blocks:
     judged: int = 0
     found: dict[Key, Rated] = field(default_factory=dict)
     drafts: list[Draft] = field(default_factory=list)
-    # The guesses that are not judged yet, best first; none before they are asked for.
+    # The guesses that are not judged yet, best first; None before they are computed.
     _left: deque[Guess] | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Blocks:
 
     @property
     def nearly_kept(self) -> list[Draft]:
-        """The drafts found that keep all limits or nearly do, by the closed form or by what the replay may find."""
+        """The drafts that keep all limits or nearly do, by the closed form or the expected replay."""
         evaluator = Evaluator(self.assessor)
         found = []
         for draft in self.drafts:
@@ -106,26 +106,26 @@ class Blocks:
         return found
 
     def wanted(self, most: int) -> list[Guess]:
-        """Return the next guesses that are judged, `most` of them at most; none once they promise too little."""
+        """Return the next guesses to judge, at most `most`; empty once they promise too little."""
         if self._left is None:
             self._left = deque(self._leaders_first(self.guesses()))
         worst = self.known * _SLACK
         while self._left and self._left[0].value >= worst:
             self._left.popleft()
         left = self.effort.judged - self.judged
-        # Most of them stand in two orders.
+        # Most of them have two orders.
         some = list(islice(self._left, min(most, -(-left // 2)))) if left > 0 else []
         return list(takewhile(lambda guess: guess.value < worst, some))
 
     def judge(self, guess: Guess) -> Judged:
-        """Return the drafts of a guess, whatever was judged before."""
+        """Return the drafts of a guess, independent of earlier ones."""
         before = self.judged
         drafts = tuple(self.of(guess))
         plans, self.judged = self.judged - before, before
         return Judged(drafts, plans)
 
     def enter(self, found: Sequence[Judged]) -> None:
-        """Enter what the next guesses became, in their order."""
+        """Add the drafts of the next guesses, in their order."""
         assert self._left is not None, "they were wanted"
         for judged in found:
             self._left.popleft()
@@ -135,21 +135,21 @@ class Blocks:
             self.known = min([self.known, *kept])
 
     def rough(self) -> list[Key]:
-        """Return what is rated in any case."""
+        """Return the keys that are always rated."""
         return [key for keys in self._counts().values() for key in keys if self._is_rough(key[1])]
 
     def many(self) -> list[Key]:
-        """Return what is rated for plans from the fastest to the cheapest."""
+        """Return the keys that are rated for plans from the fastest to the cheapest."""
         return [key for keys in self._counts().values() for key in keys if key[1] <= _FEW or self._is_rough(key[1])]
 
     def _is_rough(self, count: int) -> bool:
-        """Return whether a number of pipelines is looked at in any case: powers of two, or so many in each zone."""
+        """Return whether a number of pipelines is always rated: powers of two, or a power of two in each zone."""
         zones = {(pool.offer.provider, pool.offer.zone) for pool in self.space.pools}
         evenly = {1, len(zones), *Counter(provider for provider, _ in zones).values()}
         return any(count % parts == 0 and (count // parts).bit_count() == 1 for parts in evenly)
 
     def rate(self, key: Key) -> Rated:
-        """Return the best guesses of a key, which don't depend on what was rated before."""
+        """Return the best guesses of a key, independent of earlier ratings."""
         known = self._known().get(key)
         return self._rated(key, keep=_KEPT) if known is None else known
 
@@ -163,7 +163,7 @@ class Blocks:
         return Rated(tuple(guesses), self.guesser.rated - before)
 
     def keep(self, key: Key, rated: Rated) -> None:
-        """Enter the best guesses of a key, for later searches of the same space and target, too."""
+        """Keep the best guesses of a key, also for later searches of the same space and target."""
         self.found[key] = rated
         if rated.sets:
             self._known()[key] = rated
@@ -173,7 +173,7 @@ class Blocks:
         return known.setdefault(self.target, {})
 
     def _counts(self) -> dict[int, list[Key]]:
-        """Return the numbers of pipelines that may be looked at, by microbatch size and with it."""
+        """Return the possible keys by microbatch size."""
         return {
             size: [(size, count) for count, _ in replica_counts(self.space.batch // size, self._devices)]
             for size in _sizes(self.space.batch, _powers(self.space))
@@ -184,9 +184,9 @@ class Blocks:
         return sum(row.devices for row in self.space.candidates.rows)
 
     def _leaders_first(self, guesses: Sequence[Guess]) -> list[Guess]:
-        """Return guesses, where there are limits the best ones of other accelerators or for far less money first.
+        """Return guesses; with limits, the best ones of other accelerators or for far less money come first.
 
-        Many dear ones may all turn out to break a limit that others keep.
+        Many expensive ones may all turn out to break a limit that others keep.
         """
         leaders: dict[tuple[object, ...], int] = {}
         for number, guess in enumerate(guesses if self.target.limits else ()):
@@ -198,7 +198,7 @@ class Blocks:
         return [*(guesses[number] for number in first), *others]
 
     def guesses(self) -> list[Guess]:
-        """Return the most promising blocks, best first; what has not been rated before is rated here."""
+        """Return the most promising blocks, best first; missing ratings are computed here."""
         for key in self.rough() if not self.found else ():
             self.keep(key, self.rate(key))
         every = (guess for rated in self.found.values() for guess in rated.guesses)
@@ -229,14 +229,14 @@ class Blocks:
                 yield draft
 
     def _orders(self, options: tuple[Option, ...]) -> list[tuple[Option, ...]]:
-        """Return orders of blocks, those first in which neighbours stand in one zone and more memory comes first."""
+        """Return orders of blocks; first those with neighbours in one zone, then those with more memory first."""
         pools = self.space.pools
 
         def rank(order: tuple[Option, ...]) -> tuple[float, ...]:
             zones = [{pools[pool].offer.zone for pool in option.unit.pools} for option in order]
             crossed = sum(not here & there for here, there in pairwise(zones))
             memory = [-float(pools[option.unit.pools[0]].accelerator.memory_gib) for option in order]
-            # A stage for the head of the model stands at the end of the pipeline.
+            # A stage for the head of the model is the last one of the pipeline.
             heads = sum(option.head_tp > 0 for option in order[:-1])
             return (float(heads), float(crossed), *memory)
 
@@ -244,7 +244,7 @@ class Blocks:
 
 
 def _powers(space: Space) -> list[int]:
-    """Return the powers of two that a microbatch may have: until a sample gets no faster anywhere or none fits."""
+    """Return the powers of two for microbatch sizes, until samples get no faster on any stage or nothing fits."""
     largest = [
         max(
             (index for index, pool in enumerate(space.pools) if pool.row == row),
@@ -268,9 +268,9 @@ def _powers(space: Space) -> list[int]:
 
 
 def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
-    """Return the powers of two that divide a batch, and between two of them one other number that does.
+    """Return the powers of two that divide a batch, and between two of them one other divisor of it.
 
-    It is the one that leaves most factors two in the number of microbatches, since that many pipelines are looked at.
+    It leaves the most factors of two in the number of microbatches, since such numbers of pipelines are tried.
     """
     found = [power for power in powers if batch % power == 0]
     for power in powers:

@@ -1,5 +1,5 @@
-"""Which blocks to put in one pipeline: all sets of options are rated at once by what they would reach if the layers
-could be shared out at will, and the best are kept."""
+"""Rates all sets of options for the blocks of a pipeline at once, as if layers could be divided at will, and keeps the
+best."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from sailor_cloud.simulator.money import lost_fraction
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Of sets that trade money for time those are kept that are less than this times as slow and as dear as another one.
+# For trades of money and time, sets are kept that are less than this times as slow and expensive as another one.
 _NEARLY = 1.1
-# The part of a stage's compute that is the backward pass, about.
+# About the share of a stage's compute that is the backward pass.
 _BACKWARD = 2.0 / 3.0
 # Sets of one unit, of two, ... that are extended by one more.
 _EXTENDED = (40, 20, 10, 0)
-# So many times as many where none of them has memory for the whole model: how good they are, others decide.
+# This many times as many if none of them has memory for the whole model: their quality depends on the other units.
 _MORE_SHORT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """Blocks for `replicas` pipelines, and about what they reach: `usd` of an iteration, nodes with `usd_per_hour`."""
+    """Blocks for `replicas` pipelines with estimates: `usd` of an iteration, nodes with `usd_per_hour`."""
 
     value: float
     iteration_s: float
@@ -49,20 +49,20 @@ class Guess:
 
     @property
     def nodes(self) -> tuple[tuple[int, int, int], ...]:
-        """How many nodes it takes: the first pool of each unit, how many pools that has, and the number of nodes."""
+        """The number of nodes: for each unit its first pool, its number of pools, and the number of nodes."""
         return tuple(
             sorted((each.unit.pools[0], len(each.unit.pools), each.nodes_each * each.blocks) for each in self.options)
         )
 
 
-# So many times as many sets as are kept are looked at closely, with whole layers; how much longer stages may take then.
+# This many times the sets to keep are rated again, with whole layers; by which factors stages may take longer then.
 _CLOSER = 6
 _LONGER = np.array([1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0, 2.5])
 
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """Sets of options: members [sets, units] index the options. crossed: borders of zones that a pipeline crosses."""
+    """Sets of options: members [sets, units] index the options. crossed: zone borders that a pipeline crosses."""
 
     members: Ints
     measures: Measures
@@ -74,7 +74,7 @@ class _Sets:
 
 @dataclass(frozen=True, slots=True)
 class _Rating:
-    """`short`: the share of the layers that there is no memory for, infinite where there are too many stages."""
+    """`short`: the share of the layers without memory, infinite if there are too many stages."""
 
     value: Floats
     seconds: Floats
@@ -98,7 +98,7 @@ class Guesser:
         self.rated = 0
 
     def best(self, size: int, replicas: int, *, keep: int, trades: bool = False) -> list[Guess]:
-        """Return the best sets of blocks for so many pipelines at a microbatch size, best first.
+        """Return the best sets of blocks for `replicas` pipelines at a microbatch size, best first.
 
         `trades`: instead of the best by the goal, those that no other one beats by far in both time and money, either
         that of an iteration or that of the nodes per hour.
@@ -108,7 +108,7 @@ class Guesser:
             return []
         options, measures = found
         found_at: list[tuple[float, _Sets, _Rating, int]] = []
-        # Egress is added up over sets weighed by speed, which decides how many layers an option has.
+        # Egress is added up over options weighted by speed, which decides how many layers an option has.
         weighed = measures.having(sum_usd=measures.sum_usd * measures.speed)
         sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
         for extended in _EXTENDED:
@@ -119,7 +119,7 @@ class Guesser:
             closer = self._rated(near, size, replicas, weighed, whole=True)
             kept = _nearly_unbeaten(closer, keep) if trades else _first(closer.value, keep)
             found_at += [(float(closer.value[index]), near, closer, int(index)) for index in kept]
-            # What breaks a limit may keep it with more devices, and what lacks memory has some with others.
+            # Sets that break a limit may keep it with more devices; sets without enough memory have it with others.
             order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
             order = np.where(rating.short > 0.0, 1e60 * (1.0 + rating.short), order)
             most = extended * (1 if (rating.short == 0.0).any() else _MORE_SHORT)
@@ -143,14 +143,14 @@ class Guesser:
         )
 
     def _rated(self, sets: _Sets, size: int, replicas: int, options: Measures, *, whole: bool = False) -> _Rating:
-        """Rate sets: layers shared out by speed, or evenly; some stage holds the longest one.
+        """Rate sets with layers divided by speed, or evenly; some stage holds the longest layer.
 
         `options`: the measures of all. `whole`: stages hold whole layers.
         """
         all_of, between = sets.measures, sets.members.shape[1] - 1
         room, each = all_of.room, 1.0 / all_of.speed
         if self.space.even_layers:
-            # The slowest stage holds as many as the others, and so does the one with least memory.
+            # The slowest stage holds as many layers as the others, and so does the one with least memory.
             room = all_of.stages * (options.room / options.stages)[sets.members].min(axis=1)
             most = np.ceil(self.space.layers / all_of.stages) / self.space.layers
             each = most * (options.stages / options.speed)[sets.members].max(axis=1)
@@ -160,18 +160,18 @@ class Guesser:
         each = np.maximum(each, all_of.layer_s)
         if whole and not self.space.even_layers:
             each = self._in_layers(each, sets.members, options)
-        # Every device of the larger tp takes the whole tensor, from as many as the smaller one has.
+        # Every device of the larger tp receives the whole tensor, from as many devices as the smaller tp has.
         joint = np.where(sets.crossed > 0, all_of.far_s, all_of.out_s) * (between > 0)
         joint = joint * all_of.tp_most / all_of.tp_least
         cuts = all_of.cut_s + joint * between
         longest = np.maximum(all_of.longest_s, joint)
         sums = np.maximum(each * all_of.sum_s, all_of.large_s)
         if self.space.scenario.engine.overlap_sync:
-            # Beside a stage's own last backward pass at least.
+            # The all-reduce overlaps at least the stage's last backward pass.
             sums = np.maximum(sums - _BACKWARD * each, 0.0)
         sums = sums + np.where(all_of.nodes > 1, all_of.tied_s, 0.0)
         microbatches = -(-self.space.batch // size // replicas)
-        # Stages on both sides of a slow cut get fewer layers for it, but one at least.
+        # Stages next to a slow cut get fewer layers, but at least one.
         paced = np.maximum(each + cuts / all_of.stages, longest / 2.0 + np.where(longest > 0, all_of.block_s, 0.0))
         seconds = (microbatches - 1) * paced + all_of.stages * each + cuts + sums
         egress = sets.crossed * self.crossing_usd + all_of.sum_usd / all_of.speed
@@ -181,10 +181,10 @@ class Guesser:
         return _Rating(value, seconds, figures[Figure.USD_PER_ITERATION], all_of.usd_per_hour, short)
 
     def _in_layers(self, seconds: Floats, members: Ints, options: Measures) -> Floats:
-        """Return about the least seconds, from those given on, in which all stages get through whole layers each.
+        """Return about the least seconds, starting with those given, in which all stages compute whole layers each.
 
-        members: [sets, units] of the options. The stage that is best at the longest layer, the head, holds it and what
-        else it can.
+        members: [sets, units] of the options. The stage that is fastest on the longest layer, the head, holds it and as
+        many others as it can.
         """
         if not len(seconds):
             return seconds
@@ -200,7 +200,7 @@ class Guesser:
         return np.asarray(np.where(enough.any(axis=0), first, seconds * _LONGER[-1]))
 
     def _bill(self, measures: Measures) -> Bill:
-        """Return the bill of sets of options, the least that their nodes can cost."""
+        """Return the bill of sets of options, with the least that their nodes can cost."""
         lost = lost_fraction(
             measures.lost_per_hour,
             interval_s=self.space.scenario.job.checkpoint.every,
@@ -217,7 +217,7 @@ class Guesser:
 
 
 def _extended(sets: _Sets, options: Measures) -> _Sets:
-    """Return all sets with one more option of rows that they don't use yet, each set once."""
+    """Return all sets with one more option of unused rows, without duplicates."""
     before = sets.measures
     stages = before.stages[:, None] + options.stages[None]
     row, option = np.nonzero(((before.rows[:, None] & options.rows[None]) == 0) & (stages <= MAX_STAGES))
@@ -240,9 +240,9 @@ def _crossing_usd(space: Space) -> float:
 
 
 def _nearly_unbeaten(rating: _Rating, count: int) -> Ints:
-    """Return the indices of sets that no other one beats by far in both time and money, each once.
+    """Return the indices of sets that no other one beats by far in both time and money, without duplicates.
 
-    For either sort of money, that of an iteration and that of the nodes per hour, `count` of them, best first.
+    For each sort of money, that of an iteration and that of the nodes per hour, `count` of them, best first.
     """
     finite = np.flatnonzero(np.isfinite(rating.value))
     seconds = rating.seconds[finite]
@@ -256,7 +256,7 @@ def _nearly_unbeaten(rating: _Rating, count: int) -> Ints:
 
 
 def _first(values: Floats, count: int) -> Ints:
-    """Return the indices of the smallest finite values, smallest first, of equal ones the first."""
+    """Return the indices of the smallest finite values in ascending order; ties keep their order."""
     if not count:
         return np.zeros(0, dtype=np.int64)
     among = np.arange(len(values))

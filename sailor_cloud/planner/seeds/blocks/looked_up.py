@@ -1,4 +1,4 @@
-"""From what is looked up of options one by one to their measures, all of them at once."""
+"""Computes the measures of all options at once from values that are looked up one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 class LookedUp(NamedTuple, Generic[_Value]):
-    """What the measures of an option follow from: of its plain stages, of the one for the head, and of its block."""
+    """The inputs of an option's measures: of its plain stages, of the one for the head, and of its block."""
 
     whole_s: _Value
     layer_s: _Value
@@ -44,7 +44,7 @@ class LookedUp(NamedTuple, Generic[_Value]):
 def last_and_more(found: LookedUp[Floats], replicas: int) -> tuple[Floats, Floats]:
     """Return most measures of options' last blocks, and what every further block adds to them; [names, options] each.
 
-    Of `longest_s` the second one is that of several blocks.
+    For `longest_s`, the second one is that of several blocks.
     """
     whole_s, alone, per_node = found.whole_s, found.alone, found.per_node
     plain, none = found.last_stages - alone, np.zeros(len(alone))

@@ -1,4 +1,4 @@
-"""What options bring and cost, as arrays, and which of them are worth looking at."""
+"""The measures of options as arrays, and which options others dominate."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What options bring and cost: values [names, options], rows and zones [options]; times are of one microbatch.
+    """The measures of options: values [names, options], rows and zones [options]; times are of one microbatch.
 
-    speed: whole models per second, by all stages together. layer_s: the longest layer by the fastest stage; block_s:
-    one in the middle of the model by any stage. sum_s: the all-reduce of the share of the model for which a stage
-    computes for a second; large_s: that of the layer with most parameters; sum_usd: that of the whole model; tied_s:
-    that of a tied weight between nodes. cut_s: all cuts between the stages, of which longest_s is the longest. out_s,
-    far_s: a cut to a node of the same zone, and of another one. room: the share of the layers that all stages have
-    memory for, were they all in the middle of the model; ends: what that is less for the first and the last one.
-    tp_least, tp_most: the smallest and the largest tp. rows, zones: what is used of them, as bits.
+    speed: whole models per second, by all stages together. layer_s: the longest layer on the fastest stage; block_s:
+    one in the middle of the model on any stage. sum_s: the all-reduce of the share of the model that a stage computes
+    in a second; large_s: that of the layer with most parameters; sum_usd: that of the whole model; tied_s: that of a
+    tied weight between nodes. cut_s: all cuts between the stages, of which longest_s is the longest. out_s, far_s: a
+    cut to a node of the same zone, and of another one. room: the share of the layers that fit in memory if all stages
+    were in the middle of the model; ends: by how much less fits in the first and the last stage. tp_least, tp_most: the
+    smallest and the largest tp. rows, zones: those in use, as bits.
     """
 
     values: Floats
@@ -76,7 +76,7 @@ class Measures:
         return Measures(np.take(self.values, kept, axis=1), self.rows[kept], self.zones[kept])
 
     def having(self, **changed: Floats) -> Measures:
-        """Return the measures with other ones of some names."""
+        """Return the measures with some names replaced."""
         values = self.values.copy()
         for name, value in changed.items():
             values[NAMES.index(name)] = value
@@ -93,7 +93,7 @@ class Measures:
 
 
 def joined(parts: Sequence[Measures]) -> Measures:
-    """Return the measures of all parts, one after the other."""
+    """Return the measures of all parts, concatenated."""
     return Measures(
         np.concatenate([part.values for part in parts], axis=1),
         np.concatenate([part.rows for part in parts]),
@@ -102,10 +102,10 @@ def joined(parts: Sequence[Measures]) -> Measures:
 
 
 def unbeaten(measures: Measures) -> Ints:
-    """Return the options that no other one of the same rows equals or beats in every way, the first of equals."""
+    """Return the options that no other one of the same rows equals or beats in every measure; of equals, the first."""
     if not len(measures):
         return np.zeros(0, dtype=np.int64)
-    # Smaller is better in all; speed is that of all stages together.
+    # All are to be minimised; speed is that of all stages together.
     table = np.stack(
         [
             -measures.speed,
@@ -124,7 +124,7 @@ def unbeaten(measures: Measures) -> Ints:
     kept = []
     for rows in sorted(set(measures.rows.tolist())):
         there = np.flatnonzero(measures.rows == rows)
-        # What is beaten has the larger sum of places, or the same one and stands behind.
+        # A dominated option has the larger sum of ranks, or the same sum and a later position.
         there = there[np.argsort(places[:, there].sum(axis=0, dtype=np.int64), kind="stable")]
         number = np.arange(len(there), dtype=places.dtype)
         beats = number[:, None] < number[None]
@@ -135,7 +135,7 @@ def unbeaten(measures: Measures) -> Ints:
 
 
 def _places(values: Floats) -> NDArray[Any]:
-    """Return the places of values among those of their row, equal ones the same: small numbers compare fastest."""
+    """Return the ranks of values in their row, equal ones sharing one: small numbers compare fastest."""
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
     steps = np.zeros(values.shape, dtype=np.int32)

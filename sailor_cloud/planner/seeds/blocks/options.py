@@ -1,4 +1,4 @@
-"""How a unit may serve so many replicas: tp, stages per node and nodes, with what that brings and costs."""
+"""The ways in which a unit can serve `replicas` pipelines: tp, stages per node and nodes, with their measures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Ints = NDArray[np.int64]
 
 
 class _Stage(NamedTuple):
-    """The compute seconds of the whole model, of its longest layer and of one in its middle, and what fits: the share
-    of the layers between the first and the last one, and how much less of them beside the first and beside the last."""
+    """The compute seconds of the whole model, of its longest layer and of one in its middle; and what fits: the share
+    of the layers between the first and the last one, and how much less with the first and with the last one."""
 
     whole_s: float
     layer_s: float
@@ -36,10 +36,11 @@ class _Stage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """The unbeaten options of units that compete for the same rows, and their measures; all are parts of `largest`.
+    """The non-dominated options of units that compete for the same rows, and their measures; all are parts of
+    `largest`.
 
-    Zones and rows are numbered as the space did that they were first asked in, and `far_s` is left out. `leaving`: the
-    devices of a node, tp and how many share a card of the different cuts to other nodes, `out` which one an option has.
+    Zones and rows have the numbers of the space that asked first; `far_s` is left out. `leaving`: the distinct cuts to
+    other nodes: devices of a node, tp, flows that share a card. `out`: the cut of each option.
     """
 
     largest: list[Option]
@@ -52,7 +53,7 @@ class _Group:
 
 @dataclass
 class Options:
-    """The options of some units, by microbatch size and number of replicas; what was computed is kept for all parts."""
+    """The options of some units, by microbatch size and number of replicas; results are kept for all parts."""
 
     space: Space
     units: list[Unit]
@@ -72,12 +73,12 @@ class Options:
         masks: dict[int, list[Unit]] = {}
         for unit in self.units:
             masks.setdefault(unit.mask, []).append(unit)
-        # Units that compete for the same rows, and as they are looked up: only rated here, so of zones that are nearly
-        # alike the first one stands for the others.
+        # Units that compete for the same rows, and the units to look up: since options are only rated here, one of
+        # several similar zones represents the others.
         self.competing = [(units, [self._first_twin(unit) for unit in units]) for units in masks.values()]
 
     def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
-        """Return the options that no other one of the same rows equals or beats in every way; None if there is none."""
+        """Return the options that no other one of the same rows equals or beats in every measure; None if none."""
         if (size, replicas) not in self._offered:
             self._offered[size, replicas] = self._of(size, replicas)
         return self._offered[size, replicas]
@@ -92,7 +93,7 @@ class Options:
         parts: list[Measures] = []
         numbers, order = [], []
         for units, group in groups:
-            # A part of the space has units of its own that stand for the same nodes.
+            # The same nodes have other units in a part of the space.
             unit_of = {unit.devices: unit for unit in units}
             place = {unit.devices: self.units.index(unit) for unit in units}
             here = [unit_of[option.unit.devices] for option in group.largest]
@@ -135,7 +136,7 @@ class Options:
         stages = np.array(
             [self._stage(units[at].pools[0], tp, size, count, sharers) for at, tp, count in ways.stages]
         ).reshape(-1, len(_Stage._fields))
-        # The last one stands for no cut.
+        # The last entry means no cut.
         cuts = np.array(
             [
                 *(self._cut_s(units[at].pools[0], units[at].pools[0], tp, size, flows) for at, tp, flows in ways.cuts),
@@ -155,7 +156,7 @@ class Options:
         return Measures(values, none, none)
 
     def _far_s(self, pool: int, tp: int, flows: int, size: int) -> float:
-        """Return the seconds of one microbatch's tensors over a cut from a pool to another zone, the slowest one."""
+        """Return the seconds of one microbatch's tensors over the slowest cut from a pool to another zone."""
         key = (pool, tp, size, flows)
         if key not in self._fars:
             each = (self._cut_s(pool, other, tp, size, flows) for other in self.far[pool])
@@ -165,8 +166,8 @@ class Options:
     def _stage(self, pool: int, tp: int, size: int, stages: int, sharers: int) -> _Stage:
         """Return the compute seconds of the whole model, its longest layer and one in its middle, and what fits.
 
-        Activations are computed again where one of so many equal stages, the first, has no room to keep them; buffers
-        are those of as many pipelines as `sharers`.
+        Activations are recomputed if the first of `stages` equal stages has no memory for them; buffers are those of
+        `sharers` pipelines.
         """
         key = (self.space.pools[pool].accelerator.name, tp, size, stages, sharers, self.space.zero_stage)
         if key not in self._stages:
@@ -174,7 +175,7 @@ class Options:
             fits = np.isfinite(self.space.stages_s(seat, size, in_flight=1, replicas=sharers))
             between = layers - 2
             most, first, last = (float(each.sum()) for each in (fits[1, 2:-1], fits[0, 1:-1], fits[1:-1, -1]))
-            # No single stage holds what only the first or the last layer keeps from fitting.
+            # If only the first or the last layer prevents a fit, no single stage may count as large enough.
             room = most if fits[0, layers] else min(most, between - 0.5)
             held = self.space.stages(seat, size, sharers).of((0, -(-layers // stages)), stages)
             again = self.space.kinds[-1] if held is None else held[0]

@@ -1,4 +1,4 @@
-"""Puts blocks on nodes: the same stages of several pipelines stand together."""
+"""Puts blocks on nodes: the same stages of several pipelines share a node."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sailor_cloud.planner.space.space import Space
 
 
 def slots(space: Space, options: Sequence[Option], replicas: int) -> list[tuple[Slot, ...]] | None:
-    """Return the slots of every pipeline, or None where zones have no room for them.
+    """Return the slots of every pipeline, or None if zones have no room for them.
 
-    Pipelines stay in one zone as far as all of their units that stand in several have nodes there.
+    Pipelines stay in one zone as far as all of their units over several zones have nodes there.
     """
     zones = _zones(space, options, replicas)
     opened: dict[int, int] = {}
@@ -46,7 +46,7 @@ def _block(
 
 
 def _zones(space: Space, options: Sequence[Option], replicas: int) -> list[str]:
-    """Return the zone of every pipeline for the units that stand in several: as many in each as all have room for."""
+    """Return the zone of every pipeline for the units over several zones: as many in each as all have room for."""
     several = [option for option in options if len(option.unit.pools) > 1]
     if not several:
         return []

@@ -1,1 +1,1 @@
-"""The published planners, a file each."""
+"""The published planners, one file each."""

@@ -1,10 +1,10 @@
-"""Aceso (Liu et al., EuroSys'24): one search for every number of stages that alleviates the bottleneck step by step.
+"""Aceso (Liu et al., EuroSys'24): one search per number of stages that relieves the bottleneck step by step.
 
-It begins with balanced stages. The bottleneck is the fullest stage where one does not fit, else the slowest. Moves take
-from it what binds it: layers to a neighbour, tensor parallelism from a partner, recomputation, other microbatches or
-replicas. A move that does not help is followed further, up to seven deep, before the search goes back; what was seen
-once is not looked at again. The number of configurations is bounded, not the time. It knows one kind of GPU and no
-money. Aceso mixes replicas and tensor parallelism inside a stage; here all stages have as many replicas.
+It starts with balanced stages. The bottleneck is the fullest stage if one does not fit, else the slowest. Moves reduce
+its scarce resource: layers to a neighbour, tensor parallelism from a partner, recomputation, other microbatches or
+replicas. The search follows a move that does not help up to seven deep, then backtracks; it never repeats a
+configuration. The number of configurations is bounded, not the time. It models one kind of GPU and no money. Aceso
+mixes replicas and tensor parallelism inside a stage; here all stages have equally many replicas.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sailor_cloud.planner.strategies.published.piper import place
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
 MOST_HOPS = 7
-# Configurations that one search, of one number of stages, looks at.
+# Configurations that the search for one number of stages evaluates.
 MOST_SEEN = 150
 
 
@@ -41,7 +41,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """What a configuration takes: seconds, and of every stage the seconds of a microbatch and the share of memory."""
+    """What a configuration takes: seconds, and for every stage the seconds of a microbatch and the share of memory."""
 
     seconds: float
     stage_s: tuple[float, ...]
@@ -62,7 +62,7 @@ class Rating:
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
-    """Yield what each search found that fits, on every kind of GPU alone."""
+    """Yield the fitting results of each search, for each kind of GPU alone."""
     for part in cluster.of_one_accelerator():
         stages = 1
         while stages <= min(part.layers, part.devices):
@@ -100,7 +100,7 @@ def _search(cluster: Cluster, stages: int) -> Iterator[Proposal]:
 
 
 def _balanced(cluster: Cluster, stages: int) -> Configuration | None:
-    """Return even stages with as many replicas as there are devices for and the smallest microbatch."""
+    """Return even stages with as many replicas as there are devices for, and the smallest microbatch."""
     tp = max((tp for tp in cluster.tp_degrees() if tp * stages <= cluster.devices), default=0)
     table = cluster.table(cluster.accelerators[0], tp, 1) if tp else None
     if table is None:
@@ -115,7 +115,7 @@ def _balanced(cluster: Cluster, stages: int) -> Configuration | None:
 
 
 def _rated(cluster: Cluster, configuration: Configuration) -> Rating | None:
-    """Return what a configuration takes, None where it is none: too many devices, no batch, no profile."""
+    """Return what a configuration takes, None if it is invalid: too many devices, no batch, no profile."""
     stages, replicas = configuration.stages, configuration.replicas
     microbatches = even_microbatches(cluster, replicas, configuration.size)
     if not microbatches or replicas < 1 or replicas * sum(configuration.degrees) > cluster.devices:
@@ -140,7 +140,7 @@ def _rated(cluster: Cluster, configuration: Configuration) -> Rating | None:
 
 
 def _moves(cluster: Cluster, configuration: Configuration, rating: Rating) -> Iterator[Configuration]:
-    """Yield what alleviates the bottleneck, the moves on itself first."""
+    """Yield moves that relieve the bottleneck, those within the bottleneck stage first."""
     s = rating.bottleneck
     others = sorted((t for t in range(configuration.stages) if t != s), key=lambda t: rating.stage_s[t])
     bounds, degrees, again = configuration.bounds, configuration.degrees, configuration.recompute

@@ -1,8 +1,8 @@
-"""AMP (Li et al., NeurIPS'22): one grid of tensor, data and pipeline parallelism over all GPUs, of whatever kind.
+"""AMP (Li et al., NeurIPS'22): one grid of tensor, data and pipeline parallelism over all GPUs, of any kinds.
 
 Tensor parallelism divides a node, replicas and stages divide the rest, the microbatch divides a replica's share. GPUs
-of several kinds count as one of their average speed; a backward pass as two forward ones. Layers are cut so that the
-slowest stage is as fast as can be. It has no model of memory, and never leaves a GPU idle.
+of several kinds count as GPUs of their average speed, and a backward pass as two forward passes. The cut makes the
+slowest stage as fast as possible. It does not model memory and uses all GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sailor_cloud.planner.strategies.cluster import Cluster, Floats, balanced_cu
 from sailor_cloud.planner.strategies.grid import Rows, by_stage, proposal
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
-# Forward and backward: the backward pass counts as two forward ones.
+# A forward and a backward pass: the backward pass counts as two forward passes.
 PASSES = 3.0
 
 
@@ -39,7 +39,7 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 def average_layer_s(cluster: Cluster, tp: int, size: int) -> Floats | None:
-    """Return the seconds of each layer on a GPU of average speed, None where a kind has no profile at this degree."""
+    """Return the seconds of each layer on a GPU of average speed, None if a kind has no profile at this degree."""
     devices = {
         accelerator: sum(machine.devices for machine in cluster.machines if machine.accelerator == accelerator)
         for accelerator in cluster.accelerators

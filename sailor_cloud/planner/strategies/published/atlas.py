@@ -1,8 +1,8 @@
 """Atlas (Palak et al., arXiv 2411.14458): pipelines cross the wide area only between data centres.
 
-For every number of pipelines and stages, stages fill one data centre after the other, largest first, so that gradients
-are reduced inside one; zones of a region count as one. Tensor parallelism is a whole node. It knows one kind of GPU,
-even layers, and no money.
+For every number of pipelines and stages, stages fill one data centre after the other, largest first, so that each
+all-reduce stays inside one; zones of a region count as one. Tensor parallelism spans a whole node. It models one kind
+of GPU, even layers, and no money.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _of_one_kind(cluster: Cluster, accelerator: str, tp: int) -> Iterator[Propos
 
 
 def _centres(cluster: Cluster, tp: int) -> list[list[Slot]]:
-    """Return the devices of each region: its zones are a data centre, without a wide area between them."""
+    """Return the devices of each region; its zones form one data centre."""
 
     def region(slot: Slot) -> str:
         return cluster.scenario.catalog.region_of(slot.machine.zone)
@@ -48,7 +48,7 @@ def _centres(cluster: Cluster, tp: int) -> list[list[Slot]]:
 
 
 def _placed(centres: list[list[Slot]], stages: int, replicas: int) -> Rows | None:
-    """Return the slots of each stage: as many whole stages in each data centre as it has room for."""
+    """Return the slots of each stage: each data centre takes as many whole stages as fit."""
     rows: list[tuple[Slot, ...]] = []
     for slots in centres:
         for first in range(0, len(slots) - replicas + 1, replicas):
@@ -59,7 +59,7 @@ def _placed(centres: list[list[Slot]], stages: int, replicas: int) -> Rows | Non
 
 
 def _estimate_s(cluster: Cluster, accelerator: str, placed: Rows, size: int) -> float | None:
-    """Return the seconds of an iteration. Pipelines take turns on a link of the wide area, so each has all of it."""
+    """Return the seconds of an iteration. Pipelines take turns on a wide-area link, so each has its full rate."""
     table = cluster.table(accelerator, placed[0][0].tp, size)
     microbatches = even_microbatches(cluster, len(placed[0]), size)
     if table is None or not microbatches:

@@ -1,10 +1,10 @@
-"""DTFM (Yuan et al., NeurIPS'22): devices are grouped by communication alone, by an evolutionary search.
+"""DTFM (Yuan et al., NeurIPS'22): an evolutionary search groups devices by communication alone.
 
-Devices are divided into groups, one for each stage; a grouping costs the slowest all-reduce inside a group plus twice
-the slowest way through all groups, by a bottleneck matching between neighbours and an open tour over the groups.
-Groupings evolve: two parents, a child, and swaps that lower its cost. Its cost holds no computation and no memory, it
-knows no tensor parallelism and no money, and takes stages and microbatch as given: we run it for every number of stages
-that divides and every power of two, and rank what it finds by what even stages compute, send and reduce.
+Devices are divided into groups, one per stage. A grouping costs the slowest all-reduce inside a group plus twice the
+slowest path through all groups, by a bottleneck matching between neighbours and an open tour over the groups. Groupings
+evolve: two parents, a child, and swaps that lower its cost. It models no computation, memory, tensor parallelism or
+money, and takes stages and microbatch as given. So we run it for every number of stages that divides the devices and
+every power of two, and rank the results by what even stages compute, send and reduce.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POPULATION = 20
 GENERATIONS = 40
 SWAPS = 10
 SEED = 0
-# The shortest tour is looked for among all orders up to so many groups, beyond them by the nearest neighbour.
+# Up to this many groups, all orders are tried for the shortest tour; beyond, the nearest neighbour.
 MOST_TOURED = 5
 
 # The devices of each group, which is a stage.
@@ -43,7 +43,7 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 class _Search:
-    """The evolution of one number of stages."""
+    """The evolution for one number of stages."""
 
     def __init__(self, cluster: Cluster, replicas: int) -> None:
         self.cluster, self.replicas = cluster, replicas
@@ -54,7 +54,7 @@ class _Search:
         self.hops: dict[tuple[tuple[tuple[str, str], tuple[str, str]], ...], float] = {}
 
     def evolved(self, slots: Sequence[Slot], stages: int) -> list[Grouping]:
-        """Return the three cheapest groupings that the evolution met, cheapest first."""
+        """Return the three cheapest groupings of the evolution, cheapest first."""
         if self.table is None:
             return []
         population = [self._grouping(slots, stages)]
@@ -91,7 +91,7 @@ class _Search:
         )
 
     def _child(self, one: Grouping, other: Grouping, stages: int) -> Grouping:
-        """Return some groups of one parent, the other devices in the order of the other parent."""
+        """Return some groups of one parent, and the other devices in the order of the other parent."""
         kept = [group for group in one if self.random.random() < 0.5]
         taken = {_order(slot) for group in kept for slot in group}
         rest = [slot for group in other for slot in group if _order(slot) not in taken]
@@ -131,7 +131,7 @@ class _Search:
         return tuple(order)
 
     def _hop_s(self, group: Sequence[Slot], following: Sequence[Slot]) -> float:
-        """Return the slowest link of the best matching between two groups, which stand in the same order."""
+        """Return the slowest link of the best matching between two groups in the same order."""
         kinds = tuple(sorted({(_kind(a.machine), _kind(b.machine)) for a, b in zip(group, following, strict=True)}))
         if kinds not in self.hops:
             assert self.table is not None

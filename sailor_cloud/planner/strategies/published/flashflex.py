@@ -1,9 +1,9 @@
-"""FlashFlex (Yan et al., arXiv 2409.01143, also HexiScale): a graph of devices is parted into pipelines of any shape.
+"""FlashFlex (Yan et al., arXiv 2409.01143, also HexiScale): partitions a graph of devices into pipelines of any shape.
 
-Devices are parted into pipelines of equal computing power. Fast links join pipelines, where gradients are reduced; slow
-ones lie inside. The stages of a pipeline are its devices, in groups, in the order of the fastest links. Layers go to
-stages by their speed. A few swaps between pipelines refine the parts. It knows no money and chooses no microbatch: we
-run it for each and take the best.
+The pipelines have equal computing power. Fast links run between pipelines, for the all-reduce; slow ones run inside.
+The stages of a pipeline are groups of its devices, in the order of the fastest links. Stages get layers by their speed.
+A few swaps between pipelines refine the partition. It does not model money and chooses no microbatch: we run it for
+each and take the best.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
 # Swaps of nodes between pipelines that are tried for every number of pipelines.
 MOST_SWAPS = 40
-# Up to so many pipelines every number is tried.
+# Up to this many pipelines, every number is tried.
 MOST_EVERY = 16
 
 # The devices of a pipeline, in groups of its tensor parallelism.
@@ -40,7 +40,7 @@ class Shape:
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
-    """Yield partings into many numbers of pipelines, for each tensor parallelism and microbatch size."""
+    """Yield partitions into many numbers of pipelines, for each tensor parallelism and microbatch size."""
     speeds = {name: _speed(cluster, name) for name in cluster.accelerators}
     for tp in cluster.tp_degrees():
         slots = cluster.slots(tp)
@@ -55,13 +55,13 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 def numbers_of_pipelines(slots: int, machines: int) -> list[int]:
-    """Return those up to the number of machines, at most MOST_EVERY, and those that divide the slots or machines."""
+    """Return the numbers up to that of machines and MOST_EVERY, and those that divide the slots or machines."""
     every = range(1, min(slots, max(machines, 1), MOST_EVERY) + 1)
     return sorted({*every, *(k for k in range(1, slots + 1) if slots % k == 0 or machines % k == 0)})
 
 
 def parted(slots: Sequence[Slot], pipelines: int, speeds: dict[str, float]) -> list[Part]:
-    """Return parts of equal computing power; devices of one node, or one zone and kind, go to different ones."""
+    """Return parts of equal computing power; devices of one node, or of one zone and kind, go to different parts."""
     parts: list[list[Slot]] = [[] for _ in range(pipelines)]
     power, near = [0.0] * pipelines, [Counter[object]() for _ in range(pipelines)]
     order = sorted(slots, key=lambda slot: (-speeds[slot.machine.accelerator], slot.machine.zone))
@@ -75,7 +75,7 @@ def parted(slots: Sequence[Slot], pipelines: int, speeds: dict[str, float]) -> l
 
 
 def refined(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -> list[Part]:
-    """Return the parts after the swaps that bring slow links inside them and keep their power even."""
+    """Return the parts after swaps that move slow links inside them and keep their power even."""
     current = list(parts)
     tried = 0
     for a in range(len(current)):
@@ -103,7 +103,7 @@ def refined(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -
 def _badness(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) -> tuple[float, float]:
     """Return how uneven the power of two parts is, and the seconds of a gigabyte over the links between them."""
     power = [sum(speeds[slot.machine.accelerator] * slot.tp for slot in part) for part in parts]
-    # One device of each kind and zone stands for all.
+    # One device of each kind and zone represents all.
     first, last = ({(s.machine.zone, s.machine.accelerator): s.machine for s in part}.values() for part in parts)
     links = (cluster.link(a, b) for a in first for b in last)
     between = min((link.bandwidth_bytes_per_s for link in links), default=float("inf"))
@@ -111,7 +111,7 @@ def _badness(cluster: Cluster, parts: Sequence[Part], speeds: dict[str, float]) 
 
 
 def _shape_of(cluster: Cluster, slots: Part, size: int, alike: dict[object, Shape | None]) -> Shape | None:
-    """Return the pipeline of some slots, None where it does not fit; `alike` has those of slots of the same kinds."""
+    """Return the pipeline of some slots, None if it does not fit; `alike` caches those of slots of the same kinds."""
     kinds = tuple((slot.machine.zone, slot.machine.accelerator) for slot in slots)
     key = (kinds, tuple(a.machine is b.machine for a, b in pairwise(slots)))
     if key not in alike:
@@ -141,7 +141,7 @@ def _shape(cluster: Cluster, slots: Part, size: int) -> Shape | None:
 
 
 def _ordered(cluster: Cluster, slots: Part) -> list[Slot]:
-    """Return the slots in the order that continues over the fastest link each time, as many as there are layers."""
+    """Return the slots in an order that follows the fastest link each time, at most as many as there are layers."""
     left = list(slots)
     order = [left.pop(0)] if left else []
     while left and len(order) < cluster.layers:

@@ -1,9 +1,9 @@
 """Galvatron (Miao et al., VLDB'23): tensor, data and sharded data parallelism inside stages of powers of two.
 
-Stages are cut so that memory, or time, is balanced; a stage recomputes its activations where it would not fit.
-Gradients are reduced beside the backward pass, which slows both down. It uses the largest power of two of GPUs, of one
-kind, and knows no money. Galvatron chooses for every layer; our plans have one tensor parallelism a stage and one ZeRO
-stage, so here all layers of a plan share these two.
+Stages are cut to balance memory or time; a stage that would not fit recomputes its activations. The all-reduce overlaps
+the backward pass, which slows both down. It uses the largest power of two of GPUs, of one kind, and does not model
+money. Galvatron chooses for every layer; our plans have one tensor parallelism per stage and one ZeRO stage, so here
+all layers of a plan share these two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts
 from sailor_cloud.planner.strategies.grid import by_stage, even_microbatches, proposal
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
-# How much computation and communication slow each other down side by side, as its authors measured.
+# By how much overlapping computation and communication slow each other down, as its authors measured.
 OVERLAP_SLOWDOWN = 1.3
 
 
@@ -74,7 +74,7 @@ def _of_grid(cluster: Cluster, tp: int, stages: int, replicas: int, size: int, z
 
 
 def _beside(compute_s: float, communication_s: float) -> float:
-    """Return the seconds of computation and communication side by side."""
+    """Return the seconds of overlapping computation and communication."""
     shorter, longer = sorted((compute_s, communication_s))
     return OVERLAP_SLOWDOWN * shorter + (longer - shorter)
 

@@ -1,10 +1,10 @@
 """Metis (Um et al., ATC'24): kinds of GPUs in every order of stages, groups of devices in powers of two.
 
-Kinds either follow one another as stages, each with a tensor parallelism of its own, or stand beside one another as
-replicas, which then take shares of the batch by their speed (its data balancer). Layers go to stages by their speed;
-where a stage would not fit, up to three times a layer moves to a neighbour (its layer balancer). It always uses as
-many GPUs as its groups allow, and knows no zones and no money. Metis may give stages different numbers of replicas; our
-plans can't state that, so here all stages of a plan have the same.
+Kinds either follow one another as stages, each with its own tensor parallelism, or form different replicas, which then
+take shares of the batch by their speed (its data balancer). Stages get layers by their speed; if a stage would not fit,
+up to three times a layer moves to a neighbour (its layer balancer). It always uses as many GPUs as its groups allow,
+and models no zones and no money. Metis may give stages different numbers of replicas; our plans can't state that, so
+here all stages of a plan have equally many.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sailor_cloud.planner.strategies.grid import Rows, even_microbatches, propos
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 from sailor_cloud.simulator import StageTable
 
-# Orders of kinds of GPUs that are looked at, and attempts of the layer balancer.
+# Orders of kinds of GPUs that are tried, and attempts of the layer balancer.
 MOST_ORDERS = 24
 MOST_MOVES = 3
 
@@ -41,7 +41,7 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 def _in_a_row(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int) -> Iterator[Proposal]:
-    """Yield plans whose stages are of one kind each."""
+    """Yield plans whose stages each have one kind of GPU."""
     for power in range(max(map(len, by_kind.values())).bit_length()):
         replicas = 1 << power
         microbatches = even_microbatches(cluster, replicas, size)
@@ -64,7 +64,7 @@ def _in_a_row(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int)
 
 
 def layers_of(cluster: Cluster, tables: Sequence[StageTable], microbatches: int) -> list[int]:
-    """Return the bounds of stages by their speed, after the layer balancer's moves where memory lacks."""
+    """Return the bounds of stages by their speed, after the layer balancer's moves if memory is short."""
     bounds = balanced_cuts(np.array([cluster.layer_s(table) for table in tables]), len(tables))
     for _ in range(MOST_MOVES):
         short = [
@@ -104,7 +104,7 @@ def estimate_s(
 
 
 def _beside_one_another(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int) -> Iterator[Proposal]:
-    """Yield plans whose pipelines are of one kind each, with shares of the batch by their speed."""
+    """Yield plans whose pipelines each have one kind of GPU, with shares of the batch by their speed."""
     for stages in range(1, min(cluster.layers, min(map(len, by_kind.values()))) + 1):
         bounds = even_cuts(cluster.layers, stages)
         pipelines, slowest, fills = [], [], []

@@ -1,8 +1,8 @@
-"""Oobleck (Jang et al., SOSP'23): pipelines from templates, so that any number of nodes that is left is a sum of some.
+"""Oobleck (Jang et al., SOSP'23): pipelines from templates, so that templates fit any number of remaining nodes.
 
-A template is the best pipeline on so many nodes, by the time of its filling, steady and draining phases. Of all sums of
-templates that use every node and hold one pipeline more than failures to survive, the one of the highest throughput
-wins; pipelines take shares of the batch by their speed. It knows one kind of GPU and no money.
+A template is the best pipeline on a number of nodes, by the time of its filling, steady and draining phases. Sums of
+templates must use every node and hold one pipeline more than failures to survive; the highest throughput wins.
+Pipelines take shares of the batch by their speed. It models one kind of GPU and no money.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.strategies.cluster import Cluster, Cut, Slot, balanced_cuts, shares
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
-# Failures of nodes that training survives without a checkpoint: so many pipelines, less one.
+# Failures of nodes that training survives without a checkpoint; it takes one pipeline more.
 FAULTS = 1
-# Its planner counts on so many microbatches for every stage.
+# Its planner assumes this many microbatches per stage.
 MICROBATCHES_PER_STAGE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A pipeline on some nodes. `iteration_s`: with four microbatches for every stage; `slowest_s`: of one microbatch
-    on the slowest stage; `fill_s`: of one through all."""
+    """A pipeline on some nodes. `iteration_s`: with four microbatches per stage; `slowest_s`: of one microbatch on the
+    slowest stage; `fill_s`: of one through all stages."""
 
     nodes: int
     tp: int
@@ -36,7 +36,7 @@ class Template:
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
-    """Yield every sum of at most two kinds of templates, for each microbatch size, on every kind of GPU alone."""
+    """Yield every sum of at most two kinds of templates, for each microbatch size, on each kind of GPU alone."""
     for part in cluster.of_one_accelerator():
         for size in part.microbatch_sizes():
             found = templates(part, size)
@@ -45,18 +45,18 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 def templates(cluster: Cluster, size: int) -> dict[int, Template]:
-    """Return the best pipeline by number of nodes, from the fewest nodes that hold the model on."""
+    """Return the best pipeline by number of nodes, starting with the fewest nodes that hold the model."""
     most = len(cluster.machines) // (FAULTS + 1)
     found = {nodes: best for nodes in range(1, most + 1) if (best := _template(cluster, nodes, size)) is not None}
     if not found:
         return {}
-    # More templates than these make no number of nodes reachable that is not a sum already.
+    # Sums of these already reach every number of nodes that further templates would.
     least = min(found)
     return {nodes: template for nodes, template in found.items() if nodes < 2 * least or nodes <= least + 7}
 
 
 def sums(sizes: Sequence[int], nodes: int, least: int) -> Iterator[dict[int, int]]:
-    """Yield how many templates of each size use all nodes, of at most two sizes, in at least so many pipelines."""
+    """Yield how many templates of each size use all nodes: at most two sizes, and at least `least` pipelines."""
     for i, small in enumerate(sizes):
         if nodes % small == 0 and nodes // small >= least:
             yield {small: nodes // small}

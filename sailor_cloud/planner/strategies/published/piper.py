@@ -1,10 +1,10 @@
-"""Piper (Tarnawski et al., NeurIPS'21): a dynamic programme over layers, tensor parallelism by stage.
+"""Piper (Tarnawski et al., NeurIPS'21): a dynamic program over layers, with tensor parallelism by stage.
 
-It minimises the slowest stage's time per sample, within memory that counts the microbatches in flight: a stage with s
-replicas from itself to the end of the pipeline, d of them its own, holds ceil(s / d). It knows neither filling nor
-emptying of pipelines, one kind of GPU, and no money. Its stages may have numbers of replicas of their own; our plans
-can't state that, so here all stages of a plan have the same, and it chooses which. The microbatch is given to it; we
-run it for each and take the best.
+It minimises the slowest stage's time per sample. Memory counts the microbatches in flight: a stage with d replicas
+holds ceil(s / d), if it and the stages after it have s replicas. It models no filling or emptying of pipelines, one
+kind of GPU, and no money. In Piper, stages may have different numbers of replicas; our plans can't state that, so here
+all stages of a plan have equally many, and the search chooses how many. The microbatch is an input; we run it for each
+and take the best.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Mode:
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
-    """Yield the best pipeline for every number of replicas and microbatch size, on every kind of GPU alone."""
+    """Yield the best pipeline for every number of replicas and microbatch size, on each kind of GPU alone."""
     for part in cluster.of_one_accelerator():
         modes = [Mode(tp=tp, recompute=kind) for tp in part.tp_degrees() for kind in (Recompute.NONE, Recompute.FULL)]
         for replicas in range(1, part.devices + 1):
-            # Numbers of replicas must divide the number of samples.
+            # The number of replicas must divide the number of samples.
             if part.batch % replicas == 0:
                 for size in part.microbatch_sizes():
                     yield from _best(part, modes, replicas, size)
@@ -57,8 +57,8 @@ def _best(cluster: Cluster, modes: list[Mode], replicas: int, size: int) -> Iter
 
 
 def stage_tables(cluster: Cluster, modes: list[Mode], replicas: int, size: int, microbatches: int) -> Floats:
-    """Return the seconds of each stage by stages from it to the end, mode, first layer and end; infinite where it does
-    not fit. Shape [layers + 1, modes, layers + 1, layers + 1]; the first axis begins with 1 stage at index 1."""
+    """Return the seconds of each stage by stages from it to the end, mode, first layer and end; infinite if it does not
+    fit. Shape [layers + 1, modes, layers + 1, layers + 1]; on the first axis, 1 stage has index 1."""
     layers, accelerator = cluster.layers, cluster.accelerators[0]
     first, end = np.meshgrid(np.arange(layers + 1), np.arange(layers + 1), indexing="ij")
     legal = first < end
@@ -80,7 +80,7 @@ def stage_tables(cluster: Cluster, modes: list[Mode], replicas: int, size: int, 
 
 
 def pipeline(seconds: Floats, modes: list[Mode], devices: int) -> tuple[float, list[tuple[int, int, Mode]]] | None:
-    """Return the pipeline on at most so many devices whose slowest stage is the fastest, with that stage's seconds.
+    """Return the pipeline on at most `devices` devices with the fastest slowest stage, and that stage's seconds.
 
     `seconds` as `stage_tables` returns it. Exact.
     """
@@ -114,7 +114,7 @@ def pipeline(seconds: Floats, modes: list[Mode], devices: int) -> tuple[float, l
 
 
 def place(cluster: Cluster, degrees: list[int], replicas: int) -> tuple[tuple[Slot, ...], ...] | None:
-    """Return slots for each stage, pipeline by pipeline, no stage over two nodes; None where they do not fit."""
+    """Return slots for each stage, pipeline by pipeline, each stage on one node; None if they do not fit."""
     free = {machine.name: machine.devices for machine in cluster.machines}
     rows: list[list[Slot]] = [[] for _ in degrees]
     for _ in range(replicas):

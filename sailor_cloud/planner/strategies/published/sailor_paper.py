@@ -1,15 +1,14 @@
-"""Sailor's own search (Strati et al., SOSP'25, section 4), as its paper and its public code describe it.
+"""Sailor's search (Strati et al., SOSP'25, section 4), as its paper and its public code describe it.
 
-For every number of stages, microbatch size and order of regions: layers in equal shares, the smallest tensor
-parallelism that fits for each kind of GPU and stage, doubled while that is worth 1.5 times the speed. Then the numbers
-of replicas that change the number of microbatches, most first, until one brings nothing. A dynamic programme gives
-stages to kinds of GPUs; all replicas of a stage wait for its slowest, and a stage sends its activation on and its
-gradient back after it has computed. Where a region can't hold the next stage, the
-next region follows.
+It runs for every number of stages, microbatch size and order of regions. Layers are cut into equal shares. Each kind of
+GPU and stage gets the smallest tensor parallelism that fits, doubled while that makes it 1.5 times as fast. Then it
+tries the numbers of replicas that change the number of microbatches, most first, until one brings nothing. A dynamic
+program assigns stages to kinds of GPUs. All replicas of a stage wait for its slowest, and a stage sends its activation
+and its gradient after it has computed. If a region can't hold the next stage, the next region follows.
 
-Where the original looks at all ways to share a stage's replicas among kinds, this one looks at stages of one kind, and
-at stages that use up what is left of one kind: a mixed stage is as slow as its slowest replica, so nothing is gained by
-mixing earlier. The limits of a job filter the plans in the end; the cheapest comes first where the job asks for that.
+The original tries all ways to divide a stage's replicas among kinds. This one tries stages of one kind, and stages that
+use up what is left of one kind: a mixed stage is as slow as its slowest replica, so mixing earlier gains nothing. At
+the end, the limits of a job filter the plans; the cheapest comes first if the job asks for that.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from sailor_cloud.planner.strategies.cluster import Cluster, Cut, Machine, Slot,
 from sailor_cloud.planner.strategies.grid import even_microbatches
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
-# A doubling of tensor parallelism must be so many times faster.
+# A doubling of tensor parallelism must be at least this many times faster.
 WORTH_DOUBLING = 1.5
 MOST_ORDERS = 24
 
-# Devices left of each kind of a region, in the order of its kinds.
+# Remaining devices of each kind of a region, in the order of its kinds.
 Left = tuple[int, ...]
 
 
@@ -48,7 +47,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """The best way to continue from a stage: what it takes, and who holds each stage, as (region, kind, replicas, tp).
+    """The best way to continue from a stage: its times, and each stage's holders as (region, kind, replicas, tp).
 
     `first_s`: of its first stage, which has not yet sent a gradient back, `straggler_s` of the slowest other one.
     """
@@ -75,7 +74,7 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
 
 
 def orders(cluster: Cluster) -> Iterator[tuple[tuple[Kind, ...], ...]]:
-    """Yield subsets of regions in the order whose slowest neighbouring link is the fastest, single regions first."""
+    """Yield subsets of regions, ordered so that the slowest link of neighbours is fastest; single regions first."""
     regions: dict[str, list[Machine]] = {}
     for machine in cluster.machines:
         regions.setdefault(cluster.scenario.catalog.region_of(machine.zone), []).append(machine)
@@ -144,7 +143,7 @@ def _usd_per_hour(regions: tuple[tuple[Kind, ...], ...], rest: Rest) -> float:
 def degrees_of(
     cluster: Cluster, regions: tuple[tuple[Kind, ...], ...], bounds: list[int], size: int
 ) -> dict[tuple[str, int], int]:
-    """Return the tensor parallelism by accelerator and stage; a kind on which a stage fits at none is left out."""
+    """Return the tensor parallelism by accelerator and stage; a kind is left out if some stage fits at no degree."""
     names = sorted({kind.accelerator for region in regions for kind in region})
     found = {}
     for name in names:
@@ -158,7 +157,7 @@ def degrees_of(
             if not times:
                 continue
             tp = min(times)
-            # The first kind's is not raised where there are others.
+            # With several kinds, the first kind keeps its degree.
             if len(names) == 1 or name != names[0]:
                 while 2 * tp in times and times[tp] >= WORTH_DOUBLING * times[2 * tp]:
                     tp *= 2
@@ -170,7 +169,7 @@ def degrees_of(
 
 @dataclass(slots=True)
 class _Programme:
-    """The dynamic programme over stages for one number of stages, replicas and microbatch size."""
+    """The dynamic program over stages for one number of stages, replicas and microbatch size."""
 
     cluster: Cluster
     regions: tuple[tuple[Kind, ...], ...]
@@ -186,7 +185,7 @@ class _Programme:
         return tuple(kind.devices for kind in self.regions[0])
 
     def rest(self, stage: int, region: int, left: Left) -> Rest | None:
-        """Return the fastest way to place the stages from one on, in a region of which so much is left."""
+        """Return the fastest way to place the stages from one on, in a region with `left` devices."""
         if stage == len(self.bounds) - 1:
             return Rest()
         key = (stage, region, left)
@@ -260,7 +259,8 @@ class _Programme:
         )
 
     def _first(self, rest: Rest, region: int) -> Iterator[Slot]:
-        """Yield devices of each kind that holds the first of the other stages: of its last zone in the same region."""
+        """Yield devices of each kind that holds the first of the other stages, from its last zone in the same
+        region."""
         for there, kind, _, tp in rest.holders[0] if rest.holders else ():
             machines = self.regions[there][kind].machines
             yield Slot(machine=machines[-1 if there == region else 0], first=0, tp=tp)
@@ -292,7 +292,7 @@ def _plan(
 
 
 def _taken(machines: tuple[Machine, ...], tp: int, free: dict[str, int]) -> Slot:
-    """Take devices of the first machine that has so many. Raises RequestError where none has."""
+    """Take devices of the first machine with enough free ones. Raises RequestError if there is none."""
     for machine in machines:
         if free[machine.name] >= tp:
             first = machine.devices - free[machine.name]

@@ -1,7 +1,7 @@
 """Varuna (Athlur et al., EuroSys'22): pipelines without tensor parallelism, stages of equally many blocks.
 
-For every number of stages that divides the blocks it takes the largest microbatch that fits, as many replicas as there
-are GPUs for, and its activations are always recomputed. The fastest by its simulator of the schedule wins. It knows one
+For every number of stages that divides the blocks, it takes the largest microbatch that fits and as many replicas as
+there are GPUs for; it always recomputes activations. The fastest by its simulator of the schedule wins. It models one
 kind of GPU and no money.
 """
 
@@ -17,7 +17,7 @@ from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
 
 def propose(cluster: Cluster) -> Iterator[Proposal]:
-    """Yield one plan for every number of stages, on every kind of GPU alone."""
+    """Yield one plan for every number of stages, on each kind of GPU alone."""
     for part in cluster.of_one_accelerator():
         blocks = part.layers - 2
         for stages in range(1, blocks + 1):
@@ -52,7 +52,7 @@ def _of_stages(cluster: Cluster, stages: int) -> Iterator[Proposal]:
 
 
 def cut_points(layers: int, stages: int) -> list[int]:
-    """Return the bounds of stages of equally many blocks; embedding and head belong to the first and the last."""
+    """Return the bounds of stages with equally many blocks; the first also holds the embedding, the last the head."""
     each = (layers - 2) // stages
     return [0, *(1 + each * s for s in range(1, stages)), layers]
 
