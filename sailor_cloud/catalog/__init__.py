@@ -1,4 +1,4 @@
-"""What can be bought, where, at which price, with the source and the date of every figure."""
+"""What can be bought, where and at which price; every figure has a source and a date."""
 
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.files.tables import Source

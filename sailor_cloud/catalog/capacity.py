@@ -1,4 +1,4 @@
-"""Capacity beside spot and on-demand: the entries of `capacity.yaml`, as offers with terms."""
+"""Capacity other than spot and on-demand: the entries of `capacity.yaml`, as offers with terms."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_yaml(entries: Iterable[Capacity]) -> str:
 
 
 def with_capacity(job: Job, base: Path | None = None) -> Job:
-    """Return a job with the capacity that it names, read. Raises RequestError for what is wrong or names no zone."""
+    """Return a job with the content of its capacity file. Raises RequestError if that is wrong or names no zone."""
     named = job.cloud.capacity
     if named is None:
         return job
@@ -63,7 +63,7 @@ def with_capacity(job: Job, base: Path | None = None) -> Job:
 
 
 def capacity_problems(job: Job, catalog: Catalog) -> Iterator[Problem]:
-    """Yield what entries name that the catalog does not have: a zone, or the type's hardware or price."""
+    """Yield what entries name and the catalog lacks: a zone, or the type's hardware or price."""
     for entry in job.cloud.reserved:
         path = f"cloud.capacity: {entry.name}"
         seller = providers.of(entry.provider)
@@ -119,7 +119,7 @@ def _offer(entry: Capacity, catalog: Catalog) -> Offer | None:
 
 
 def _like(entry: Capacity, catalog: Catalog) -> Offer | None:
-    """Return an on-demand offer of the type in the zone itself, else one of any market and zone."""
+    """Return an on-demand offer of the type in the same zone, else one of any market and zone."""
     known = catalog.offers(
         provider=entry.provider, markets=[Market.ON_DEMAND], instance_types=[entry.instance_type], zones=[entry.zone]
     ) or catalog.offers(provider=entry.provider, instance_types=[entry.instance_type])
@@ -133,10 +133,10 @@ def _allows(resource: Resource, entry: Capacity) -> bool:
 
 
 def groups(job: Job, now: datetime) -> list[tuple[Capacity, ...]]:
-    """Return which capacity is planned with together: for each start and end of an entry all that is there meanwhile.
+    """Return the groups of capacity that are planned together: for each start and end of an entry, all that covers it.
 
-    The first has what nobody waits for and nothing ends. Reservations that a run buys are paid for at once, and
-    flex-start is queued for when nodes are made, so neither waits for something else.
+    The first group has no wait and no end. Reservations that a run buys are paid for at once, and flex-start queues
+    when nodes are created, so neither of them waits for other capacity.
     """
     times = {
         entry.name: (entry.terms.start_s(now), math.inf if end is None else end)

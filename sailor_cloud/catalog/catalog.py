@@ -1,4 +1,4 @@
-"""The catalog: accelerators, offers, zones and service prices, and questions about them."""
+"""The catalog: accelerators, offers, zones and service prices, and queries over them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Catalog:
-    """All that can be bought, in the order of offer ids."""
+    """Everything that can be bought, in the order of offer ids."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Catalog:
         max_usd_per_hour: float | None = None,
         priced_since: date | None = None,
     ) -> tuple[Offer, ...]:
-        """Return the offers that meet every condition given, at the price that plans count, sorted by id.
+        """Return the offers that meet all given conditions, at the price that plans count, sorted by id.
 
-        `priced_since` keeps offers whose price is of that day or younger, counted from the older end of its dates.
+        `priced_since` keeps offers whose price is of that day or later, by the older of its dates.
         """
         conditions = (
             ("accelerator", None if accelerators is None else frozenset(accelerators)),
@@ -110,21 +110,21 @@ class Catalog:
         return self._doubts.counted(found)
 
     def on_demand_usd_per_hour(self, offer: Offer) -> float | None:
-        """Return what the same node costs on demand, as `Doubts.on_demand` finds it; None where nothing is known."""
+        """Return the on-demand price of the same node, as in `Doubts.on_demand`; None if it is unknown."""
         found = self._doubts.on_demand(offer)
         return None if found is None else found.usd_per_hour
 
     def why_not_sold(self, offer: Offer) -> str | None:
-        """Return why an offer's type can't be bought in its market whatever its price, or None if it can."""
+        """Return why an offer's type can't be bought in its market at any price, or None if it can."""
         known = self._machine_types.get((offer.provider, offer.instance_type))
         return None if known is None else known.why_not(offer.market)
 
     def nearest_sold(
         self, zone: str, accelerator: str, market: Market, *, instance_types: Collection[str] | None = None
     ) -> str | None:
-        """Return the nearest other zone of a zone's provider with a price of an accelerator; None where none has one.
+        """Return the nearest other zone of the same provider with a price of an accelerator; None if there is none.
 
-        A zone of the same region comes first, then the region at the least distance; ties go by name.
+        Zones of the same region come first, then the nearest region; ties go by name.
         """
         here = self.zone(zone)
         others = [found for found in self._zones.values() if found.provider is here.provider and found.name != zone]
@@ -141,7 +141,7 @@ class Catalog:
         return None
 
     def _distance_km(self, src: str, dst: str) -> float:
-        """Return how far the regions of two zones are apart; infinity where a location is not known."""
+        """Return the distance of two zones' regions; infinity if a location is unknown."""
         places = []
         for zone in (self._zones[src], self._zones[dst]):
             region = self._regions.get((zone.provider, zone.region))
@@ -161,7 +161,7 @@ class Catalog:
         return twin
 
     def without_doubtful(self) -> Catalog:
-        """Return the same catalog whose `offers` leaves out those with a doubted price."""
+        """Return the same catalog, whose `offers` leaves out those with a doubted price."""
         twin = copy.copy(self)
         twin._doubtful = False
         return twin
@@ -206,12 +206,12 @@ class Catalog:
         return found
 
     def source(self, source_id: str) -> Source:
-        """Return what a `source` of an offer or price stands for; a figure that was just read names its API itself."""
+        """Return the source of an offer or price by its id; a figure that was just read names its API itself."""
         return self._sources.get(source_id) or Source(id=source_id, citation=source_id, licence="figures only")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a hint that names those which begin alike or are close, else all of a short list."""
+    """Return a hint with the names that begin alike or are close, else all of a short list."""
     longer = [match for match in sorted(known) if match.lower().startswith(f"{name.lower()}-")]
     close = longer[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:

@@ -1,4 +1,4 @@
-"""Machines that exist already: an inventory as offers, zones and links, like those that a cloud's files hold."""
+"""Existing machines: an inventory as offers, zones and links, in the form of a cloud's files."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _HEADERS = {
 
 
 class ClusterOffers(CatalogProvider):
-    """What the newest inventory that was read has of one scheduler; nothing before the first.
+    """The newest inventory of one scheduler; nothing before the first.
 
-    Nobody bills for disks, addresses or traffic, and how long a job waits in a queue is not known. A node needs 60 s:
-    20 s until its agent runs, 40 s to import, check and calibrate.
+    Nobody bills for disks, addresses or traffic; the wait of a job in a queue is unknown. A node needs 60 s: 20 s until
+    its agent runs, 40 s to import, check and calibrate.
     """
 
     startup_s = 60.0
@@ -88,11 +88,11 @@ def as_yaml(inventory: Inventory) -> str:
 
 
 def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None, cluster: Path | None = None) -> Job:
-    """Return a job with the inventory that it names, or `cluster` does, read and known to the catalog.
+    """Return a job with its inventory, or the one in `cluster`, read and registered with the catalog.
 
-    `on` names the scheduler whose groups replace the job's resources. What those name of the scheduler itself stays as
-    it is, and a command keeps its numbers of accelerators. Raises RequestError for an inventory that is wrong or of
-    another scheduler, and for resources that it does not have.
+    `on` names the scheduler whose groups replace the job's resources. Resources of that scheduler stay, and a command
+    keeps its numbers of accelerators. Raises RequestError for an inventory that is wrong or of another scheduler, and
+    for resources that it lacks.
     """
     named = cluster or job.cloud.cluster
     if named is None:
@@ -118,16 +118,16 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
 
 
 def know(job: Job) -> None:
-    """Have the catalog and the network know the inventory that a job holds, and no other."""
+    """Register the job's inventory with the catalog and the network, in place of any other."""
     inventory = job.cloud.inventory
     if inventory is not None:
-        # Groups of two clusters may have one name, and no plan uses both.
+        # Groups of two clusters may share a name, and no plan uses both.
         _known.clear()
         _known[inventory.scheduler] = inventory
 
 
 def _on(job: Job, inventory: Inventory) -> tuple[Resource, ...]:
-    """Return what a job uses of an inventory: what it names, the devices that its command names, or all groups."""
+    """Return a job's resources of an inventory: those it names, the devices that its command names, or all groups."""
     named = [entry for entry in job.resources if ALL not in entry.accelerators]
     if own := tuple(entry for entry in named if entry.provider == inventory.scheduler):
         return own
@@ -145,7 +145,7 @@ def _on(job: Job, inventory: Inventory) -> tuple[Resource, ...]:
 
 
 def _of_a_command(named: Iterable[Resource], inventory: Inventory) -> Iterable[Resource]:
-    """Yield so many devices as a command names, since it takes all that its resources hold. Raises RequestError."""
+    """Yield exactly the devices that a command names, since it takes all of its resources. Raises RequestError."""
     counts: Counter[str] = Counter()
     for entry in named:
         counts.update(entry.accelerators)
@@ -169,7 +169,7 @@ def _of_a_command(named: Iterable[Resource], inventory: Inventory) -> Iterable[R
 
 
 def _beyond(job: Job, inventory: Inventory) -> Iterable[Problem]:
-    """Say where a job's resources are not what the inventory has."""
+    """Yield where a job's resources exceed the inventory."""
     for index, entry in enumerate(job.resources):
         if entry.provider != inventory.scheduler:
             continue
@@ -208,7 +208,7 @@ def _check_accelerators(inventory: Inventory, origin: str) -> None:
 
 
 def _written(inventory: Inventory) -> Path:
-    """Return the folder of an inventory's data files, which is written once for each content."""
+    """Return the folder of an inventory's data files, which is written once per content."""
     files = {name: _text(header, rows) for name, header, rows in _files(inventory)}
     content = json.dumps(files, sort_keys=True)
     place = resources.home() / "inventories"
@@ -225,7 +225,7 @@ def _written(inventory: Inventory) -> Path:
             try:
                 os.rename(staged, folder)
             except OSError:
-                # Another process was as fast, and has written the same.
+                # Another process was faster and has written the same content.
                 if not folder.is_dir():
                     raise
     except OSError as error:
@@ -304,7 +304,7 @@ def _files(cluster: Inventory) -> Iterable[tuple[str, str, list[tuple[object, ..
 def _curves(
     cluster: Inventory, between: tuple[str, str], gbit_per_s: float, rtt_ms: float
 ) -> Iterable[tuple[object, ...]]:
-    """Yield the curve of a link in both directions, flat: all pairs together are as fast as one."""
+    """Yield the curve of a link in both directions, flat: all pairs together have the rate of one."""
     rate = gbit_per_s * GBIT_BYTES
     for src, dst in dict.fromkeys((between, between[::-1])):
         ends = (src, cluster.groups[src].accelerator, dst, cluster.groups[dst].accelerator)

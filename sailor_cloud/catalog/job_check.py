@@ -12,7 +12,7 @@ from sailor_cloud.model.job import Job, Resource
 
 
 def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
-    """Return every zone, accelerator and instance type that a job names and the provider does not have."""
+    """Return every zone, accelerator and instance type that a job names and the provider lacks."""
     return [
         *(
             problem

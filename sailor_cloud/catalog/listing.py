@@ -1,4 +1,4 @@
-"""Offers as a list to choose from, with what they cost per device and per unit of work."""
+"""Offers as a list to choose from, with costs per device and per unit of work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sailor_cloud.model.offer import Market, Offer, Precision, Provider
 
 
 class SortKey(StrEnum):
-    """What a list is sorted by; all but `id` put the cheapest first."""
+    """The sort key of a list; all but `id` put the cheapest first."""
 
     USD_PER_HOUR = "usd-per-hour"
     USD_PER_GPU_HOUR = "usd-per-gpu-hour"
@@ -24,9 +24,9 @@ class SortKey(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An offer and how it compares; `usd_per_pflops_hour` is per dense peak PFLOP/s, None without such a rate.
+    """An offer with comparisons; `usd_per_pflops_hour` is per dense peak PFLOP/s, None without such a rate.
 
-    `interruptions` is None for on-demand and where the provider does not report it.
+    `interruptions` is None for on-demand and if the provider does not report it.
     """
 
     offer: Offer
@@ -52,7 +52,7 @@ def listing(
     max_usd_per_hour: float | None = None,
     priced_since: date | None = None,
 ) -> tuple[Listed, ...]:
-    """Return the offers that meet every condition given, compared and sorted; unknown values come last."""
+    """Return the offers that meet all given conditions, compared and sorted; unknown values come last."""
     found = catalog.offers(
         provider=provider,
         zones=zones,

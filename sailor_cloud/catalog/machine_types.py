@@ -1,4 +1,4 @@
-"""What each instance type needs and how it is sold, whatever it costs: one row each, with source and date."""
+"""What each instance type needs and how it is sold, without prices: one row each, with source and date."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sailor_cloud.model.provider import names
 class MachineType:
     """One instance type.
 
-    `markets` are those that it is sold in, none where it isn't any more. `boot_disk` is the type of disk that it boots
-    from, `network_cards` how many cards it has, `efa_cards` those of them that carry EFA. `compact`: its instances may
-    be placed close together. `image` is the kind of image that it boots: `own` where the cloud has none with drivers.
+    `markets`: those it is sold in, empty if it is no longer sold. `boot_disk`: the type of its boot disk.
+    `network_cards`: their number; `efa_cards`: how many of them carry EFA. `compact`: its instances may be placed close
+    together. `image`: the kind of image that it boots; `own` if the cloud has none with drivers.
     """
 
     provider: Provider
@@ -59,7 +59,7 @@ def load_machine_types(*, root: Path | None = None, pricing: Path | None = None)
 
 
 def machine_type(offer: Offer) -> MachineType | None:
-    """Return the shipped row of an offer's type; None where there is none, as for types that came later."""
+    """Return the shipped row of an offer's type; None if there is none, as for newer types."""
     return _known(names()).get((offer.provider, offer.instance_type))
 
 
@@ -69,5 +69,5 @@ def by_name(rows: Iterable[MachineType]) -> dict[tuple[Provider, str], MachineTy
 
 @cache
 def _known(providers: tuple[str, ...]) -> dict[tuple[Provider, str], MachineType]:
-    """Return the rows of the providers that are registered now."""
+    """Return the rows of the currently registered providers."""
     return by_name(load_machine_types())

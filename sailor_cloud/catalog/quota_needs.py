@@ -1,4 +1,4 @@
-"""What a job needs of an account's quotas, and what the account has of them, read from the providers."""
+"""What a job needs of an account's quotas, and the account's values, read from the providers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sailor_cloud.model.offer import Market, Provider
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """The account's quotas against the needs, and what could not be read."""
+    """The account's quotas and the needs, and what could not be read."""
 
     rows: tuple[QuotaStatus, ...]
     missing: tuple[str, ...]
 
 
 def needs(job: Job, catalog: Catalog, rules: Iterable[QuotaRule]) -> tuple[QuotaNeed, ...]:
-    """Return the quotas that a job's resources fall under and the most that it may use of each.
+    """Return the quotas that apply to a job's resources, and the most that it may use of each.
 
-    vCPUs are those of the instance with most of them per device among the offers that the job allows.
+    vCPUs are those of the allowed offer with the most of them per device.
     """
     totals: dict[tuple[Provider, str, str], QuotaNeed] = {}
     by_accelerator: dict[tuple[Provider, str], list[QuotaRule]] = {}
@@ -50,7 +50,7 @@ def needs(job: Job, catalog: Catalog, rules: Iterable[QuotaRule]) -> tuple[Quota
 
 
 def all_needs(rules: Iterable[QuotaRule], provider: Provider, regions: Iterable[str]) -> tuple[QuotaNeed, ...]:
-    """Return every quota of a provider's regions that accelerators fall under, with nothing needed of them."""
+    """Return every quota for accelerators in a provider's regions, with a need of 0."""
     names: dict[tuple[str, str], list[QuotaRule]] = {}
     for rule in rules:
         if rule.provider is provider:
@@ -77,10 +77,10 @@ def read_quotas(
     cloud: Cloud | None = None,
     progress: Callable[[int, int, str], None] = lambda done, of, what: None,
 ) -> Quotas:
-    """Return limit and use of every quota wanted. Raises CredentialsError where a provider needs some.
+    """Return limit and use of every quota wanted. Raises CredentialsError if a provider needs credentials.
 
-    `cloud` names accounts, where the credentials alone don't. `progress` gets before each request how many are done,
-    of how many, and what is asked for.
+    `cloud` names accounts if the credentials alone do not. `progress` gets, before each request, the number of finished
+    requests, their total, and the subject.
     """
     rows = tuple(wanted)
     missing: list[str] = []
@@ -103,7 +103,7 @@ def _status(need: QuotaNeed, limits: QuotaLimits) -> QuotaStatus:
 
 
 def _wanted(job: Job) -> Iterator[tuple[Provider, str, str, int, tuple[Market, ...]]]:
-    """Yield the devices of each zone with the markets whose quotas buying them counts against."""
+    """Yield the devices of each zone, with the markets whose quotas apply to them."""
     for resource in job.resources:
         buys = {Market.SPOT, Market.ON_DEMAND, *providers.of(resource.provider).buys}
         bought = (market.quota for market in resource.markets if market in buys)

@@ -1,4 +1,4 @@
-"""Loads the catalog from a pricing folder: the shipped one, or one that a user names."""
+"""Loads the catalog from a pricing folder: the shipped one or a user's."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _INTERRUPTION_COLUMNS = (
 
 
 def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
-    """Return the catalog of the shipped data with this user's refreshed prices over it.
+    """Return the catalog of the shipped data with this user's refreshed prices.
 
-    `root` names another data folder and `pricing` another pricing folder, by default the user's own where the command
-    names one; both leave refreshed prices out, and files that `pricing` lacks come from the one under the root. Raises
-    DataError; offers of a folder that is named are looked through here, shipped ones where they are asked for.
+    `root` names another data folder and `pricing` another pricing folder, by default the one from the command line.
+    Both disable refreshed prices, and files that `pricing` lacks come from the root. Raises DataError; offers of a
+    named folder are checked here, shipped ones on first use.
     """
     pricing = pricing or (resources.folders().pricing if root is None else None)
     home = root or resources.data_root()
@@ -86,14 +86,14 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
 
 
 def load_services(*, pricing: Path | None = None) -> Services:
-    """Return the prices of disks, addresses and NAT alone, as `load` finds them but without reading the offers."""
+    """Return the prices of disks, addresses and NAT alone, as in `load` but without the offers."""
     named = pricing or resources.folders().pricing
     paths = tables("pricing", "services.csv", root=resources.data_root(), named=named)
     return Services(row for path in paths for row in _SERVICE.all(path))
 
 
 def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:
-    """Return the limits of the account: those of a pricing folder, else this user's own where no data are named."""
+    """Return the account's limits: from the pricing folder if named, else this user's unless `root` is given."""
     if pricing is None and root is not None:
         return ()
     path = account_quotas.own_file() if pricing is None else pricing / account_quotas.FILE_NAME

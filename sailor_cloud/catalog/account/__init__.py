@@ -1,1 +1,1 @@
-"""What an account may use and has reserved: quotas under the names of their providers, reservations."""
+"""An account's quotas, under the providers' names for them, and its reservations."""

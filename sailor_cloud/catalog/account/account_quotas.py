@@ -1,4 +1,4 @@
-"""The limits of an account as they were last read: kept in a file of this user, for plans that need no credentials."""
+"""An account's last known limits, in a file of this user, so that plans need no credentials."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ FILE_NAME = "account_quotas.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldQuota:
-    """A quota as an account has it; `project` is empty for the account that the credentials name.
+    """A quota of an account; `project` is empty for the account of the credentials.
 
-    `region` is empty for a quota of the whole project; `used` is None where the provider doesn't tell.
+    `region` is empty for a quota of the whole project; `used` is None if the provider does not report it.
     """
 
     provider: Provider
@@ -43,7 +43,7 @@ _ROW = RowOf(HeldQuota)
 
 
 def own_file() -> Path:
-    """Return where the limits of this user's accounts are kept."""
+    """Return the file with the limits of this user's accounts."""
     return resources.home() / FILE_NAME
 
 
@@ -56,9 +56,9 @@ def read(path: Path) -> tuple[HeldQuota, ...]:
 
 
 def keep(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Path:
-    """Keep the limits that were read beside those that are kept already, and return the file. Raises DataError.
+    """Add limits to the kept ones and return the file. Raises DataError.
 
-    `cloud` names the accounts whose limits they are, where the credentials alone don't.
+    `cloud` names the accounts of the limits if the credentials alone do not.
     """
     path = own_file()
     known = {_key(row): row for row in (read(path) if path.is_file() else ())}
@@ -84,7 +84,7 @@ def keep(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Pat
 
 
 def limits(held: Iterable[HeldQuota], rules: Iterable[QuotaRule]) -> tuple[QuotaLimit, ...]:
-    """Return what the quotas of an account limit, by the rules of what is bought under which."""
+    """Return the limits of an account's quotas, by the rules that say which quota applies to which purchase."""
     by_name: dict[tuple[Provider, str], list[QuotaRule]] = {}
     for rule in rules:
         by_name.setdefault((rule.provider, rule.quota), []).append(rule)

@@ -1,4 +1,4 @@
-"""Quotas: the names under which accelerators are bought, what a job needs of them, and what an account has."""
+"""Quotas: their names for accelerators, what a job needs of them, and what an account has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QuotaScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRule:
-    """Which quota an accelerator is bought under; `market` is None for a quota of both markets."""
+    """The quota of an accelerator; `market` is None for a quota of both markets."""
 
     provider: Provider
     accelerator: str
@@ -55,7 +55,7 @@ class QuotaNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaStatus:
-    """A need beside what the account has; `limit` is None where it could not be read, `used` where it is not told."""
+    """A need and the account's quota; `limit` is None if it could not be read, `used` if it is not reported."""
 
     need: QuotaNeed
     limit: float | None
@@ -70,7 +70,7 @@ class QuotaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimit:
-    """A limit on what a plan may buy; `covers` are accelerators and markets, None standing for both markets."""
+    """A limit on purchases; `covers` are accelerators and markets, None standing for both markets."""
 
     provider: Provider
     project: str
@@ -91,17 +91,17 @@ class QuotaLimit:
         return self.region or "all regions"
 
     def units(self, offer: Offer) -> float:
-        """Return how much of the quota one node of an offer takes, 0 where it doesn't fall under it."""
+        """Return how much of the quota one node of an offer takes, 0 if the quota does not apply to it."""
         if offer.provider is not self.provider or self.region not in ("", offer.region):
             return 0.0
-        # A reservation that the account has was counted when it was made.
+        # A reservation of the account was counted when it was made.
         market = None if offer.terms is not None and offer.terms.held else offer.market.quota
         if market is None or not {(offer.accelerator, market), (offer.accelerator, None)} & self.covers:
             return 0.0
         return float(offer.vcpus if self.counts is Counted.VCPUS else offer.accelerator_count)
 
 
-# Limit and, where it is known, use, by provider, region and name of the quota.
+# Limit and, if known, use, by provider, region and name of the quota.
 QuotaLimits = Mapping[tuple[Provider, str, str], tuple[float, float | None]]
 
 

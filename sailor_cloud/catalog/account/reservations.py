@@ -1,4 +1,4 @@
-"""Capacity that an account has reserved already: it is used, never bought or cancelled by this program."""
+"""Capacity that an account has reserved; this program uses it but never buys or cancels it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class ReservationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """So many instances of a type in a zone, of which `free` are not running; times are None where there is no end.
+    """Reserved instances of a type in a zone, of which `free` are not running; times are None if there is no end.
 
-    `taken_unasked`: on-demand nodes of the type and zone run in it without naming it. Others need to be named.
+    `taken_unasked`: on-demand nodes of the type and zone use it without naming it. Others must be named.
     """
 
     provider: Provider
@@ -44,7 +44,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservations:
-    """What an account has reserved, and what could not be read."""
+    """An account's reservations, and what could not be read."""
 
     rows: tuple[Reservation, ...]
     missing: tuple[str, ...]
@@ -56,7 +56,7 @@ def read_reservations(
     cloud: Cloud | None = None,
     progress: Callable[[int, int, str], None] = lambda done, of, what: None,
 ) -> Reservations:
-    """Return what the account has reserved in regions of providers; a refusal is named in `missing`."""
+    """Return the account's reservations in regions of providers; `missing` names refusals."""
     regions: dict[Provider, list[str]] = {}
     for provider, region in places:
         if region and region not in regions.setdefault(provider, []):

@@ -1,4 +1,4 @@
-"""Offers as rows of a CSV file, which become objects only when somebody asks for them."""
+"""Offers as rows of a CSV file, which become objects on first use."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def sibling_id(offer: Offer, zone: str, market: Market) -> str:
 
 
 def offer_files(root: Path, pricing: Path | None = None) -> list[Path]:
-    """Return the price files of a pricing folder, else those under a data folder and providers' own.
+    """Return the price files of a pricing folder, else those of a data folder and of providers.
 
-    Raises DataError where there is none.
+    Raises DataError if there is none.
     """
     named = [] if pricing is None else sorted(pricing.glob("offers/*.csv"))
     shipped = (root / "pricing", *own_data("pricing"))
@@ -47,12 +47,12 @@ def read_offers(path: Path) -> Iterator[Offer]:
 
 
 def offer_rows(path: Path) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the lines of one file with their number, as text that `offer_of` takes. Raises as `read_rows` does."""
+    """Yield the lines of one file with their numbers, as text for `offer_of`. Raises as `read_rows` does."""
     return enumerate(read_rows(path, OFFER_COLUMNS, OFFER_DEFAULTS), start=2)
 
 
 def write_offers(path: Path, offers: Iterable[Offer]) -> None:
-    """Write offers to a new file, through to the disk; reading it gives them back exactly."""
+    """Write offers to a new file, synced to disk; reading it returns exactly the same offers."""
     with written(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(OFFER_COLUMNS)
@@ -137,7 +137,7 @@ class _Row:
 
 @dataclass(slots=True)
 class OfferBook:
-    """Offers, each at first a row or made already; `_zones` holds the ids of every zone."""
+    """Offers, each a row until its first use; `_zones` holds the ids of every zone."""
 
     _rows: dict[str, _Row]
     _zones: dict[str, list[str]]
@@ -146,7 +146,7 @@ class OfferBook:
 
     @classmethod
     def of(cls, offers: Iterable[Offer]) -> OfferBook:
-        """Return the book of some offers. Raises DataError where two have one id."""
+        """Return the book of some offers. Raises DataError if two share an id."""
         made: dict[str, Offer] = {}
         for offer in offers:
             if offer.id in made:
@@ -156,7 +156,7 @@ class OfferBook:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> OfferBook:
-        """Return the book of price files. Raises DataError; a value that doesn't parse does when it is asked for."""
+        """Return the book of price files. Raises DataError, for values that do not parse on first use."""
         rows: dict[str, _Row] = {}
         zones = []
         for path in paths:
@@ -170,7 +170,7 @@ class OfferBook:
         return cls(rows, _by_zone(zones))
 
     def over(self, offers: Iterable[Offer], *, withdrawn: Collection[str] = ()) -> OfferBook:
-        """Return the book with some offers in place of those of the same id, and without those that were withdrawn."""
+        """Return the book with some offers replacing those of the same id, and without withdrawn ones."""
         newer = {offer.id: offer for offer in offers}
         gone = set(withdrawn)
         kept = {name: zone for zone, names in self._zones.items() for name in names} | {
@@ -184,11 +184,11 @@ class OfferBook:
         )
 
     def replaced(self, name: str) -> Offer | None:
-        """Return the offer in whose place `over` put one. Raises DataError as `find` does."""
+        """Return the offer that `over` replaced. Raises DataError as `find` does."""
         return None if self._before is None else self._before.find(name)
 
     def find(self, name: str) -> Offer | None:
-        """Return an offer by its id. Raises DataError with file and line where its row doesn't parse."""
+        """Return an offer by its id. Raises DataError with file and line if its row does not parse."""
         if name not in self._made and name in self._rows:
             row = self._rows[name]
             try:

@@ -1,6 +1,6 @@
-"""Refreshed prices of this user: one folder per refresh, which appears whole or not at all.
+"""This user's refreshed prices: one folder per refresh, which appears complete or not at all.
 
-A snapshot holds every offer refreshed so far with its own date, so a refresh of one region keeps the others.
+A snapshot holds every offer refreshed so far with its date, so a refresh of one region keeps the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNFINISHED = ".unfinished-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A refresh that succeeded. `withdrawn` are ids of offers that their zone no longer lists."""
+    """A successful refresh. `withdrawn` are ids of offers that their zone no longer lists."""
 
     folder: Path
     taken_at: datetime
@@ -69,9 +69,9 @@ def read(folder: Path) -> Snapshot:
 
 
 def write(offers: Iterable[Offer], withdrawn: Iterable[str], zones: Iterable[Zone], *, taken_at: datetime) -> Snapshot:
-    """Write a snapshot beside the others and return it; until it is complete none of it can be seen.
+    """Write and return a new snapshot; readers see it only when it is complete.
 
-    `zones` are all that are known now. Raises DataError where writing fails; older snapshots stay as they are.
+    `zones` are all that are known now. Raises DataError if writing fails; older snapshots stay unchanged.
     """
     place = snapshots_root()
     target = place / taken_at.astimezone(UTC).strftime(_STAMP)

@@ -1,4 +1,4 @@
-"""Reads the CSV files of a pricing folder as rows of text, and text into values."""
+"""Reads the CSV files of a pricing folder as rows of text, and text as values."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ OFFER_COLUMNS = (
     "zone_confidence",
     "outlier",
 )
-# What an offer has whose file was written before there were these columns.
+# Defaults for files that were written before these columns existed.
 OFFER_DEFAULTS = {"zone_confidence": "unchecked", "outlier": "no"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where figures come from; offers and prices name it by `id`."""
+    """The source of figures; offers and prices refer to it by `id`."""
 
     id: str
     citation: str
@@ -50,7 +50,7 @@ class Source:
 def raw_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     """Return the header of a CSV file and its rows, empty lines as empty rows.
 
-    Raises DataError if the file is missing or no CSV.
+    Raises DataError if the file is missing or not CSV.
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -63,7 +63,7 @@ def raw_rows(path: Path) -> tuple[list[str], list[list[str]]]:
 
 
 def constants(path: Path, kind: type[T], what: str) -> T:
-    """Return a dataclass of numbers from a table of names and values, which is one of `what`. Raises DataError."""
+    """Return a dataclass of numbers from a table of names and values, called `what` in errors. Raises DataError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             found = {row["name"]: float(row["value"]) for row in csv.DictReader(file)}
@@ -73,9 +73,9 @@ def constants(path: Path, kind: type[T], what: str) -> T:
 
 
 def read_rows(path: Path, columns: Sequence[str], defaults: Mapping[str, str] = {}) -> Iterator[tuple[str, ...]]:
-    """Return some columns of a CSV file, row by row. A column with a default may be missing from the file.
+    """Yield some columns of a CSV file, row by row. Columns with a default may be missing from the file.
 
-    Raises DataError if the file is missing, no CSV, or lacks another column.
+    Raises DataError if the file is missing, not CSV, or lacks another column.
     """
     header, rows = raw_rows(path)
     lines = [row for row in rows if row]
@@ -94,7 +94,7 @@ def read_rows(path: Path, columns: Sequence[str], defaults: Mapping[str, str] = 
 def records(
     path: Path, columns: Sequence[str], build: Callable[..., T], defaults: Mapping[str, str] = {}
 ) -> Iterator[T]:
-    """Yield `build(*values)` for every row of a CSV file; a value that does not parse raises DataError with its line.
+    """Yield `build(*values)` for every row of a CSV file; for a value that does not parse, DataError names its line.
 
     Raises DataError as `read_rows` does.
     """
@@ -106,9 +106,9 @@ def records(
 
 
 class RowOf(Generic[T]):
-    """Builds a dataclass from a row of text: each field by its type, or by the function that `read` has for it.
+    """Builds a dataclass from a row of text: each field by its type, or by its function in `read`.
 
-    columns: the field's own name for each, unless `named` has another.
+    columns: the field's name for each, unless `named` has another.
     """
 
     def __init__(self, kind: type[T], named: Mapping[str, str] = {}, **read: Callable[[str], Any]) -> None:
@@ -121,7 +121,7 @@ class RowOf(Generic[T]):
         return self._kind(**{name: read(value) for (name, read), value in zip(self._read, values, strict=True)})
 
     def of(self, row: Mapping[str, str]) -> T:
-        """Return what a row says, values by column. Raises KeyError for a column that it lacks."""
+        """Return the object of a row, values by column. Raises KeyError for a missing column."""
         return self(*(row[column] for column in self.columns))
 
     def all(self, path: Path, defaults: Mapping[str, str] = {}) -> Iterator[T]:
@@ -130,7 +130,7 @@ class RowOf(Generic[T]):
 
 
 def _reader(hint: Any) -> Callable[[str], Any]:
-    """Return what reads values of a type; an empty value is None where the type allows it."""
+    """Return a parser for values of a type; an empty value is None if the type allows it."""
     inner = [each for each in get_args(hint) if each is not NoneType]
     if len(inner) < len(get_args(hint)):
         read = _reader(inner[0])

@@ -1,1 +1,1 @@
-"""Prices over time and elsewhere, which of them are doubted, prices of services, and interruptions of spot."""
+"""Prices over time and elsewhere, doubts about them, prices of services, and interruptions of spot."""

@@ -1,4 +1,4 @@
-"""How prices moved: between two states of the catalog, and over time."""
+"""How prices changed: between two states of the catalog, and over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_cloud.model.offer import Market, Offer, Provider
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChange:
-    """An offer whose price differs; before or after is None where it was not offered or not known."""
+    """An offer whose price differs; before or after is None if it was not offered or unknown."""
 
     before: Offer | None
     after: Offer | None
@@ -30,7 +30,7 @@ class PriceChange:
 
     @property
     def relative(self) -> float | None:
-        """The change as a share of the price before, None where there is no such price."""
+        """The change as a share of the price before, None without such a price."""
         if self.before is None or self.after is None:
             return None
         return self.after.usd_per_hour / self.before.usd_per_hour - 1.0
@@ -53,7 +53,7 @@ class PricePoint:
 
 
 def offers_known_on(day: date | None) -> tuple[Offer, ...]:
-    """Return the offers as the catalog had them at the end of a day; None is the shipped state."""
+    """Return the offers in the catalog at the end of a day; None is the shipped state."""
     shipped = _shipped_offers()
     if day is None:
         return shipped
@@ -65,7 +65,7 @@ def offers_known_on(day: date | None) -> tuple[Offer, ...]:
 
 
 def diff(before: Iterable[Offer], after: Iterable[Offer], *, least: float = 0.0) -> tuple[PriceChange, ...]:
-    """Return what moved by more than `least` (a share), what came and what went; the largest moves first."""
+    """Return what changed by more than `least` (a share), came or went; largest changes first."""
     old = {offer.id: offer for offer in before}
     new = {offer.id: offer for offer in after}
     changes = [
@@ -84,9 +84,9 @@ def history(
     market: Market | None = None,
     since: date | None = None,
 ) -> tuple[PricePoint, ...]:
-    """Return every known price of an instance type by day, region, zone and market; a price that repeats is left out.
+    """Return every known price of an instance type by day, region, zone and market, without repeated prices.
 
-    Comes from the shipped history, the shipped offers and every refresh of this user.
+    Sources are the shipped history, the shipped offers and every refresh of this user.
     """
     wanted = None if regions is None else frozenset(regions)
     paths = tables("pricing", "price_history.csv", root=resources.data_root())

@@ -1,4 +1,4 @@
-"""Which prices are too old or doubted, and what plans count instead."""
+"""Which prices are old or doubted, and what plans count instead."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sailor_cloud.catalog.prices.changes import PricePoint
 from sailor_cloud.catalog.prices.interruptions import InterruptionTable
 from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Market, Offer, Provider
 
-# The day of a price whose source says none and whose commit is not known: its age is unknown, and it is stale.
+# For prices whose source has no date and whose commit is unknown: their age is unknown, and they are stale.
 UNKNOWN_DAY = date(1970, 1, 1)
-# Capacity that is reserved is priced by its user or as on demand.
+# Users state the price of reserved capacity, or it costs as much as on demand.
 OLDEST_DAYS = dict.fromkeys(Market, 90) | {Market.SPOT: 7}
 
 
@@ -23,21 +23,21 @@ def age_days(offer: Offer, as_of: date) -> int:
 
 
 def age_text(priced: date, days: int) -> str:
-    """Return the age of a price of some day as people read it."""
+    """Return the age of a price of some day in words."""
     return "unknown" if priced == UNKNOWN_DAY else f"{days} d"
 
 
 def is_stale(offer: Offer, as_of: date) -> bool:
-    """Tell whether a price is too old to spend money on without being asked to."""
+    """Return whether a price is too old to spend money on without confirmation."""
     if not offer.confidence.of_market:
         return False
     return age_days(offer, as_of) > OLDEST_DAYS[offer.market]
 
 
-# A spot price that lies further under on-demand is believed only if a second source says about the same.
+# A spot price further below on-demand is believed only if a second source has about the same.
 FAR_UNDER_ON_DEMAND = 0.85
-# A second source agrees if it puts the price at most so many times as high; judgement: spot prices move between the
-# dates of two sources, but the one known outlier is a third of what the other source states.
+# A second source agrees if its price is at most this many times as high; judgement: spot prices move between the dates
+# of two sources, but the one known outlier is a third of the other source's price.
 AGREEMENT = 1.5
 
 
@@ -45,7 +45,7 @@ AGREEMENT = 1.5
 class Doubts:
     """Finds doubted offers of a book and gives them the price that plans count.
 
-    `zones` are those of each region. `recorded` returns the price history; it is asked once, and only if needed.
+    `zones` are those of each region. `recorded` returns the price history; it is called once, and only if needed.
     """
 
     book: OfferBook
@@ -103,9 +103,9 @@ class Doubts:
         return tuple(found)
 
     def on_demand(self, offer: Offer) -> Offer | None:
-        """Return what the same node costs on demand: in its zone, else at most in its region.
+        """Return the on-demand offer of the same node: in its zone, else the most expensive one in its region.
 
-        Of a type that nobody sells on demand, what as many of its accelerators cost in a larger node of the zone.
+        For a type without on-demand price, that of equally many accelerators in a larger node of the zone.
         """
         own = self.book.find(sibling_id(offer, offer.zone, Market.ON_DEMAND))
         if own is not None:
@@ -121,7 +121,7 @@ class Doubts:
         return max(larger, key=lambda other: other.usd_per_hour, default=None)
 
     def _in_region(self, offer: Offer, market: Market) -> Iterator[Offer]:
-        """Yield what the zones of an offer's region sell of its instance type on a market."""
+        """Yield the offers of an instance type on a market in the zones of an offer's region."""
         for zone in self.zones.get((offer.provider, offer.region), ()):
             found = self.book.find(sibling_id(offer, zone, market))
             if found is not None:
@@ -153,7 +153,7 @@ _REASONS = {
 
 
 def explained(offer: Offer) -> str:
-    """Return why the price of an offer is doubted and what plans count; "" for an offer that is not."""
+    """Return why the price of an offer is doubted and what plans count; "" for other offers."""
     listed = offer.listed
     if listed is None:
         return ""

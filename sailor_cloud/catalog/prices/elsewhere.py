@@ -1,4 +1,4 @@
-"""Price-only providers: what GPUs cost where this program buys nothing. For comparison alone; no plan uses them."""
+"""Price-only providers: GPU prices where this program buys nothing. For comparison only; no plan uses them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Market
 
 FILE = "elsewhere.csv"
-# Names here and in gpuhunt; CoreWeave is not in it.
+# Names here and in gpuhunt, which does not have CoreWeave.
 PROVIDERS: Mapping[str, str | None] = {
     "azure": "azure",
     "coreweave": None,
@@ -28,7 +28,7 @@ PROVIDERS: Mapping[str, str | None] = {
     "vast": "vastai",
     "verda": "verda",
 }
-# gpuhunt's names for accelerators of ours, with the memory that tells its variants apart.
+# gpuhunt's names for our accelerators, with the memory that distinguishes variants.
 _ACCELERATORS = {
     ("A100", 40): "A100-40",
     ("A100", 80): "A100-80",
@@ -48,7 +48,7 @@ _ACCELERATORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElsewherePrice:
-    """USD per GPU and hour at a provider; `as_of` is None where the source is undated."""
+    """USD per GPU and hour at a provider; `as_of` is None if the source is undated."""
 
     provider: str
     accelerator: str
@@ -73,7 +73,7 @@ COLUMNS = _ROW.columns
 
 
 def prices_elsewhere(folder: Path | None = None) -> tuple[ElsewherePrice, ...]:
-    """Return the prices of price-only providers: this user's own where `prices list --now` kept them, else shipped."""
+    """Return the prices of price-only providers: those that `prices list --now` kept, else shipped ones."""
     if folder is None:
         own = resources.home() / FILE
         folder = own.parent if own.is_file() else resources.data_root() / "pricing"
@@ -107,7 +107,7 @@ def totals(devices: Mapping[str, int], prices: Iterable[ElsewherePrice]) -> tupl
 def ask_gpuhunt(providers: Sequence[str], today: date) -> tuple[ElsewherePrice, ...]:
     """Read today's prices from the catalog of the gpuhunt package: the cheapest per provider, accelerator and market.
 
-    Raises RequestError where the package is missing or a provider is not in it, DataError where nothing comes back.
+    Raises RequestError if the package or a provider in it is missing, DataError if the result is empty.
     """
     try:
         from gpuhunt import Catalog
@@ -154,7 +154,7 @@ def ask_gpuhunt(providers: Sequence[str], today: date) -> tuple[ElsewherePrice, 
 
 
 def keep(found: Sequence[ElsewherePrice]) -> Path:
-    """Write prices to this user's file, in the place of those of the same providers, and return where it is."""
+    """Write prices to this user's file, replacing those of the same providers, and return its path."""
     asked = {one.provider for one in found}
     rows = [*(one for one in prices_elsewhere() if one.provider not in asked), *found]
     target = resources.home() / FILE

@@ -1,4 +1,4 @@
-"""How often a provider takes spot instances back, where it tells."""
+"""How often a provider preempts spot instances, if it says so."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BANDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruptions:
-    """The share of spot instances of a type that a region preempts in a month lies between `low` and `high`.
+    """The share of spot instances of a type that a region preempts in a month is between `low` and `high`.
 
-    `saving` is the provider's own figure of how far spot lies under on-demand, as a share of on-demand.
+    `saving` is the provider's figure of how far spot is below on-demand, as a share of on-demand.
     """
 
     provider: Provider
@@ -42,7 +42,7 @@ class InterruptionTable:
         self._rows = {(row.provider, row.region, row.instance_type): row for row in rows}
 
     def of(self, offer: Offer) -> Interruptions | None:
-        """Return how often an offer is preempted; None for on-demand, and where nobody says."""
+        """Return how often an offer is preempted; None for on-demand, and if it is unknown."""
         if offer.market is not Market.SPOT:
             return None
         return self._rows.get((offer.provider, offer.region, offer.instance_type))

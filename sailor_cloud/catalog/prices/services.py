@@ -1,4 +1,4 @@
-"""Prices of what a run needs beside instances: public addresses, NAT, disks and object storage."""
+"""Prices of what a run needs besides instances: public addresses, NAT, disks and object storage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Service(StrEnum):
 
 
 EVERY_REGION = "*"
-# What boot disks are billed as, by the clouds' own words for their types; a type that is not here, as balanced ones.
+# The billing names of boot disks, by the clouds' names of their types; unlisted types count as balanced disks.
 BOOT_DISKS = {
     "gp3": Service.DISK_BALANCED,
     "pd-balanced": Service.DISK_BALANCED,
@@ -52,7 +52,7 @@ class ServicePrice:
 
 
 class Services:
-    """Service prices by provider, region and service; a provider-wide price stands for every region without its own."""
+    """Service prices by provider, region and service; a provider-wide price applies to every region without its own."""
 
     def __init__(self, prices: Iterable[ServicePrice]) -> None:
         self._prices = {(price.provider, price.region, price.service): price for price in prices}

@@ -1,4 +1,4 @@
-"""What each provider sells, how it bills, and where its prices and quotas are read: a folder each, found by name."""
+"""What each provider sells, how it bills, and the sources of its prices and quotas: one folder each, found by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExample:
-    """What differs between beginners' job files; the values here suit a cloud with A100 and V100.
+    """What differs between beginners' job files; the defaults suit a cloud with A100 and V100.
 
     `model` is a preset's name; "" writes a small inline model. `account`: a line of the part `cloud` and its comment.
     """
@@ -44,28 +44,28 @@ class JobExample:
 
 
 class CatalogProvider(Protocol):
-    """The `PROVIDER` of a package's module `catalog`; a class that inherits from this one states what differs.
+    """The `PROVIDER` of a package's module `catalog`; subclasses state what differs.
 
     `startup_s`, `teardown_s`: seconds that a node is paid for before the first and after the last step. Assumptions:
     90 s to boot, 180 s for the driver, 60 s for pip (torch and deepspeed measured at 52 s on 2 cores, 2026-11), 90 s to
     ship, import, check and calibrate.
-    `nodes_at_once`, `creation_s`: as many nodes are created at a time as rate limits allow, and so long each lot takes.
-    `shared_rate`: all regions have one rate limit together.
-    `preemptions_per_hour`: spot instances lost per instance and hour where the catalog has no figure.
-    `caps_spot_prices`: a spot node can be asked for with a highest price, beyond which it is taken away.
+    `nodes_at_once`, `creation_s`: how many nodes rate limits allow at a time, and how long each batch takes.
+    `shared_rate`: all regions share one rate limit.
+    `preemptions_per_hour`: preemptions per spot instance and hour if the catalog has no figure.
+    `caps_spot_prices`: a request for a spot node can state a highest price, above which the node is preempted.
     `on_this_machine`: nodes are processes of this machine, which need no GPU and reach no other provider's nodes.
-    `bills_services`: disks, addresses, gateways, buckets and traffic are paid for beside instances.
-    `may_be_free`: a price of 0 is one, as of a cluster that charges nobody, and not an unknown one.
-    `publisher`: who bills for it, where that is not the provider's name.
+    `bills_services`: disks, addresses, gateways, buckets and traffic cost money in addition to instances.
+    `may_be_free`: a price of 0 is valid, as for a cluster that charges nobody, and not unknown.
+    `publisher`: who bills for it, if that is not the provider's name.
     `public_prices`: public catalogs list it, with `accelerators_apart` from the machines that carry them;
     `price_lists`: it publishes one for each region itself, as AWS does.
-    `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: they are reached past NAT from every region.
+    `bucket_scheme`: how URLs of its buckets begin. `nat_free_buckets`: traffic to them bypasses NAT in every region.
     `spans_regions`: nodes in all its regions share one private network.
-    `general_curves`: bandwidth curves that name no zone hold for instances whose network is known, too.
-    `reserves`: markets with terms, of which a run `buys` what the account does not have yet.
+    `general_curves`: bandwidth curves without a zone also apply to instances with known network limits.
+    `reserves`: markets with terms; a run `buys` those of them that the account lacks.
     `has_account`: prices and quotas are read with an account's credentials.
-    `data`: a folder in the form of the shipped ones, whose `pricing`, `bandwidth_profiles` and `compute_profiles` come
-    beside those.
+    `data`: a folder in the form of the shipped ones, whose `pricing`, `bandwidth_profiles` and `compute_profiles`
+    extend those.
     `example`: what `sailor-cloud init` writes.
     """
 
@@ -94,76 +94,76 @@ class CatalogProvider(Protocol):
     example: JobExample | None = None
 
     def account_of(self, cloud: Cloud) -> str:
-        """Return which of several accounts a job's quotas are those of; "" is the one that the credentials name."""
+        """Return which of several accounts a job's quotas belong to; "" is the one of the credentials."""
         return ""
 
     def zone_hint(self, name: str, zones: Iterable[Zone]) -> str:
-        """Return what to write instead of a zone that is none of the provider's `zones`; "" leaves that to guesses."""
+        """Return a replacement for a zone name outside the provider's `zones`; "" if only guesses can help."""
         return ""
 
     def prices(self, request: PriceRequest, progress: Progress) -> Fetched:
-        """Return today's prices. Raises CredentialsError; what else can't be read is named in `missing`."""
+        """Return today's prices. Raises CredentialsError; `missing` names everything else that can't be read."""
         from sailor_cloud.catalog.providers.fetched import Fetched
 
         return Fetched()
 
     def sold(self, offers: Sequence[Offer], cloud: Cloud, missing: list[str]) -> Mapping[str, bool]:
-        """Return by id whether the zones of some offers sell their types; an offer that can't be asked for is left out.
+        """Return by id whether the zones of some offers sell their types, without offers whose answer is unknown.
 
-        What can't be read is named in `missing`. Raises CredentialsError.
+        `missing` names what can't be read. Raises CredentialsError.
         """
         return {}
 
     def quota_reads(
         self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]
     ) -> Sequence[tuple[str, Callable[[], QuotaLimits]]]:
-        """Return the requests that read an account's quotas, each with what it asks for. Raises CredentialsError.
+        """Return the requests that read an account's quotas, each with its subject. Raises CredentialsError.
 
         A request adds what can't be read to `missing`.
         """
         return ()
 
     def reservations(self, regions: Sequence[str], cloud: Cloud, missing: list[str]) -> Sequence[Reservation]:
-        """Return the capacity that the account has reserved in regions, or will have. Raises CredentialsError."""
+        """Return the account's current and future reservations in regions. Raises CredentialsError."""
         return ()
 
 
 def of(provider: Provider) -> CatalogProvider:
-    """Return what a provider sells. Raises ImportError where its package lacks the module."""
+    """Return a provider's catalog. Raises ImportError if its package lacks the module."""
     return _loaded(module_of(provider, "catalog"))
 
 
 def _clouds() -> list[Provider]:
-    """Return all but schedulers, whose inventories take long to import and which have neither account nor example."""
+    """Return all except schedulers, whose inventories are slow to import and which have neither account nor example."""
     return [Provider(name) for name in names() if name not in CLUSTERS]
 
 
 def with_account() -> tuple[Provider, ...]:
-    """Return the providers whose prices and quotas can be read."""
+    """Return the providers with readable prices and quotas."""
     return tuple(name for name in _clouds() if of(name).has_account)
 
 
 def with_example() -> tuple[Provider, ...]:
-    """Return the providers that `sailor-cloud init` knows, those that cost nothing first."""
+    """Return the providers that `sailor-cloud init` supports, free ones first."""
     found = [name for name in _clouds() if of(name).example is not None]
     return tuple(sorted(found, key=lambda name: of(name).bills_services))
 
 
 def own_data(kind: str) -> tuple[Path, ...]:
-    """Return the folders of one kind of data, such as `pricing`, that providers bring themselves."""
+    """Return providers' folders of one kind of data, such as `pricing`."""
     own = [folder for name in names() if (folder := of(Provider(name)).data) is not None]
     return tuple(folder / kind for folder in own if (folder / kind).is_dir())
 
 
 def tables(kind: str, name: str, *, root: Path, named: Path | None = None) -> list[Path]:
-    """Return the files of a table: that of a folder that a user names, else the shipped one and providers' own."""
+    """Return the files of a table: from the folder that a user names, else the shipped one and providers' files."""
     if named is not None and (named / name).is_file():
         return [named / name]
     return [root / kind / name, *(path for folder in own_data(kind) if (path := folder / name).is_file())]
 
 
 def of_buckets(scheme: str) -> Provider | None:
-    """Return the provider whose buckets' URLs begin with a scheme."""
+    """Return the provider whose bucket URLs begin with a scheme."""
     return next((name for name in map(Provider, names()) if of(name).bucket_scheme == scheme), None)
 
 

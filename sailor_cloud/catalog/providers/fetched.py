@@ -1,4 +1,4 @@
-"""What reading a provider's price APIs brings, and why rows of it are refused."""
+"""The results of a provider's price APIs, and why some rows are refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sailor_cloud.model.job import Cloud
 from sailor_cloud.model.offer import Confidence, Market, Offer, ZoneConfidence, offer_id
 from sailor_cloud.model.regions import Zone
 
-# Called with what is being read, how much of it is done and, where known, how much there is.
+# Called with what is being read, how much of it is done and, if known, the total.
 Progress = Callable[[str, int, int | None], None]
 
 
 class Refusal(StrEnum):
-    """Why a row that an API returned is not taken over."""
+    """Why a row from an API is refused."""
 
     ZERO_PRICE = "price is zero"
     BELOW_ONE_PERCENT = "spot price under 1 % of on-demand"
@@ -45,9 +45,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceRequest:
-    """Which of a provider's prices are wanted: those of some `regions`, all of them if none is named.
+    """Which of a provider's prices to read: those of some `regions`, of all if none is named.
 
-    `known` are the regions that the catalog has, `shapes` the instance types of one accelerator each that it has.
+    `known` are the regions of the catalog, `shapes` its instance types with a single kind of accelerator.
     """
 
     regions: frozenset[str]
@@ -61,7 +61,7 @@ class PriceRequest:
 class Fetched:
     """Offers read from one provider.
 
-    `listed` holds the shapes of every zone whose list of types was read whole; what is not in it is withdrawn.
+    `listed` holds the shapes of every zone whose list of types was read completely; offers outside it are withdrawn.
     """
 
     offers: list[Offer] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Fetched:
 
 
 def make_offer(zone: Zone, shape: Shape, market: Market, usd_per_hour: float, *, as_of: date, source: str) -> Offer:
-    """Return an offer whose price was read from the zone's provider on a day."""
+    """Return an offer with a price that was read from the zone's provider on a day."""
     name = offer_id(
         zone.provider, zone.name, shape.instance_type, shape.accelerator, str(shape.accelerator_count), market.value
     )
@@ -96,7 +96,7 @@ def make_offer(zone: Zone, shape: Shape, market: Market, usd_per_hour: float, *,
 
 
 def shapes_of(offers: Iterable[Offer]) -> Mapping[str, Shape]:
-    """Return the shape of every instance type that carries one accelerator only, by instance type."""
+    """Return the shape of every instance type with only one kind of accelerator, by instance type."""
     return {
         offer.instance_type: Shape(
             instance_type=offer.instance_type,

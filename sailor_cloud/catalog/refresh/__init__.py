@@ -1,4 +1,4 @@
-"""Reads today's prices from the providers' own APIs into a new snapshot."""
+"""Reads today's prices from the providers' APIs into a new snapshot."""
 
 from sailor_cloud.catalog.providers.fetched import Progress, Refusal
 from sailor_cloud.catalog.refresh.refresh import Refreshed, refresh, write_known

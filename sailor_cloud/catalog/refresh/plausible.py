@@ -1,4 +1,4 @@
-"""Refuses prices that can't be right, so that a lying API never makes a plan look cheap."""
+"""Refuses implausible prices, so that a wrong API response never makes a plan look cheap."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sailor_cloud.catalog.providers.fetched import Refusal
 from sailor_cloud.model.offer import Market, Offer
 
 LOWEST_SHARE_OF_ON_DEMAND = 0.01
-# A refreshed price may leave the range of known prices per device of its accelerator by so much.
+# By this factor, a refreshed price may leave the range of known prices per device of its accelerator.
 RANGE_FACTOR = 5.0
-# AWS rounds spot prices to four places, so one at the on-demand price may stand a little above it.
+# AWS rounds spot prices to four places, so one equal to the on-demand price may be slightly above it.
 _ROUNDING_USD = 1e-4
 
 Range = tuple[float, float]
 
 
 def known_ranges(offers: Iterable[Offer]) -> dict[tuple[str, Market], Range]:
-    """Return the lowest and highest price per device and hour of each accelerator and market, examples left out."""
+    """Return the lowest and highest price per device and hour of each accelerator and market, without examples."""
     ranges: dict[tuple[str, Market], Range] = {}
     for offer in offers:
         if offer.confidence.of_market:
@@ -33,9 +33,9 @@ def known_ranges(offers: Iterable[Offer]) -> dict[tuple[str, Market], Range]:
 def sift(
     offers: Iterable[Offer], known: Iterable[Offer], ranges: Mapping[tuple[str, Market], Range]
 ) -> tuple[list[Offer], Counter[Refusal]]:
-    """Return the offers that can be right, and how many were refused for which reason.
+    """Return the plausible offers, and how many were refused for which reason.
 
-    A spot price is held against the on-demand price of the same instance and zone in `offers`, else in `known`.
+    A spot price is compared with the on-demand price of the same instance and zone in `offers`, else in `known`.
     """
     rows = list(offers)
     on_demand = {_instance(offer): offer.usd_per_hour for offer in (*known, *rows) if offer.market is Market.ON_DEMAND}

@@ -1,7 +1,7 @@
-"""Reads prices that anyone may read: SkyPilot's and gpuhunt's catalogs, and the AWS price list.
+"""Reads public prices: SkyPilot's and gpuhunt's catalogs, and the AWS price list.
 
-A catalog is dated by what it says of itself, else by the commit that wrote it, else its age is unknown and every price
-of it counts as stale. The addresses were not reachable where this was tested, which used recorded files.
+A catalog's date is its own, else that of its commit. Without either, its age is unknown and all of its prices count as
+stale. The tests use recorded files, since the addresses were not reachable there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GPUHUNT = "https://dstack-gpu-pricing.s3.eu-west-1.amazonaws.com/v3/"
 PRICE_LIST = "https://pricing.us-east-1.amazonaws.com/offers/v1.0/aws/AmazonEC2/current/"
 TIMEOUT_S = 30.0
 MOST_BYTES = 256 * 2**20
-# SkyPilot's names of accelerators on Google Cloud, which it prices apart from the machines.
+# SkyPilot's names of accelerators on Google Cloud, which it prices separately from machines.
 _SKYPILOT_GPUS = {
     "A100-40": ("A100",),
     "A100-80": ("A100-80GB",),
@@ -47,15 +47,15 @@ _SKYPILOT_GPUS = {
     "V100-16": ("V100",),
 }
 _UNREADABLE = (OSError, HTTPException, EOFError, zipfile.BadZipFile, zlib.error, csv.Error)
-# RuntimeError: an archive under a password, or JSON that is nested too deep.
+# RuntimeError: an encrypted archive, or JSON that is nested too deep.
 _FAULTS = (*_UNREADABLE, ValueError, KeyError, TypeError, IndexError, RuntimeError, ArithmeticError)
 _REVISION = re.compile(r"[0-9a-f]{8,64}")
 _VERSION = re.compile(r"[0-9]{8}[0-9A-Za-z-]*")
-# An on-demand price that has fallen below this share of the known one is doubted until the provider itself tells it:
-# budgets are kept by it. The deepest cut of late was to 0.56 (AWS, P5 instances, June 2025).
+# An on-demand price below this share of the known one is doubted until the provider confirms it, since budgets depend
+# on it. The deepest recent cut was to 0.56 (AWS, P5 instances, June 2025).
 _DEEPEST_CUT = 0.5
 
-# By zone or region, instance type, accelerator (of a machine that may carry several) and market: USD per hour.
+# By zone or region, instance type, accelerator (if a machine may carry several) and market: USD per hour.
 _Prices = dict[tuple[str, str, str, Market], float]
 
 
@@ -72,10 +72,10 @@ class _Catalog:
 def fetch(
     provider: Provider, known: Iterable[Offer], regions: frozenset[str], today: date, progress: Progress
 ) -> Fetched:
-    """Return public prices of the nodes that `known` offers are of, the youngest where several catalogs have one.
+    """Return public prices of the nodes in `known` offers; of several, the youngest.
 
-    One without a date replaces a stale price only. What can't be read is named in `missing`. A price list of AWS is
-    several hundred MB for a region, so it is read for named `regions` only.
+    A price without a date replaces only a stale one. `missing` names what can't be read. An AWS price list has several
+    hundred MB per region, so it is read only for named `regions`.
     """
     readers: list[tuple[str, Callable[[], _Catalog]]] = [
         ("SkyPilot's catalog", lambda: _skypilot(provider)),
@@ -89,13 +89,13 @@ def fetch(
         try:
             catalog = read()
             if catalog.day > today + timedelta(days=1):
-                # Such a price would never grow stale.
+                # Such a price would never become stale.
                 raise ValueError(f"it is dated {catalog.day}, which is in the future")
             catalogs.append(catalog)
         except _FAULTS as error:
             found.missing.append(f"{what}, {provider}: {str(error) or type(error).__name__}")
     progress(f"{provider}: public catalogs", len(readers), len(readers))
-    # Among equally young ones the last counts, which is nearest to the provider.
+    # Of equally young catalogs the last one counts, which is closest to the provider.
     catalogs.sort(key=lambda catalog: catalog.day)
     for offer in known:
         if regions and offer.region not in regions:
@@ -186,7 +186,7 @@ def _gpuhunt(provider: Provider) -> _Catalog:
             raise ValueError(f"holds {name.file_size} bytes")
         text = archive.read(name).decode()
     for row in _rows(text):
-        # Prices of reservations in Google's calendar mode are no on-demand prices.
+        # Prices of reservations in Google's calendar mode are not on-demand prices.
         if row["gpu_name"] and "dws" not in (row.get("flags") or ""):
             gpu = f"{row['gpu_count']}x{row['gpu_name']}-{float(row['gpu_memory']):.0f}"
             market = Market.SPOT if row["spot"] == "True" else Market.ON_DEMAND
@@ -195,7 +195,7 @@ def _gpuhunt(provider: Provider) -> _Catalog:
 
 
 def _price_list(region: str) -> _Catalog:
-    """Read one region's list row by row: it is too large to hold."""
+    """Read one region's list row by row, since it is too large for memory."""
     prices: _Prices = {}
     address = f"{PRICE_LIST}{region}/index.csv"
     with _open(address) as response:
@@ -235,6 +235,6 @@ def _get(address: str) -> bytes:
 
 
 def _check_whole(address: str, response: HTTPResponse) -> None:
-    """Raise OSError where less has come than was announced: the last row may end within a price."""
+    """Raise OSError if less arrived than was announced: the last row may end within a price."""
     if response.length:
         raise OSError(f"{address.split('?')[0]}: {response.length} bytes of it are missing")

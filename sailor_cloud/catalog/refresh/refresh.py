@@ -1,4 +1,4 @@
-"""One refresh: read, sift, merge with what was refreshed before, write."""
+"""One refresh: read, check, merge with earlier refreshes, write."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sailor_cloud.model.offer import Offer, Provider
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh brought. `missing` names what could not be read; then the refresh is partial.
+    """The result of a refresh. `missing` names what could not be read; then the refresh is partial.
 
-    `skipped` says why providers were left out that nobody named. `folder` is None where nothing could be read.
+    `skipped` says why providers were left out that nobody named. `folder` is None if nothing could be read.
     """
 
     taken_at: datetime
@@ -52,13 +52,13 @@ def refresh(
     progress: Progress,
     with_public: bool = True,
 ) -> Refreshed:
-    """Read prices of some providers (all if none is named) and regions (all if none is named).
+    """Read prices of some providers and regions, of all if none is named.
 
-    Without credentials for a provider its prices come from public catalogs, unless `with_public` is False.
+    Without credentials for a provider, its prices come from public catalogs, unless `with_public` is False.
 
-    `cloud` names accounts, where the credentials alone don't. Writes a snapshot if anything was read. Raises
-    CredentialsError where neither credentials nor public catalogs bring prices of a named provider, RequestError for an
-    unknown region or an unusable folder, DataError where the snapshot can't be written.
+    `cloud` names accounts if the credentials alone do not. Writes a snapshot if anything was read. Raises
+    CredentialsError if neither credentials nor public catalogs yield prices of a named provider, RequestError for an
+    unknown region or an unusable folder, DataError if the snapshot can't be written.
     """
     resources.writable_home()
     shipped, current = load(resources.data_root()), load()
@@ -90,7 +90,7 @@ def refresh(
 
 
 def write_known(folder: Path) -> None:
-    """Write the newest known prices as a pricing folder, without doubtful ones. Raises DataError where that fails."""
+    """Write the newest known prices as a pricing folder, without doubtful ones. Raises DataError if that fails."""
     known = [offer for offer in load().offers() if offer.listed is None]
     try:
         (folder / "offers").mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def write_known(folder: Path) -> None:
 
 
 def _asked(shipped: Catalog, providers: Sequence[Provider], regions: frozenset[str]) -> dict[Provider, frozenset[str]]:
-    """Return the regions that each provider to be read has."""
+    """Return the regions of each provider to read."""
     asked = providers or sold.with_account()
     own = {provider: frozenset(region.name for region in shipped.regions(provider)) for provider in asked}
     known = frozenset().union(*own.values())
@@ -159,7 +159,7 @@ def _finish(
 def _withdrawn(
     offers: Mapping[str, Offer], before: frozenset[str], fetched: Mapping[Provider, Fetched]
 ) -> frozenset[str]:
-    """Return the ids of offers that their zone does not list: by this reading, else by the one before."""
+    """Return the ids of offers that their zone does not list, by this refresh, else by the previous one."""
     listed = {zone.name: shapes for found in fetched.values() for zone, shapes in found.listed.items()}
     return frozenset(
         offer.id

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Aws(CatalogProvider):
-    # The upper end, 20 % a month, of the spot advisor's bands below its open one, an average over all types.
+    # The upper end, 20 % a month, of the highest closed band of the spot advisor, for an average over all types.
     preemptions_per_hour = 0.20 / HOURS_PER_MONTH
     reserves = frozenset({Market.RESERVATION, Market.CAPACITY_BLOCK})
     buys = reserves
-    # EC2 takes two RunInstances a second and region, and an instance needs about a minute
+    # EC2 accepts two RunInstances a second and region, and an instance needs about a minute
     # (docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html, looked up 2026-11-24).
     nodes_at_once = 120
     shared_rate = False
@@ -38,7 +38,7 @@ class Aws(CatalogProvider):
     example = JobExample(zones=("use1-az1", "use1-az2"))
 
     def zone_hint(self, name: str, zones: Iterable[Zone]) -> str:
-        """Return a hint for a zone name such as us-east-1a, which AWS gives to another zone in every account."""
+        """Return a hint for a zone name such as us-east-1a, which means another zone in every AWS account."""
         ids = [zone.name for zone in zones if zone.region == name[:-1]]
         if not ids:
             return ""
@@ -62,7 +62,7 @@ class Aws(CatalogProvider):
     def quota_reads(
         self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]
     ) -> Sequence[tuple[str, Callable[[], QuotaLimits]]]:
-        """AWS tells limits only; what runs already is not taken off there."""
+        """Return the requests for limits; AWS does not report their use."""
         from sailor_cloud.catalog.providers.aws.account import AwsAccount, read_limit
 
         account = AwsAccount()

@@ -1,4 +1,4 @@
-"""Clients of the AWS APIs that prices and quotas are read from."""
+"""Clients of the AWS APIs for prices and quotas."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _REFUSED = frozenset(
         "UnrecognizedClientException",
     }
 )
-# What DescribeCapacityReservations continues to list under these states is there no longer, and never will be.
+# DescribeCapacityReservations still lists reservations in these states, which no longer exist and never will.
 RESERVATION_GONE = ("cancelled", "expired", "failed", "payment-failed", "unsupported")
-# The Price List API is served from a few regions; this one has every price.
+# A few regions serve the Price List API; this one has every price.
 _PRICING_REGION = "us-east-1"
 
 
 class AwsAccount:
-    """An account, reached as boto3 finds it: environment, shared files, AWS_PROFILE, AWS_ENDPOINT_URL."""
+    """An account, with the configuration that boto3 finds: environment, shared files, AWS_PROFILE, AWS_ENDPOINT_URL."""
 
     def __init__(self) -> None:
         try:
@@ -69,7 +69,7 @@ class AwsAccount:
             yield from page["SpotPriceHistory"]
 
     def products(self, region: str) -> Iterator[str]:
-        """Yield the on-demand Linux products of a region that carry GPUs, as JSON text."""
+        """Yield a region's on-demand Linux products with GPUs, as JSON text."""
         pages = self._client("pricing", _PRICING_REGION).get_paginator("get_products")
         terms = {
             "regionCode": region,
@@ -84,7 +84,7 @@ class AwsAccount:
             yield from page["PriceList"]
 
     def capacity_reservations(self, region: str) -> Iterator[Mapping[str, Any]]:
-        """Yield the On-Demand Capacity Reservations and Capacity Blocks that are there or will be."""
+        """Yield current and future On-Demand Capacity Reservations and Capacity Blocks."""
         pages = self._client("ec2", region).get_paginator("describe_capacity_reservations")
         for page in pages.paginate():
             yield from (row for row in page["CapacityReservations"] if row["State"] not in RESERVATION_GONE)
@@ -109,7 +109,7 @@ def read_limit(account: AwsAccount, need: QuotaNeed, what: str, missing: list[st
 
 
 def read_reservations(account: AwsAccount, region: str, missing: list[str]) -> list[Reservation]:
-    """Return what the account has reserved in a region."""
+    """Return the account's reservations in a region."""
     with aws_errors(f"capacity reservations of {region}", missing):
         return [_reservation(row, region) for row in account.capacity_reservations(region)]
     return []
@@ -136,7 +136,7 @@ def _reservation(row: Mapping[str, Any], region: str) -> Reservation:
 
 @contextmanager
 def aws_errors(what: str, missing: list[str]) -> Iterator[None]:
-    """Name what could not be read in `missing`. Raises CredentialsError where AWS refuses the credentials."""
+    """Name what could not be read in `missing`. Raises CredentialsError if AWS refuses the credentials."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:

@@ -16,17 +16,17 @@ from sailor_cloud.model.regions import Zone
 PRICE_LIST = "aws-price-list-api"
 SPOT_HISTORY = "ec2-spot-price-history"
 _TYPES = ("p*", "g*")
-# A spot price that has not changed for so long is a placeholder, not a market.
+# A spot price that has not changed for this long is a placeholder, not a market.
 OLDEST_DAYS = 90
-# Local and Wavelength zones have other networks and prices; zone ids of a region's own zones read like use1-az1.
+# Local and Wavelength zones have other networks and prices; ids of a region's regular zones look like use1-az1.
 _ZONE_ID = re.compile(r"[a-z0-9]+-az\d+")
 
 
 def fetch(account: AwsAccount, request: PriceRequest, progress: Progress) -> Fetched:
-    """Return the offers of some regions, all that the account has if none is named.
+    """Return the offers of some regions, or of all regions of the account if none is named.
 
-    The request's shapes tell the accelerators of instance types, since EC2's own figures are wrong for several; other
-    types are refused and counted. What can't be read is named in `missing`; nothing is raised for it.
+    Accelerators of instance types come from the request's shapes, since EC2's figures are wrong for several; other
+    types are refused and counted. `missing` names what can't be read; nothing is raised for it.
     """
     fetched = Fetched()
     wanted: Iterable[str] = sorted(request.regions)
@@ -45,7 +45,7 @@ def fetch(account: AwsAccount, request: PriceRequest, progress: Progress) -> Fet
 
 
 def sold(account: AwsAccount, offers: Sequence[Offer], missing: list[str]) -> dict[str, bool]:
-    """Return by id whether the zones of some offers have their instance types among the offerings."""
+    """Return by id whether the zones of some offers list their instance types."""
     found: dict[str, bool] = {}
     for region in sorted({offer.region for offer in offers}):
         here = [offer for offer in offers if offer.region == region]
@@ -132,7 +132,7 @@ def _spot(
         if (now - row["Timestamp"]).days > OLDEST_DAYS:
             fetched.refused[Refusal.TOO_OLD] += 1
             continue
-        # The timestamp tells when the price last changed; asked from now on, the history gives the price of now.
+        # The timestamp is that of the last change; a history from now on contains the current price.
         price, day = float(row["SpotPrice"]), now.date()
         offer = make_offer(zones[zone_id], shapes[name], Market.SPOT, price, as_of=day, source=SPOT_HISTORY)
         fetched.offers.append(offer)

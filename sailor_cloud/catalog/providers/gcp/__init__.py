@@ -1,4 +1,4 @@
-"""Google Cloud: prices of machine parts and quotas by project and region."""
+"""Google Cloud: prices of machine parts, and quotas by project and region."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Gcp(CatalogProvider):
-    # The upper end of the 5 to 15 % a day that Google's documentation of preemptible VMs stated (2023), an average over
-    # all types; GPUs differ by zone and season.
+    # The upper end of the 5 to 15 % a day in Google's documentation of preemptible VMs (2023), for an average over all
+    # types; GPUs differ by zone and season.
     preemptions_per_hour = 0.15 / 24
     reserves = frozenset({Market.RESERVATION, Market.FLEX_START})
     buys = frozenset({Market.FLEX_START})
-    # 1,500 requests a minute, of which an operation that is under way takes one every eight seconds or so
+    # 1,500 requests a minute; each running operation takes one about every eight seconds
     # (cloud.google.com/compute/api-quota, looked up 2026-11-24).
     nodes_at_once = 200
     publisher = "Google Cloud"

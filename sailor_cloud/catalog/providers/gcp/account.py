@@ -1,4 +1,4 @@
-"""Clients of the Google Cloud APIs that prices and quotas are read from."""
+"""Clients of the Google Cloud APIs for prices and quotas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOW_PROJECT = "set GOOGLE_CLOUD_PROJECT or give --project"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a call may take, and how long a refused one is tried again with growing pauses."""
+    """How long a call may take, and how long a refused one is retried with growing pauses."""
 
     call_s: float = 60.0
     first_pause_s: float = 1.0
@@ -32,20 +32,20 @@ PATIENCE = Patience()
 
 
 def compute_endpoint() -> str | None:
-    """Return where Compute Engine is called instead of at its own address, from gcloud's own variable; None as a rule.
+    """Return the alternative address of Compute Engine from gcloud's variable; usually None.
 
-    gcloud's documentation gives the variable with the version's path, which the clients add themselves.
+    gcloud's documentation includes the version's path, which the clients add themselves.
     """
     given = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "").rstrip("/")
     return given.removesuffix("/compute/v1") or None
 
 
 class GcpAccount:
-    """A project and how its APIs are reached.
+    """A project and the access to its APIs.
 
-    Endpoints may be changed by the environment variables that gcloud itself uses,
-    CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING; one without TLS is called
-    without credentials, so that a token never travels in the clear.
+    gcloud's environment variables CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and
+    CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING change endpoints. Calls without TLS carry no credentials, so that a
+    token never travels in clear text.
     """
 
     def __init__(self, project: str | None = None) -> None:
@@ -59,7 +59,7 @@ class GcpAccount:
         self.project = found
 
     def aggregated(self, kind: str) -> Iterable[tuple[str, Any]]:
-        """Return (scope, scoped list) of a kind, as its client's name begins, for every zone of the project."""
+        """Return (scope, scoped list) of a kind, named as its client, for every zone of the project."""
         from google.cloud import compute_v1
 
         client = getattr(compute_v1, f"{kind}Client")(**self._options(self._compute_endpoint))
@@ -146,7 +146,7 @@ def _anonymous() -> Any:
 
 
 def read_limits(account: GcpAccount, region: str, what: str, missing: list[str]) -> QuotaLimits:
-    """Return limit and use of every quota of a region, of the whole project where the region is empty."""
+    """Return limit and use of every quota of a region, or of the whole project if the region is empty."""
     with gcp_errors(what, missing):
         quotas = account.region_quotas(region) if region else account.project_quotas()
         return {(Provider("gcp"), region, quota.metric): (quota.limit, quota.usage) for quota in quotas}
@@ -154,7 +154,7 @@ def read_limits(account: GcpAccount, region: str, what: str, missing: list[str])
 
 
 def read_reservations(account: GcpAccount, regions: Sequence[str], missing: list[str]) -> list[Reservation]:
-    """Return what the project has reserved in regions: specific reservations, which alone hold machines of a type."""
+    """Return the project's reservations in regions: specific ones, which alone hold machines of a type."""
     found = []
     with gcp_errors("reservations", missing):
         for scope, listed in account.aggregated("Reservations"):
@@ -190,7 +190,7 @@ def _reservation(row: Any, region: str, zone: str) -> Reservation:
 
 @contextmanager
 def gcp_errors(what: str, missing: list[str]) -> Iterator[None]:
-    """Name what could not be read in `missing`. Raises CredentialsError where Google refuses the credentials."""
+    """Name what could not be read in `missing`. Raises CredentialsError if Google refuses the credentials."""
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
     from requests.exceptions import RequestException

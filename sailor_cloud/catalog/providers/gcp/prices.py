@@ -35,7 +35,7 @@ class _ZoneTypes:
 
 
 def fetch(account: GcpAccount, request: PriceRequest, progress: Progress) -> Fetched:
-    """Return the offers of some regions. What can't be read is named in `missing`; nothing is raised for it."""
+    """Return the offers of some regions. `missing` names what can't be read; nothing is raised for it."""
     fetched = Fetched()
     zones = _zone_types(account, request.regions, fetched, progress)
     skus = _skus(account, fetched, progress) if zones else []
@@ -99,7 +99,7 @@ def _shapes(types: _ZoneTypes) -> Iterator[tuple[Machine, str, int]]:
 def _zone_types(
     account: GcpAccount, regions: frozenset[str], fetched: Fetched, progress: Progress
 ) -> dict[Zone, _ZoneTypes]:
-    # A listing that breaks off counts as nothing: a zone may be spread over pages, and what is not listed is withdrawn.
+    # An incomplete listing counts as nothing: a zone may span pages, and unlisted offers are withdrawn.
     machine_pages: list[tuple[str, Any]] = []
     card_pages: list[tuple[str, Any]] = []
     with gcp_errors("machine types of Compute Engine", fetched.missing), _one_list(0, progress):
@@ -126,7 +126,7 @@ def _zone_types(
 
 @contextmanager
 def _one_list(index: int, progress: Progress) -> Iterator[None]:
-    """Tell how many of the lists are read; none of them says how long it is."""
+    """Report how many of the lists are read; none of them has a known length."""
     progress("gcp lists", index, _LISTS)
     try:
         yield

@@ -17,7 +17,7 @@ from sailor_cloud.catalog.providers.fetched import Refusal
 from sailor_cloud.model.offer import Market
 from sailor_cloud.units import HOURS_PER_MONTH
 
-# Accelerators by the name that machine types and accelerator types carry.
+# Accelerators by their names in machine types and accelerator types.
 ACCELERATORS = {
     "nvidia-tesla-a100": "A100-40",
     "nvidia-a100-80gb": "A100-80",
@@ -46,7 +46,7 @@ _ACCELERATOR_SKUS = {
     "Nvidia Tesla P100 GPU": "nvidia-tesla-p100",
     "Nvidia Tesla P4 GPU": "nvidia-tesla-p4",
 }
-# Machine type prefixes, longest first, and how their core and RAM SKUs begin.
+# Machine type prefixes, longest first, and the beginnings of their core and RAM SKUs.
 _FAMILIES = (
     ("a3-ultragpu-", "A3Ultra Instance"),
     ("a3-megagpu-", "A3Plus Instance"),
@@ -63,8 +63,8 @@ _MARKETS = {"OnDemand": Market.ON_DEMAND, "Preemptible": Market.SPOT}
 _SPOT_MARKS = re.compile(r"^Spot Preemptible | attached to Spot Preemptible VMs")
 _PLACE = re.compile(r" (?:running )?in .*$")
 
-# Most vCPUs and GiB that an N1 machine may have with so many accelerators. Source: Google Cloud "GPU platforms" page;
-# V100 checked 2026-11, the others restated.
+# Most vCPUs and GiB of an N1 machine by its number of accelerators. Source: Google Cloud "GPU platforms" page; V100
+# checked 2026-11, the others restated.
 ATTACHED_CEILINGS: Mapping[str, Mapping[int, tuple[int, float]]] = {
     "nvidia-tesla-v100": {1: (12, 78), 2: (24, 156), 4: (48, 312), 8: (96, 624)},
     "nvidia-tesla-p100": {1: (16, 104), 2: (32, 208), 4: (64, 208)},
@@ -79,7 +79,7 @@ Part = tuple[str, str, Market]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine type; `accelerator` is the provider's name, empty where accelerators are attached instead."""
+    """A machine type; `accelerator` is the provider's name, empty if accelerators are attached instead."""
 
     name: str
     vcpus: int
@@ -93,7 +93,7 @@ def part_prices(skus: Iterable[Any]) -> tuple[dict[Part, float], Counter[Refusal
     """Return USD per unit and hour by (what, region, market), and what was refused.
 
     `skus` are google.cloud.billing_v1.Sku. Commitments, Custom, Reserved, Sole Tenancy, Premium and DWS SKUs have other
-    descriptions and stay out. Of two prices for one part the higher counts.
+    descriptions and are left out. Of two prices for one part, the higher counts.
     """
     known = {f"{prefix} {part}" for _, prefix in _FAMILIES for part in ("Core", "Ram")}
     prices: dict[Part, float] = {}
@@ -147,14 +147,14 @@ def machine_price(
 
 
 def family_of(machine_type: str) -> str | None:
-    """Return how the SKUs of a machine type begin, None for machines that carry no accelerators."""
+    """Return how a machine type's SKUs begin, None for machines without accelerators."""
     return next((sku for prefix, sku in _FAMILIES if machine_type.startswith(prefix)), None)
 
 
 def attached(machine: Machine, available: Mapping[str, int]) -> Iterable[tuple[str, int]]:
-    """Yield the accelerators and counts that are attached to an N1 machine in a zone.
+    """Yield the accelerators and counts that can be attached to an N1 machine in a zone.
 
-    `available` gives the most cards per instance by accelerator. Shapes are those of the shipped data: 8 vCPUs per
+    `available` has the most cards per instance by accelerator. Shapes are those of the shipped data: 8 vCPUs per
     accelerator, and on standard machines with T4 or P4 also 4.
     """
     for accelerator, ceilings in ATTACHED_CEILINGS.items():

@@ -1,4 +1,4 @@
-"""Nodes of a Slurm cluster, as its inventory describes them."""
+"""Nodes of a Slurm cluster, from its inventory."""
 
 from sailor_cloud.catalog.clusters import ClusterOffers
 
