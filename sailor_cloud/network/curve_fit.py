@@ -1,4 +1,4 @@
-"""Fits a bandwidth curve to timed messages, and writes it among the curves that are there already."""
+"""Fits a bandwidth curve to timed messages, and adds it to a table of curves."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sailor_cloud.units import GB, MB
 
 COLUMNS = tuple(field.name for field in fields(Curve))
 _KEY = COLUMNS[:6]
-# Messages below are all latency; they give the round trip, not the curve.
+# Shorter messages are pure latency; they give the round trip, not the curve.
 _LEAST_CURVE_BYTES = 2**14
-# A parabola through noisy points may dip below what was measured; then the median rate stands for all sizes.
+# A parabola through noisy points may fall below the measurements; then the median rate represents all sizes.
 _LEAST_SHARE = 0.3
 
 
@@ -37,8 +37,8 @@ class FittedCurve:
 def fit_curve(points: Iterable[tuple[int, float]]) -> FittedCurve:
     """Return the least-squares parabola of GB/s over log2 of MB through (bytes, seconds of one way).
 
-    The shortest message, where it is too short for the curve, gives the round trip. Raises ValueError with fewer than
-    three sizes on the curve.
+    If the shortest message is too short for the curve, it gives the round trip. Raises ValueError with fewer than three
+    sizes on the curve.
     """
     ordered = sorted(points)
     timed = [(nbytes, seconds) for nbytes, seconds in ordered if nbytes >= _LEAST_CURVE_BYTES]
@@ -47,7 +47,7 @@ def fit_curve(points: Iterable[tuple[int, float]]) -> FittedCurve:
     sizes = np.array([nbytes for nbytes, _ in timed], dtype=np.float64)
     rates = sizes / np.array([seconds for _, seconds in timed]) / GB
     x = np.log2(sizes / MB)
-    # Errors count relative to the rate, since small messages are many.
+    # Errors count relative to the rate, since most messages are small.
     a, b, c = np.polyfit(x, rates, 2, w=1.0 / rates)
     fitted = np.minimum((a * x + b) * x + c, rates.max())
     if (fitted < _LEAST_SHARE * rates).any():
@@ -75,10 +75,10 @@ def write_curves(
     source: str,
     as_of: str,
 ) -> None:
-    """Write the table at `base` with one measured curve of one pair put in at `places`.
+    """Write the table at `base` with one measured curve of one pair added at `places`.
 
-    A place is (scope, source zone, source accelerator, destination zone, destination accelerator). The whole table is
-    written, because a folder's table replaces the shipped one as a whole. `path` may be `base`.
+    A place is (scope, source zone, source accelerator, destination zone, destination accelerator). The complete table
+    is written, because a folder's table replaces the shipped one. `path` may be `base`.
     """
     with base.open(encoding="utf-8", newline="") as file:
         rows = {tuple(row[name] for name in _KEY): row for row in csv.DictReader(file, strict=True)}

@@ -1,4 +1,4 @@
-"""What a byte costs when it leaves a zone, and who pays."""
+"""The price of a byte that leaves a zone, and who pays it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EgressRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressPrice:
-    """What one side pays per 10**9 bytes. Volume discounts are left out: the most expensive tier counts."""
+    """What one side pays per 10**9 bytes, at the most expensive tier, without volume discounts."""
 
     usd_per_gb: float
     payer: Payer
@@ -52,7 +52,7 @@ class EgressPrice:
 
 
 def egress_key(provider: str, src_scope: str, src: str, dst_scope: str, dst: str) -> tuple[str, ...]:
-    """Return the key under which the prices of a way out are found; to the internet all destinations are one."""
+    """Return the key of a route's prices; all destinations on the internet share one."""
     return (provider, src_scope, src, dst_scope, "" if dst_scope == "internet" else dst)
 
 

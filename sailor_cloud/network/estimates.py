@@ -1,8 +1,8 @@
-"""Stated estimates for links that nobody measured.
+"""Stated estimates for links without measurements.
 
-Every rule gives a scaled copy of a measured curve and says how far off it may be: the error of the bandwidth that
-9 of 10 comparable measurements keep when the rule predicts them without having seen them. bandwidth_profiles/README.md
-tells how each figure came about; tests/network/test_network_estimates.py recomputes it."""
+Every rule gives a scaled copy of a measured curve with its error. That is the bandwidth error that 9 of 10 comparable
+measurements keep when the rule predicts them without having seen them. bandwidth_profiles/README.md derives each
+figure; tests/network/test_network_estimates.py recomputes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sailor_cloud.network.records import Curve, InstanceNetwork, RegionPair
 
 
 class Scope(StrEnum):
-    """How far two zones are apart, as far as prices go."""
+    """How far two zones are apart, as far as prices distinguish."""
 
     SAME_ZONE = "same-zone"
     OTHER_ZONE = "other-zone"
@@ -28,7 +28,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneInfo:
-    """A zone with the place and, for GCP, the egress group of its region."""
+    """A zone with the location and, for GCP, the egress group of its region."""
 
     name: str
     provider: Provider
@@ -47,7 +47,7 @@ def scope_of(src: ZoneInfo, dst: ZoneInfo) -> Scope:
 
 
 def distance_km(src: ZoneInfo, dst: ZoneInfo) -> float:
-    """Return the great-circle distance between two regions. Raises DataError where a location is not known."""
+    """Return the great-circle distance between two regions. Raises DataError if a location is unknown."""
     if src.latitude is None or src.longitude is None or dst.latitude is None or dst.longitude is None:
         raise DataError(f"the location of {src.region} or {dst.region} is not known")
     return great_circle_km((src.latitude, src.longitude), (dst.latitude, dst.longitude))
@@ -56,7 +56,7 @@ def distance_km(src: ZoneInfo, dst: ZoneInfo) -> float:
 MEASURED_ERROR = 0.06
 MEASURED_ACROSS_REGIONS_ERROR = 0.2
 ELSEWHERE_ERROR = 0.1
-# Between two types no cloud was measured: judgement.
+# Judgement, since no cloud was measured between two types.
 MIXED_ERROR = 0.3
 MORE_PAIRS_ERROR = 0.4
 INSTANCE_ERROR = 0.4
@@ -69,18 +69,18 @@ RTT_ERROR = 0.43
 INSTANCE_SHARE = 0.86
 # One pair alone reached at most 2.6 GB/s over TCP (A100-40 x 1 on 3 GB/s).
 ONE_PAIR_BYTES_PER_S = 2.6e9
-# Rates of more than one 100 Gbit/s card hold only inside a zone (EFA, GPUDirect).
+# Rates above those of one 100 Gbit/s card occur only inside a zone (EFA, GPUDirect).
 BETWEEN_ZONES_BYTES_PER_S = 12.5e9
 # Share of a device link's rate in one direction that NCCL reached: median over A100, V100, GH and RTX (0.28 to 0.89).
 DEVICE_LINK_SHARE = 0.67
 # Round trips between zones of a region stay under 1 ms (95th percentile). Source: Google Cloud, "Regions and zones".
 IN_REGION_RTT_S = 1e-3
-# Types whose curves lend their shape: the data centre GPUs; the others ran behind slow links of their own.
+# Types whose curves give estimates their shape: the data centre GPUs; the others had slow links.
 SHAPE_ACCELERATORS = frozenset({"A100-40", "A100-80", "V100-16", "GH-96"})
 
 
 def measured_link(curve: Curve) -> Link:
-    """Return the link of a curve; without a measured round trip it gets the one that the curve's start implies."""
+    """Return the link of a curve; without a measured round trip, it gets the one that the curve's start implies."""
     if curve.rtt_ms is None:
         rtt_s = ramp_rtt_s(curve.a, curve.b, curve.c, curve.min_bytes, curve.max_bytes_per_s)
     else:
@@ -106,7 +106,7 @@ def estimated(link: Link, *, error: float) -> Link:
 
 
 def for_pairs(link: Link, pairs: int) -> Link:
-    """Return the link for another number of pairs: as it is for fewer, growing in proportion for more."""
+    """Return the link for another number of pairs: unchanged for fewer, proportionally faster for more."""
     if pairs <= link.pairs:
         return replace(link, pairs=pairs)
     grown = link.scaled(pairs / link.pairs)
@@ -114,7 +114,7 @@ def for_pairs(link: Link, pairs: int) -> Link:
 
 
 def shaped_like_nearest(curves: Iterable[Curve], rate_bytes_per_s: float, *, pairs: int, error: float) -> Link:
-    """Return a link of a given highest rate, shaped like the measured curve whose highest rate is nearest in ratio."""
+    """Return a link with a highest rate and the shape of the measured curve whose highest rate is nearest in ratio."""
     nearest = min(
         curves,
         key=lambda curve: (
@@ -146,8 +146,8 @@ def instance_rate_bytes_per_s(src: InstanceNetwork, dst: InstanceNetwork, pairs:
 def across_regions(reference: Link, reference_rtt_s: float, rtt_s: float, measured: Iterable[RegionPair]) -> Link:
     """Return a link between regions scaled from a measured one.
 
-    A few TCP connections are held by their window, so the rate falls with the round trip; what 64 connections
-    reached between the two regions is the ceiling.
+    Windows limit a few TCP connections, so the rate falls with the round trip; the rate of 64 connections between the
+    two regions is the ceiling.
     """
     link = replace(reference.scaled(reference_rtt_s / rtt_s), rtt_s=rtt_s)
     for pair in measured:

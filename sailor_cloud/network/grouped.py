@@ -1,4 +1,4 @@
-"""Rows of data files by a key; those of a key become objects only when somebody asks for them: most are never used."""
+"""Rows of data files by key, which become objects on first use, since most are never used."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class Grouped(Mapping[Key, list[T]], Generic[T]):
-    """What the lines of files say, by their keys. Asking raises DataError, with the line, where one doesn't parse."""
+    """Rows of files by key. Access raises DataError, with the line, if one does not parse."""
 
     build: Callable[[Row], T]
     _lines: dict[Key, list[tuple[Path, int, Row]]] = field(default_factory=dict)
     _built: dict[Key, list[T]] = field(default_factory=dict)
 
     def add(self, key: Key, path: Path, line: int, row: Row) -> None:
-        """Enter a line of a file."""
+        """Add a line of a file."""
         self._lines.setdefault(key, []).append((path, line, row))
 
     def __getitem__(self, key: Key) -> list[T]:
@@ -40,7 +40,7 @@ class Grouped(Mapping[Key, list[T]], Generic[T]):
 
 
 def parsed(path: Path, line: int, row: Row, build: Callable[[Row], T]) -> T:
-    """Return what a row says. Raises DataError with file and line where it doesn't parse."""
+    """Return the object of a row. Raises DataError with file and line if it does not parse."""
     try:
         return build(row)
     except KeyError as error:

@@ -17,9 +17,9 @@ from sailor_cloud.units import GB, MB
 class Link:
     """Bandwidth in GB/s is a*x**2 + b*x + c with x = log2(bytes / 1e6), of all concurrent pairs together.
 
-    The curve holds from `min_bytes` to `max_bytes`; outside it stays at its end values, and nowhere exceeds
-    `max_bytes_per_s`, which an instance's network limit may have lowered. `error` is the relative error of the
-    bandwidth that 9 of 10 comparable measurements keep; `measured` is False for an estimate.
+    The curve covers `min_bytes` to `max_bytes`; outside it keeps its end values. It never exceeds `max_bytes_per_s`,
+    which an instance's network limit may have lowered. `error` is the relative error of the bandwidth that 9 of 10
+    comparable measurements keep; `measured` is False for an estimate.
     """
 
     a: float
@@ -34,8 +34,8 @@ class Link:
     error: float
     source: str
     as_of: date
-    # Seconds that the shortest message on the curve takes beyond its bytes at the highest rate, and by how much half a
-    # round trip exceeds them; a search asks for them with every transfer.
+    # By how many seconds the shortest message on the curve exceeds its bytes at the highest rate, and by how many half
+    # a round trip exceeds those. They are cached because every transfer of a search needs them.
     _ramp_s: float = field(init=False, repr=False, compare=False)
     _late_s: float = field(init=False, repr=False, compare=False)
 
@@ -46,7 +46,7 @@ class Link:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """The rate of the longest message that the curve covers."""
+        """The rate of the longest message on the curve."""
         return self._rate(self.max_bytes)
 
     @overload
@@ -58,8 +58,8 @@ class Link:
     def transfer_s(self, nbytes: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
         """Return the seconds for `nbytes` in total, split evenly over the concurrent pairs; 0 bytes take no time.
 
-        The curve gives the time from `min_bytes` on. Below, it falls in proportion to the ramp that a transfer starts
-        with. The part of half a round trip that exceeds this ramp comes on top.
+        From `min_bytes` on, the curve gives the time. Below, it is the ramp at the start of a transfer plus the bytes
+        at the highest rate. Half a round trip is added as far as it exceeds this ramp.
         """
         ramp_s, late_s = self._ramp_s, self._late_s
         if isinstance(nbytes, np.ndarray):
@@ -75,7 +75,7 @@ class Link:
         return late_s + nbytes / self._rate(nbytes)
 
     def capped(self, bytes_per_s: float) -> Link:
-        """Return the link with a lower limit on its rate, if it is lower; a transfer starts no sooner for it."""
+        """Return the link with at most this rate; the start of a transfer stays as slow."""
         if bytes_per_s >= self.max_bytes_per_s:
             return self
         return replace(self, max_bytes_per_s=bytes_per_s, rtt_s=max(self.rtt_s, 2 * self._ramp_s))
@@ -91,7 +91,7 @@ class Link:
         )
 
     def at_most(self, bytes_per_s: float) -> Link:
-        """Return a link that is nowhere faster than a rate."""
+        """Return a link that never exceeds a rate."""
         return self if self.max_bytes_per_s <= bytes_per_s else replace(self, max_bytes_per_s=bytes_per_s)
 
     def _rate(self, nbytes: float) -> float:
@@ -100,7 +100,7 @@ class Link:
 
 
 def ramp_rtt_s(a: float, b: float, c: float, min_bytes: float, max_bytes_per_s: float) -> float:
-    """Return the round trip that a curve's start implies, for curves that were fitted without one being measured."""
+    """Return the round trip that a curve's start implies, for curves fitted without a measured one."""
     x = math.log2(min_bytes / MB)
     rate = min(((a * x + b) * x + c) * GB, max_bytes_per_s)
     return 2 * (min_bytes / rate - min_bytes / max_bytes_per_s)

@@ -1,4 +1,4 @@
-"""The network between places: measured curves where there are some, stated estimates elsewhere."""
+"""The network between places: measured curves if there are any, else stated estimates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from sailor_cloud.network.estimates import Scope, ZoneInfo, distance_km, scope_o
 from sailor_cloud.network.link import Link
 from sailor_cloud.network.records import Curve, CurveScope, InstanceNetwork, RegionPair
 
-# Source and destination, of each its provider and region.
+# Provider and region of the source and of the destination.
 RegionKey = tuple[str, ...]
 
-# The one pair of regions between which GPUs were measured; estimates of other pairs scale from it.
+# The only pair of regions with measured GPUs; estimates of other pairs are scaled from it.
 _REFERENCE = ("us-central1-a", "us-west1-b")
 _REFERENCE_ACCELERATOR = "A100-40"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A device of a node; places with the same node share it, and None is a node of its own."""
+    """A device of a node; places with the same node share it, and None is a separate node."""
 
     zone: str
     node: str | None
@@ -34,7 +34,7 @@ class Place:
 
 
 class Network:
-    """Answers how fast and how dear a transfer between two places is."""
+    """Gives the speed and the price of transfers between two places."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Network:
         self._probe_bytes = 0.0
 
     def as_measured(self, rates: Mapping[tuple[str, str], float], *, probe_bytes: float) -> Network:
-        """Return a network whose links between some zones are as slow as found there, and never faster than known.
+        """Return a network with links between some zones as slow as measured, and never faster than known.
 
         rates: bytes/s by source and destination zone, of one transfer of `probe_bytes` at a time.
         """
@@ -69,12 +69,12 @@ class Network:
         return other
 
     def link(self, src: Place, dst: Place, *, pairs: int = 1, flows: int = 1) -> Link:
-        """Return the link over which `pairs` devices of one place send to as many of the other at the same time.
+        """Return the link over which `pairs` devices of one place send to equally many of the other at the same time.
 
-        `flows` such transfers share the network card of either node and the way between regions. Against as many pairs
-        measured together (A100-40 and V100-16, 64 MB and more), four flows are 6 % too fast to 12 % too slow in a
-        region and up to 31 % too fast across regions, two up to 41 and 46 % too fast. Raises DataError for places
-        without a link.
+        `flows` such transfers share the network card of either node and the route between regions. Compared with
+        equally many pairs measured together (A100-40 and V100-16, 64 MB and more), four flows are 6 % too fast to 12 %
+        too slow in a region and up to 31 % too fast across regions, two up to 41 and 46 % too fast. Raises DataError
+        for places without a link.
         """
         same_node = src.node is not None and src.node == dst.node and src.zone == dst.zone
         key = (replace(src, node=""), replace(dst, node="" if same_node else None), pairs)
@@ -85,7 +85,7 @@ class Network:
         return found if same_node or flows == 1 else found.capped(self._shared_bytes_per_s(src, dst) / flows)
 
     def egress(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
-        """Return what a byte from one zone to another costs, one price per payer. Raises MissingPriceError."""
+        """Return the price of a byte from one zone to another, for each payer. Raises MissingPriceError."""
         return self._egress.prices(self._zone(src_zone), self._zone(dst_zone))
 
     def scope(self, src_zone: str, dst_zone: str) -> Scope:
@@ -93,14 +93,14 @@ class Network:
         return scope_of(self._zone(src_zone), self._zone(dst_zone))
 
     def instance_of(self, place: Place) -> InstanceNetwork | None:
-        """Return what is known of the network of a place's instance type."""
+        """Return the known network data of a place's instance type."""
         return self._instances.get((self._zone(place.zone).provider, place.instance_type, place.accelerator))
 
     def zones(self) -> tuple[str, ...]:
         return tuple(sorted(self._zones))
 
     def first_zone(self, provider: Provider) -> tuple[str, str]:
-        """Return region and name of the first zone of a cloud that has any, by name."""
+        """Return region and name of a cloud's first zone by name."""
         zone = min((zone for zone in self._zones.values() if zone.provider is provider), key=lambda zone: zone.name)
         return zone.region, zone.name
 
@@ -122,7 +122,7 @@ class Network:
         return replace(link, source=f"{instance.source}: {instance.device_link}")
 
     def _slowed(self, src: Place, dst: Place, pairs: int) -> Link:
-        """Return the link between two nodes, scaled to what was found between their zones."""
+        """Return the link between two nodes, scaled to the measured rate between their zones."""
         link, rate = self._between(src, dst, pairs), self._found.get((src.zone, dst.zone))
         if rate is None:
             return link
@@ -194,7 +194,7 @@ class Network:
         reference_rtt_s = self._rtt_s(*(self._zone(zone) for zone in _REFERENCE))
         measured = self._region_pairs.get((src_zone.provider, src_zone.region, dst_zone.provider, dst_zone.region), [])
         if src_zone.provider is dst_zone.provider and providers.of(src_zone.provider).spans_regions:
-            # Nodes of one network talk over internal addresses; the 2022-01 rows show GCP's external limit of 7 Gbit/s.
+            # Nodes of one network use internal addresses; the 2022-01 rows show GCP's external limit of 7 Gbit/s.
             measured = [pair for pair in measured if not pair.external or pair.as_of.month > 1]
         return estimates.across_regions(
             _for_pairs(self._reference(), pairs), reference_rtt_s, self._rtt_s(src_zone, dst_zone), measured
@@ -234,8 +234,8 @@ class Network:
         return min(limits, default=float("inf"))
 
     def _shared_bytes_per_s(self, src: Place, dst: Place) -> float:
-        """Return what all transfers between two nodes reach together: the cards' limit; where that is not known or the
-        way between regions is narrower, the highest rate that any number of pairs reaches."""
+        """Return the total rate of all transfers between two nodes: the cards' limit. If that is unknown or the route
+        between regions is slower, the highest rate of any number of pairs."""
         limit = self._limit_bytes_per_s(src, dst)
         across = self.scope(src.zone, dst.zone) in (Scope.OTHER_REGION, Scope.OTHER_CLOUD)
         if not across and limit < float("inf"):

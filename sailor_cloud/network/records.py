@@ -41,7 +41,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceNetwork:
-    """Network limits of an instance type, and how its devices are linked; `device_link` counts both directions."""
+    """Network limits of an instance type, and the links of its devices; `device_link` counts both directions."""
 
     provider: Provider
     instance_type: str
@@ -55,7 +55,7 @@ class InstanceNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionPair:
-    """One measurement between two VMs over many TCP connections; `external` went over public addresses."""
+    """One measurement between two VMs over many TCP connections; `external` used public addresses."""
 
     bytes_per_s: float
     rtt_s: float | None

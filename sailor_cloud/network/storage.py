@@ -1,4 +1,4 @@
-"""Loads bandwidth profiles and egress prices: the shipped ones, or those of folders that a user names."""
+"""Loads bandwidth profiles and egress prices: the shipped ones or a user's."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _egress_row = RowOf(EgressRow).of
 
 
 def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Path | None = None) -> Network:
-    """Return the network of the shipped data with the zones that a price refresh has found.
+    """Return the network of the shipped data, with zones from price refreshes.
 
-    `root` names another data folder, `profiles` and `pricing` folders whose files stand before those under it; `root`
-    and `pricing` leave the refresh out. Without a root, the user's own folders count. Raises DataError.
+    `root` names another data folder, `profiles` and `pricing` folders whose files take precedence; `root` and `pricing`
+    disable the refresh. Without a root, the user's folders apply. Raises DataError.
     """
     own = resources.folders() if root is None else resources.DataFolders()
     profiles, pricing = profiles or own.network, pricing or own.pricing
@@ -44,7 +44,7 @@ def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Pat
     pairs = _grouped(bandwidth("region_pairs.csv"), _region_pair_key, _region_pair)
     egress = _grouped(prices("egress.csv"), _egress_key, _egress_row)
     if profiles is not None or pricing is not None:
-        # Files that a user names are looked through here, the shipped ones where they are asked.
+        # A user's files are checked here, shipped ones on first use.
         for groups in (pairs, egress):
             for key in groups:
                 groups[key]
