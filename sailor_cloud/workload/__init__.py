@@ -1,4 +1,4 @@
-"""What a model costs to train: its layers in parameters, FLOPs and bytes, and in seconds on an accelerator."""
+"""The training cost of a model: its layers in parameters, FLOPs and bytes, and in seconds on an accelerator."""
 
 from sailor_cloud.workload.kernels import Program, TorchModules
 from sailor_cloud.workload.models.decoders import decoder, decoder_from_config, job_decoder, tp_problem

@@ -1,4 +1,4 @@
-"""The distribution of what a predicted iteration is off by, and how much each unknown contributes."""
+"""The error distribution of a predicted iteration, and the contribution of each unknown."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.workload.kernels import Generation
 
 FILE = "prediction_errors.csv"
-# What half and nine in ten of the errors are below, either way.
+# The quantiles for half and nine in ten of the errors, in either direction.
 _UPPER_QUARTILE, _UPPER_TWENTIETH = 0.75, 0.95
 _HALVINGS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorModel:
-    """What half of the errors are below, as natural logarithms of measured over predicted seconds.
+    """Median errors, as natural logarithms of measured over predicted seconds.
 
-    `layers`: of layer times that were fitted on other runs of the accelerator, `layers_unmeasured` where none of its
-    generation were. On top come `precision` in one that none was in, `accelerator` where all were of others of the
-    generation, and `modules` where layers run as modules of torch. `exchange`: of what tensor parallelism exchanges;
-    `network`: of transfers between stages and gradient all-reduces, beside the link's own error; `overlap`: of what is
-    exchanged beside computing; `repeat`: of the same run made again. `memory`: of the tensors of the fullest device,
-    `memory_repeat` between two runs of a plan. `tail`: lambda of Tukey's distribution, 0.14 for normal errors and
-    smaller for more large ones.
+    `layers`: of layer times fitted on other runs of the accelerator; `layers_unmeasured`: if none of its generation
+    were in the fit. Added to these: `precision` if no run had it, `accelerator` if all runs were of others of the
+    generation, and `modules` if layers run as modules of torch. `exchange`: of tensor-parallel communication.
+    `network`: of transfers between stages and gradient all-reduces, in addition to the link's error. `overlap`: of
+    communication during computation. `repeat`: of the same run repeated. `memory`: of the tensors of the fullest
+    device, `memory_repeat` between two runs of a plan. `tail`: lambda of Tukey's distribution, 0.14 for normal errors
+    and smaller for more large ones.
     """
 
     layers: float
@@ -45,7 +45,7 @@ class ErrorModel:
     def layers_on(
         self, accelerator: Accelerator, precision: Precision, generation: Generation, *, as_modules: bool
     ) -> float:
-        """Return the error of layers by the constants of a generation."""
+        """Return the error of layers with the constants of a generation."""
         modules = self.modules if as_modules else 0.0
         if not generation.accelerators or accelerator.compute_capability != generation.compute_capability:
             return math.hypot(max(self.layers, self.layers_unmeasured), modules)
@@ -60,24 +60,21 @@ class ErrorModel:
         return ErrorDistribution(half=half, tail=self.tail)
 
     def of_p50(self, error: float) -> ErrorDistribution:
-        """Return the distribution that half of the relative errors are below such a one of."""
+        """Return the distribution with a median relative error."""
         return self.of(math.asinh(error))
 
     def at_least(self, half: float, nine_in_ten: float) -> float:
-        """Return what half of the errors are below, of relative errors that half and nine in ten are below.
-
-        The distribution is no narrower than either figure asks for.
-        """
+        """Return the least median error whose distribution has at least the given p50 and p90 relative errors."""
         return max(math.log1p(half), self.half_of(nine_in_ten))
 
     def half_of(self, nine_in_ten: float) -> float:
-        """Return what half of the errors are below, of what nine in ten are below, relative."""
+        """Return the median error, as a logarithm, of a distribution with a p90 relative error."""
         return math.log1p(nine_in_ten) * _shape(_UPPER_QUARTILE, self.tail) / _shape(_UPPER_TWENTIETH, self.tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDistribution:
-    """Measured over predicted seconds: the logarithm is symmetric around 0, `half` of it within that."""
+    """Measured over predicted seconds: the logarithm is symmetric around 0, and `half` of it is within that."""
 
     half: float
     tail: float
@@ -87,7 +84,7 @@ class ErrorDistribution:
         return math.exp(self._logarithm(probability))
 
     def probability(self, ratio: float) -> float:
-        """Return how probable it is that a ratio is not exceeded."""
+        """Return the probability that a ratio is not exceeded."""
         if ratio <= 0.0:
             return 0.0
         if self.half <= 0.0:
@@ -100,12 +97,12 @@ class ErrorDistribution:
 
     @property
     def p50(self) -> float:
-        """The relative error that half are below, either way."""
+        """The median relative error, in either direction."""
         return math.sinh(self.half)
 
     @property
     def p90(self) -> float:
-        """The relative error that nine in ten are below, either way."""
+        """The p90 relative error, in either direction."""
         return math.sinh(self._logarithm(_UPPER_TWENTIETH))
 
     def _logarithm(self, probability: float) -> float:

@@ -1,4 +1,4 @@
-"""The quantities that the time of a layer is modelled on: launches, FLOPs, and bytes moved."""
+"""The features of a layer's time: launches, FLOPs, and bytes moved."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def layer_features(
 ) -> dict[LayerKind, NDArray[np.float64]]:
     """Return, per kind of layer, the features of one microbatch on one device, in the order of FEATURES.
 
-    `flops` are those of the forward pass. A tensor-parallel degree between the fitted ones is charged as the next
-    larger one; the all-reduced tensor is the layer's hidden state.
+    `flops` are those of the forward pass. Tensor-parallel degrees between the fitted ones count as the next larger one;
+    the all-reduced tensor is the layer's hidden state.
     """
     costs = layer_costs(decoder, sequence_length, tp, attention=Attention.PLAIN)
     width = ELEMENT_BYTES[precision] * microbatch_size
@@ -51,7 +51,7 @@ def _row(
     decoder: Decoder, costs: LayerCosts, layer: int, microbatch_size: int, width: int, hidden: float, tp: int
 ) -> NDArray[np.float64]:
     charged = next((degree for degree in REDUCED_DEGREES if tp <= degree), REDUCED_DEGREES[-1])
-    # A block sums four tensors on both passes together.
+    # A block all-reduces four tensors over both passes.
     summed = hidden * (1.0 + sum(gathered_share(decoder)) / 4.0)
     reduced = [summed if tp > 1 and degree == charged else 0.0 for degree in REDUCED_DEGREES]
     return np.array(

@@ -1,4 +1,4 @@
-"""Fits layer times of one accelerator to the features of the layers, and tells the error on layers left out."""
+"""Fits layer times of one accelerator to the features of the layers, with the error on held-out layers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from sailor_cloud.workload.features import FEATURES, LayerKind
 
 Floats = NDArray[np.float64]
 
-# What was measured is repeated in a run within this much, so no profile claims less: two runs of Sailor's 15 jobs
-# differ by 5.0 % mean.
+# A repeated run differs by this much, so no profile claims less: two runs of Sailor's 15 jobs differ by 5.0 % mean.
 REPEAT_P50 = 0.05
 REPEAT_P90 = 0.10
-# How firmly coefficients are held to the guess: the spread of measured times over that of datasheet guesses, 5 % over
-# 50 %; judgement. Mean errors of new models moved by at most 1.4 points between 0.03 and 0.2 (2026-11-21).
+# The weight of the guess: the spread of measured times over that of datasheet guesses, 5 % over 50 %; judgement. Mean
+# errors of new models moved by at most 1.4 points between 0.03 and 0.2 (2026-11-21).
 _PRIOR_WEIGHT = 0.1
 
 
@@ -43,10 +42,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """What is known of an accelerator before anything was timed.
+    """What is known about an accelerator before measurements.
 
-    `seconds_per_flop` is the datasheet's rate, below which no FLOP of a block is charged. `coefficients` are those of
-    a forward and of a backward pass in the order of FEATURES, 0 where nothing is guessed.
+    `seconds_per_flop` is the datasheet's rate, the least for a FLOP of a block. `coefficients` are those of a forward
+    and of a backward pass in the order of FEATURES, 0 without a guess.
     """
 
     seconds_per_flop: float
@@ -68,11 +67,11 @@ class Fitted:
 
 
 def fit(samples: Sequence[Sample], *, guess: Guess = NOTHING_KNOWN) -> Fitted:
-    """Return the non-negative least-squares fit of relative errors over all samples, held weakly to a guess.
+    """Return the non-negative least-squares fit of relative errors over all samples, with a weak prior.
 
-    Models of one width alone do not tell FLOPs from bytes, nor one tp degree what another costs; there the guess
-    decides. The errors are those of models left out (`families`), at least what repeating a run differs by.
-    Raises ValueError without samples.
+    Models of a single width do not separate FLOPs from bytes, and one tp degree does not predict another; there the
+    guess decides. The errors are those of held-out models (`families`), but at least those of a repeated run. Raises
+    ValueError without samples.
     """
     if not samples:
         raise ValueError("no measured layers to fit")
@@ -90,9 +89,9 @@ Family = Callable[[Sample], object]
 
 
 def families(samples: Sequence[Sample]) -> list[Family]:
-    """Return by what samples are left out together, so that the error tells what a new model would see.
+    """Return the criteria for samples that are held out together, so that the error is that of a new model.
 
-    A model; where all samples are of one model, a microbatch size and a tp degree.
+    The model; if all samples are of one model, the microbatch size and the tp degree.
     """
     if len({sample.model for sample in samples}) > 1:
         return [lambda sample: sample.model]
@@ -100,7 +99,7 @@ def families(samples: Sequence[Sample]) -> list[Family]:
 
 
 def held_out_errors(samples: Sequence[Sample], left_out: Sequence[Family], *, guess: Guess = NOTHING_KNOWN) -> Floats:
-    """Return the relative error of forward plus backward of each block when its family is left out."""
+    """Return the relative error of forward plus backward of each block when its family is held out."""
     blocks = [sample for sample in samples if sample.kind is LayerKind.BLOCK]
     errors = []
     for family in left_out:
@@ -112,7 +111,7 @@ def held_out_errors(samples: Sequence[Sample], left_out: Sequence[Family], *, gu
 
 
 def errors_of(held: Sequence[Sample], kept: Sequence[Sample], *, guess: Guess = NOTHING_KNOWN) -> list[float]:
-    """Return the relative errors of forward plus backward of held-out blocks by the fit on those that are kept."""
+    """Return the relative errors of forward plus backward of held-out blocks by the fit on the others."""
     both = _of_kind(kept, LayerKind.BLOCK, 0, guess) + _of_kind(kept, LayerKind.BLOCK, 1, guess)
     return [abs(float(sample.features @ both) / (sample.forward_s + sample.backward_s) - 1.0) for sample in held]
 
@@ -149,7 +148,7 @@ def _fit_update(samples: Sequence[Sample]) -> Floats:
 
 
 def _least_squares(design: Floats, wanted: Floats) -> Floats:
-    """Return the non-negative solution; columns may differ by 15 orders of magnitude, FLOPs beside launches."""
+    """Return the non-negative solution; columns may differ by 15 orders of magnitude, as FLOPs and launches do."""
     from scipy.optimize import nnls
 
     scale = design.max(axis=0)

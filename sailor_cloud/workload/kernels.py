@@ -1,7 +1,7 @@
-"""Layer times in half precision from what kernels do: products of matrices, attention, memory traffic, launches.
+"""Layer times in half precision from kernels: matrix products, attention, memory traffic, launches.
 
-Per generation of accelerators two shares of the peak rate, for products and for attention; everything else is common.
-The constants are fitted on published training runs (benchmarks/simulator_accuracy/fit_kernels.py).
+Each generation of accelerators has two shares of the peak rate, for products and for attention; everything else is
+common. The constants are fitted on published training runs (benchmarks/simulator_accuracy/fit_kernels.py).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ FILE = "kernels.csv"
 PRECISIONS = (Precision.BF16, Precision.FP16)
 # One direction of a x16 slot in bytes per second, by PCIe generation (PCI-SIG rates after encoding).
 PCIE_BYTES_PER_S = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9}
-# What devices that all send at once reach of it: geometric mean of RTX-2080 and Titan RTX (0.39) and RTX-3090 (0.04),
-# four pairs each (bandwidth_profiles/curves.csv).
+# The share of it that devices reach if all send at once: geometric mean of RTX-2080 and Titan RTX (0.39) and RTX-3090
+# (0.04), four pairs each (bandwidth_profiles/curves.csv).
 _PCIE_SHARE = 0.18
-# How sharply the longer of GPU work and launches rules; in between both show.
+# How sharply the longer of GPU work and launches dominates; if they are close, both count.
 _SHARPNESS = 6.0
 # Elements of the result that one multiprocessor computes at a time: the largest tile of cuBLAS, 128 x 256.
 _TILE = 128.0 * 256.0
-# On this compute capability torch's modules were timed.
+# The compute capability on which torch's modules were timed.
 _MEASURED_CAPABILITY = 9.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchModules:
-    """What layers take as modules of transformers in torch, each operation a kernel, in place of the common constants.
+    """The cost of layers as torch modules of transformers, one kernel per operation; replaces the common constants.
 
-    `launch_factor` of the common time for launches. `layer_norm_passes` and `rms_norm_passes`: how often a block's
+    `launch_factor` multiplies the common launch time. `layer_norm_passes` and `rms_norm_passes`: how often a block's
     activations cross the memory, by the kind of its norms. `logit_bytes` per logit, `update_bytes` per parameter.
-    `sum_bytes`: per parameter and microbatch, whose gradients are added to sums in single precision. `product_factor`
-    and `attention_factor`: times of the kernels of torch's version on compute capability 9, by those of published runs.
+    `sum_bytes`: per parameter and microbatch, for gradients accumulated in single precision. `product_factor` and
+    `attention_factor`: kernel times of torch's version on compute capability 9, relative to those of published runs.
     """
 
     launch_factor: float
@@ -59,11 +59,10 @@ class TorchModules:
 class Program:
     """How a training program runs a layer.
 
-    `modules`: it runs layers as modules of torch. `fused`: one kernel does a run of element-wise operations.
-    `sequence_parallel`: tensor-parallel devices share out norms and dropout. `launch_factor`: how many times the common
-    time it needs to launch a layer's kernels, and `more_launch_s` what comes on top of it, per block and its three
-    passes. `exposed`: the share of a collective that does not hide behind products; `collective_s`: seconds that each
-    takes beyond its steps.
+    `modules`: it runs layers as modules of torch. `fused`: one kernel runs several element-wise operations.
+    `sequence_parallel`: tensor-parallel devices divide norms and dropout. `launch_factor` multiplies the common time to
+    launch a layer's kernels; `more_launch_s` is added to it, per block and its three passes. `exposed`: the share of a
+    collective that products do not hide; `collective_s`: the seconds that each takes beyond its steps.
     """
 
     attention: Attention = Attention.FLASH
@@ -78,15 +77,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """What kernels reach on one generation of accelerators.
+    """The rates of kernels on one generation of accelerators.
 
-    `matmul_share` and `flash_share` are shares of the peak rate. A product is cut into tiles, of which each of the
-    device's multiprocessors of `processor_tflops` takes one at a time; `partial_wave` of a round is empty.
-    `matmul_passes`, `score_passes`, `eager_passes` and
-    `fused_passes`: how often operands, kept scores and activations cross the memory, where once is what is written.
-    `logit_bytes` per logit, `update_bytes` per parameter. `launch_s` per block and its three passes,
-    `launch_tensor_parallel_s` as much again with tensor parallelism. An all-reduce of tensor parallelism takes
-    `step_s` for each of its 2 * (tp - 1) steps and its bytes at `link_share` of the link.
+    `matmul_share` and `flash_share` are shares of the peak rate. A product is cut into tiles; each of the device's
+    multiprocessors of `processor_tflops` computes one at a time. `partial_wave`: the idle share of a round.
+    `matmul_passes`, `score_passes`, `eager_passes` and `fused_passes`: how often operands, kept scores and activations
+    cross the memory; writing them counts as one. `logit_bytes` per logit, `update_bytes` per parameter. `launch_s` per
+    block and its three passes; tensor parallelism adds `launch_tensor_parallel_s`. An all-reduce of tensor parallelism
+    takes `step_s` for each of its 2 * (tp - 1) steps, and its bytes at `link_share` of the link.
     """
 
     matmul_share: float
@@ -109,7 +107,7 @@ class Constants:
 class Generation:
     """Constants of the accelerators of one compute capability.
 
-    `accelerators`: those whose runs were in the fit, `precisions` in which; both empty for borrowed constants.
+    `accelerators` and `precisions`: those of the runs in the fit; both empty for borrowed constants.
     """
 
     compute_capability: float
@@ -120,7 +118,7 @@ class Generation:
     as_of: date
 
     def measured(self, accelerator: Accelerator, precision: Precision) -> bool:
-        """Return whether runs of an accelerator were in the fit, and runs in a precision."""
+        """Return whether the fit had runs of an accelerator and runs in a precision."""
         return accelerator.name in self.accelerators and precision in self.precisions
 
 
@@ -128,7 +126,7 @@ class Generation:
 class KernelTimes:
     """Seconds per layer of one microbatch; `update_s` is for one optimizer step.
 
-    `exchange_share`: of a block's seconds, what all-reduces of tensor parallelism take.
+    `exchange_share`: the share of a block's seconds for tensor-parallel all-reduces.
     """
 
     forward_s: NDArray[np.float64]
@@ -148,7 +146,7 @@ def read_generations(path: Path) -> tuple[Generation, ...]:
 
 
 def generation_of(accelerator: Accelerator, generations: tuple[Generation, ...]) -> Generation:
-    """Return the newest generation that is not newer than an accelerator, the oldest for one before all."""
+    """Return the newest generation that is not newer than an accelerator, or the oldest for older accelerators."""
     capability = accelerator.compute_capability or 0.0
     older = [each for each in generations if each.compute_capability <= capability]
     return older[-1] if older else generations[0]
@@ -167,7 +165,7 @@ def kernel_times(
 ) -> KernelTimes:
     """Return layer times: per pass the longer of GPU work, with exposed collectives, and launches.
 
-    Raises RequestError where the accelerator lacks the precision.
+    Raises RequestError if the accelerator lacks the precision.
     """
     peak = accelerator.peak_tflops(precision)
     if peak is None:
@@ -187,7 +185,7 @@ def kernel_times(
     )
     collective = _collective_s(accelerator, constants, program, tp, work.tokens * decoder.hidden_size * work.width)
     forward, backward = np.empty(decoder.layers), np.empty(decoder.layers)
-    # A block reduces twice on each pass; the embedding once, forward.
+    # A block reduces twice in each pass; the embedding once, in the forward pass.
     forward[0] = work.embedding_s() + collective / 2.0
     backward[0] = 2.0 * work.embedding_s()
     launch = (constants.launch_s + (constants.launch_tensor_parallel_s if tp > 1 else 0.0)) * program.launch_factor
@@ -207,7 +205,7 @@ def kernel_times(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What one microbatch asks of one device."""
+    """The work of one microbatch on one device."""
 
     costs: LayerCosts
     decoder: Decoder
@@ -223,9 +221,9 @@ class _Work:
         return 2.0 * self.tokens * self.decoder.embedding_size * self.width / self.bytes_per_s
 
     def block_s(self, *, backward: bool) -> float:
-        """Seconds of a block's GPU work on one pass."""
+        """Seconds of a block's GPU work in one pass."""
         elementwise = self.constants.fused_passes if self.program.fused else self.constants.eager_passes
-        # All passes of a block over its activations together; a third of them is forward.
+        # All passes of a block over its activations count in `elementwise`; a third of them is forward.
         passes = elementwise / 3.0 * (2.0 if backward else 1.0)
         moved = passes * self._activation_elements() * self.width / self.bytes_per_s
         products = sum(count * self._product_s(n, k, backward) for n, k, count in self._factors())
@@ -237,7 +235,7 @@ class _Work:
         return self._product_s(logits / self.tokens, float(self.decoder.embedding_size), backward) + moved
 
     def _factors(self) -> tuple[tuple[float, float, float], ...]:
-        """Columns and rows of the weights of a block on one device, and how many of each."""
+        """Columns and rows of a block's weights on one device, and how many of each."""
         decoder, tp = self.decoder, self.costs.tp
         hidden = float(decoder.hidden_size)
         query = decoder.heads * decoder.head_size / tp
@@ -246,13 +244,13 @@ class _Work:
         return ((projected, hidden, 1.0), (hidden, query, 1.0), (wide, hidden, columns), (hidden, wide, 1.0))
 
     def _product_s(self, columns: float, rows: float, backward: bool) -> float:
-        """Seconds of tokens times a weight; backward of the gradients of both factors."""
+        """Seconds of tokens times a weight; in the backward pass, of the gradients of both factors."""
         if backward:
             return self._matmul_s(self.tokens, rows, columns) + self._matmul_s(rows, columns, self.tokens)
         return self._matmul_s(self.tokens, columns, rows)
 
     def _matmul_s(self, m: float, n: float, k: float) -> float:
-        """Seconds of an [m, k] by [k, n] product: its tiles, what is empty of the last wave of them, and the memory."""
+        """Seconds of an [m, k] by [k, n] product: its tiles, the idle part of their last wave, and the memory."""
         constants = self.constants
         computed = 2.0 * m * n * k / self._matmul_rate()
         processor = constants.matmul_share * constants.processor_tflops * 1e12
@@ -273,7 +271,7 @@ class _Work:
         return scored / self._matmul_rate() + passes / 3.0 * self.constants.score_passes * kept / self.bytes_per_s
 
     def _activation_elements(self) -> float:
-        """Elements of a block's activations: whole on every device, unless sequence-parallel, and cut over them."""
+        """Elements of a block's activations: whole on every device unless sequence-parallel, and divided ones."""
         decoder, tp = self.decoder, self.costs.tp
         whole = 4.0 * decoder.hidden_size / (tp if self.program.sequence_parallel else 1)
         wide = decoder.active_ffn_size * (3.0 if decoder.gated_mlp else 2.0)
@@ -283,7 +281,7 @@ class _Work:
 def _as_run(
     constants: Constants, modules: TorchModules | None, accelerator: Accelerator, decoder: Decoder
 ) -> Constants:
-    """Return the constants of a generation with those of torch's modules in their place."""
+    """Return the constants of a generation, with those of torch's modules replaced."""
     if modules is None:
         return constants
     newer = (accelerator.compute_capability or 0.0) >= _MEASURED_CAPABILITY

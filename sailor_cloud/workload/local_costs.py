@@ -1,4 +1,4 @@
-"""What training on the local provider takes of its machine beside the layers themselves: measured constants."""
+"""Measured overheads of training on the local provider, in addition to the layers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ FILE = "local_machine.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCosts:
-    """Units as in the names, at speed 1; the file says what each was measured on.
+    """Units as in the names, at speed 1; the file has the measurement of each.
 
     `message_core_s`: of a rank for each tensor that it sends or receives. `sums_core_s`: of a rank for an iteration's
-    all-reduces. `controller_cores` and `node_cores`: what runs beside the ranks, the second for each node. `start_s`
-    and `start_core_s` (of each node): until ranks are ready. `check_iterations`: iterations that the check of the first
-    steps and the calibration take, in seconds and in bytes. `reference_…`: of the process that the check compares with.
-    `error_p50`, `error_p90`: relative errors of the iteration time that come with the machine.
+    all-reduces. `controller_cores` and `node_cores`: for processes other than ranks, the second for each node.
+    `start_s` and `start_core_s` (of each node): until ranks are ready. `check_iterations`: iterations that the check of
+    the first steps and the calibration take, in seconds and in bytes. `reference_…`: of the process that the check
+    compares with. `error_p50`, `error_p90`: relative errors of the iteration time because of the machine.
     """
 
     timed_work_s: float

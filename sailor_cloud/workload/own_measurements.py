@@ -1,8 +1,9 @@
-"""What the owner's finished runs say of layers, links and memory: how predictions are corrected, what stays unknown.
+"""What the owner's finished runs say about layers, links and memory: corrections of predictions, and what stays
+unknown.
 
-A run's time is off by the error of its layers, of its network and of chance, its peak memory by that of its tensors and
-of chance. All but chance is the same for other plans with these layers or links, so that linear regression on the runs
-(a Gaussian posterior) tells its mean and the rest.
+A run's time error consists of parts from its layers, its network and chance, its peak memory error of parts from its
+tensors and chance. All but chance are equal for other plans with these layers or links, so a linear regression on the
+runs (a Gaussian posterior) yields the mean and the remaining spread.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
 
 FILE = "measured_iterations.csv"
-# How much of what is unknown of an accelerator is the same for every model; judgement.
+# The share of an accelerator's unknown that is the same for every model; judgement.
 SAME_FOR_ALL_MODELS = 0.5
-# A run that is off by more than so many times what half of the runs are counts as one that is off by that.
+# A run's error is clipped to this many times the median error.
 _MOST_HALVES = 5.0
-# What measurements have narrowed by less is not told.
+# Corrections that narrow an unknown by less are not reported.
 _LEFT_AT_MOST = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One plan that ran: a row of the table of measured iterations, whose first columns are those of Sailor's.
+    """One plan that ran: a row of the table of measured iterations, whose first columns are those of Sailor.
 
-    `nodes_per_stage_by_gpu` and `layers_per_stage` are empty where pipelines differ, the latter also under other
-    schedules than 1F1B. `predicted_s` and `predicted_bytes`, of all tensors of the fullest device, are without the
-    owner's measurements; `…_error`: what half of the errors are below, of layers, network and chance, as logarithms of
-    the iteration, and of its memory. `memory_accelerator` is empty where `max_mem_bytes` counts more than tensors.
-    `version` of the program predicted it.
+    `nodes_per_stage_by_gpu` and `layers_per_stage` are empty if pipelines differ, the latter also under other schedules
+    than 1F1B. `predicted_s` and `predicted_bytes` (all tensors of the fullest device) are without the owner's
+    measurements. `…_error`: median errors of layers, network and chance as logarithms of the iteration, and of its
+    memory. `memory_accelerator` is empty if `max_mem_bytes` counts more than tensors. `version` is that of the
+    predicting program.
     """
 
     commit: str
@@ -99,7 +100,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finding:
-    """How far a run was off, as a logarithm; the unknowns that it is the sum of, with their errors, and chance."""
+    """The error of a run, as a logarithm; the unknowns that add up to it, with their errors, and chance."""
 
     off: float
     parts: tuple[tuple[Hashable, float], ...]
@@ -113,7 +114,7 @@ class _Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """The mean of an unknown in units of what half of its errors are below, and the share of them that is left."""
+    """The mean of an unknown in units of its median error, and the share of that error that is left."""
 
     mean: float = 0.0
     left: float = 1.0
@@ -121,13 +122,13 @@ class Belief:
 
     @property
     def tells(self) -> bool:
-        """Whether measurements narrowed it by enough to tell."""
+        """Whether measurements narrowed it enough to report."""
         return self.left <= _LEFT_AT_MOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMeasurements:
-    """The owner's runs, as corrections of predictions."""
+    """The owner's runs as corrections of predictions."""
 
     runs: tuple[MeasuredRun, ...] = ()
     _known: dict[tuple[Hashable, bool], Belief] = field(default_factory=dict, repr=False, compare=False)
@@ -149,7 +150,7 @@ class OwnMeasurements:
 
 
 def _posterior(unknown: Hashable, found: Sequence[_Finding]) -> Belief:
-    """Return what runs tell of an unknown: computed over the unknowns, of which there are few, not over the runs."""
+    """Return what runs say about an unknown; the computation is over the unknowns, which are fewer than the runs."""
     if not found:
         return Belief()
     known = list(dict.fromkeys(name for each in found for name, _ in each.parts))
@@ -172,7 +173,7 @@ def _posterior(unknown: Hashable, found: Sequence[_Finding]) -> Belief:
 
 
 def _alike(one: Hashable, other: Hashable) -> float:
-    """Return how far two unknowns are the same."""
+    """Return the correlation of two unknowns."""
     if one == other:
         return 1.0
     layers = isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other) == 3
@@ -180,12 +181,12 @@ def _alike(one: Hashable, other: Hashable) -> float:
 
 
 def own_file() -> Path:
-    """Return where the owner's measurements are kept."""
+    """Return the file of the owner's measurements."""
     return resources.home() / FILE
 
 
 def this_version() -> str:
-    """Return the version of the program whose predictions runs are held against."""
+    """Return the version of the program, whose predictions are compared with runs."""
     return version("sailor-cloud")
 
 
@@ -210,7 +211,7 @@ def text(runs: Iterable[MeasuredRun]) -> str:
 
 
 def keep(runs: Iterable[MeasuredRun]) -> Path:
-    """Keep runs for plans to come, and return the file. Raises DataError."""
+    """Keep runs for later plans, and return the file. Raises DataError."""
     path = own_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""Writes a fitted compute profile as JSON, beside the table of the layers it was fitted on."""
+"""Writes a fitted compute profile as JSON, next to the table of its layers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _DIGITS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOrigin:
-    """Where a profile comes from; `as_of` is the date of the measurements.
+    """The origin of a profile; `as_of` is the date of the measurements.
 
-    `models`: those that the profile holds for; none means any.
+    `models`: those that the profile covers; none means any.
     """
 
     accelerator: str
@@ -31,7 +31,7 @@ class ProfileOrigin:
 
 
 def write_profile(path: Path, origin: ProfileOrigin, fitted: Fitted) -> None:
-    """Write one profile; coefficients that are zero are left out."""
+    """Write one profile, without coefficients that are zero."""
     coefficients: dict[str, object] = {
         kind.value: {
             "forward": _named(fitted.forward[kind]),

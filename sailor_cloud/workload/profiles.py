@@ -45,8 +45,8 @@ PLAIN = Program(attention=Attention.PLAIN)
 class LayerTimes:
     """Seconds per layer of one microbatch (forward, backward) and of one optimizer step, shape [layers].
 
-    `error`: half of such times are off by less, as a logarithm; `measured` is False where no run of the accelerator or
-    none in this precision was seen. `exchange_share`: of a block's seconds, what tensor parallelism exchanges.
+    `error`: the median error of such times, as a logarithm; `measured` is False without a run of the accelerator or of
+    this precision. `exchange_share`: the share of a block's seconds for tensor-parallel communication.
     """
 
     forward_s: Floats
@@ -60,10 +60,10 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeProfile:
-    """The fitted model of one accelerator at one precision, and the measured layers it came from.
+    """The fitted model of one accelerator at one precision, and the measured layers behind it.
 
     `coefficients[kind][pass][feature]` are seconds per unit of the feature; `update` is seconds per layer and per
-    parameter. A profile with `models` holds for these only, and goes before one without.
+    parameter. A profile with `models` covers only these, and takes precedence over one without.
     """
 
     ref: ProfileRef
@@ -82,7 +82,7 @@ class ComputeProfile:
 
 
 class LayerShape(TypedDict):
-    """What is asked of a layer: so many sequences of so many tokens on one of `tp` devices, at a precision."""
+    """The shape of a layer's work: sequences and tokens on one of `tp` devices, at a precision."""
 
     sequence_length: int
     microbatch_size: int
@@ -94,7 +94,7 @@ class LayerShape(TypedDict):
 class ComputeProfiles:
     """All profiles of a data folder, by accelerator and precision.
 
-    `machine`: the one on which local devices run; without it each has a core of the machine that was timed.
+    `machine`: the one that runs local devices; without it, each has a core of the machine that was timed.
     """
 
     entries: tuple[ComputeProfile, ...]
@@ -123,19 +123,19 @@ class ComputeProfiles:
         return self._index.get((accelerator, precision, model)) or self._index.get((accelerator, precision, None))
 
     def stack(self, accelerator: str) -> Stack:
-        """Return the constants of an accelerator's software; the default's where none are known."""
+        """Return the constants of an accelerator's software, or the default ones."""
         return self.stacks.get(accelerator, self.stacks[DEFAULT])
 
     def local_core_s(self, accelerator: Accelerator, seconds: float) -> float:
-        """Return what takes so many core-seconds at speed 1 on the machine; 0 for what is not a local device."""
+        """Return the time of `seconds` core-seconds at speed 1 on the machine; 0 for other accelerators."""
         if self.machine is None or not accelerator.stands_in:
             return 0.0
         return seconds / self.machine.speed
 
     def free_cores(self, nodes: int) -> float:
-        """Return the cores that ranks have on the machine beside the controller and what runs on so many nodes.
+        """Return the cores that the controller and `nodes` nodes leave for ranks.
 
-        A quarter of the cores at least: nobody measured how many nodes a core can carry.
+        At least a quarter of the cores, since it is not measured how many nodes a core can carry.
         """
         assert self.machine is not None, "a machine was named or measured"
         busy = self.local.controller_cores + nodes * self.local.node_cores
@@ -149,13 +149,11 @@ class ComputeProfiles:
         program: Program = PLAIN,
         **shape: Unpack[LayerShape],
     ) -> LayerTimes:
-        """Return the seconds of every layer on one of `tp` devices.
+        """Return the seconds of every layer on one of `tp` devices, corrected by the owner's runs.
 
-        `program` matters only where no layer was measured: GPUs were measured with plain attention, the local
-        provider's with the attention that it trains with.
-
-        The owner's own runs correct them. Raises ProfileMissingError where there is neither a profile nor a datasheet
-        figure for the precision.
+        `program` matters only for layers that were not measured: GPUs were measured with plain attention, the local
+        provider's with the attention that it trains with. Raises ProfileMissingError without a profile and without a
+        datasheet figure for the precision.
         """
         found = self._layer_times(accelerator, decoder, program, shape)
         belief = self.own.layers(learned_of(accelerator), shape["precision"].value, decoder.name)
@@ -170,7 +168,7 @@ class ComputeProfiles:
         )
 
     def lasting_machine_error(self, accelerator: Accelerator) -> float:
-        """Return what is unknown of a local device's machine and the same in every run: half of the variance."""
+        """Return the unknown of a local device's machine that is the same in every run: half of the variance."""
         if self.machine is None or not accelerator.stands_in:
             return 0.0
         return self.errors.at_least(self.local.error_p50, self.local.error_p90) * math.sqrt(0.5)
@@ -178,7 +176,7 @@ class ComputeProfiles:
     def _layer_times(
         self, accelerator: Accelerator, decoder: Decoder, program: Program, shape: LayerShape
     ) -> LayerTimes:
-        """Return the seconds of every layer as they are known here."""
+        """Return the seconds of every layer without the owner's corrections."""
         precision = shape["precision"]
         entry = self.get(accelerator.name, precision, model=decoder.name)
         if entry is None:
@@ -206,7 +204,7 @@ class ComputeProfiles:
         speed = self.machine.speed if self.machine is not None and accelerator.stands_in else 1.0
         forward, backward = ({kind: both[way] for kind, both in seconds.items()} for way in (0, 1))
         return LayerTimes(
-            # Two of a layer's three passes are on the way back.
+            # Two of a layer's three passes are backward.
             forward_s=_in_training(decoder, forward, overhead / 3.0) / speed,
             backward_s=_in_training(decoder, backward, overhead * 2.0 / 3.0) / speed,
             update_s=(entry.update[0] + entry.update[1] * costs.trainable) / speed,
@@ -225,9 +223,9 @@ class ComputeProfiles:
         tp: int,
         precision: Precision,
     ) -> dict[LayerKind, float]:
-        """Return the bytes that layers of one microbatch keep on one device, where they were measured.
+        """Return the measured bytes that layers of one microbatch keep on one device.
 
-        They grow with the microbatch: one size stands for all, the largest that was measured.
+        They are proportional to the microbatch size, from the largest that was measured.
         """
         entry = self.get(accelerator, precision, model=decoder.name)
         measured = sorted(entry.measured if entry else (), key=lambda row: row.microbatch_size)
@@ -240,15 +238,15 @@ class ComputeProfiles:
 
 
 def learned_of(accelerator: Accelerator) -> str:
-    """Return the name under which runs tell of an accelerator; local ones are cores of one machine."""
+    """Return an accelerator's name in the owner's runs; local ones are cores of one machine."""
     return "this machine" if accelerator.stands_in else accelerator.name
 
 
 def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:
     """Return the profiles under `root` (default: the shipped data).
 
-    `profiles` names another folder, by default the user's own, whose profiles and table of stacks go before the shipped
-    ones, which go before those that providers bring. Raises DataError.
+    `profiles` names another folder, by default the user's. Its profiles and table of stacks take precedence over the
+    shipped ones, and those over providers' ones. Raises DataError.
     """
     profiles = profiles or (resources.folders().profiles if root is None else None)
     shipped = (root or resources.data_root()) / "compute_profiles"
@@ -273,7 +271,7 @@ def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputePr
 
 
 def _own(profiles: Path | None) -> OwnMeasurements:
-    """Return the owner's measurements: those of the named folder, else those that are kept."""
+    """Return the owner's measurements: those of the named folder, else the kept ones."""
     path = profiles / OWN_FILE if profiles is not None and (profiles / OWN_FILE).is_file() else own_file()
     return OwnMeasurements(runs=read_own(path) if path.is_file() else ())
 
@@ -321,7 +319,7 @@ def _passes(raw: dict[str, dict[str, float]], path: Path) -> dict[str, Floats]:
 def _seconds(
     entry: ComputeProfile, rows: Mapping[LayerKind, Floats], kind: LayerKind, found: MeasuredLayer | None
 ) -> tuple[float, float]:
-    """Return forward and backward of one kind of layer: as measured, else by the fit."""
+    """Return forward and backward of one kind of layer: measured, else fitted."""
     if found is not None:
         return found.forward_s, found.backward_s
     fits = entry.coefficients[kind]
@@ -329,7 +327,7 @@ def _seconds(
 
 
 def _in_training(decoder: Decoder, seconds: dict[LayerKind, float], overhead_s: float) -> Floats:
-    """Spread seconds by kind over the layers, less what timing each alone added."""
+    """Spread seconds by kind over the layers, without the overhead of timing each alone."""
     blocks = [seconds[LayerKind.BLOCK]] * decoder.blocks
     return np.maximum(np.array([seconds[LayerKind.EMBEDDING], *blocks, seconds[LayerKind.HEAD]]) - overhead_s, 0.0)
 

@@ -1,4 +1,4 @@
-"""Layer times in fp32 and tf32 from datasheet figures alone, for accelerators that nobody has profiled."""
+"""Layer times in fp32 and tf32 from datasheet figures alone, for accelerators without a profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sailor_cloud.workload.models.layers import Attention, layer_costs
 class Efficiencies:
     """Shares of datasheet rates that layers reach: FLOP/s on CUDA cores and on tensor cores, memory, device links.
 
-    `launch_s` is per layer and pass; plain attention goes `score_passes` times over its scores.
+    `launch_s` is per layer and pass; plain attention passes `score_passes` times over its scores.
     """
 
     cores: float
@@ -30,11 +30,11 @@ class Efficiencies:
     score_passes: float
 
 
-# Fitted on 213 configurations of 7 GPUs; errors are those of accelerators left out in turn
-# (benchmarks/results/compute_profiles.md). All of it fp32 and tf32.
+# Fitted on 213 configurations of 7 GPUs, all in fp32 and tf32; errors are those of accelerators held out in turn
+# (benchmarks/results/compute_profiles.md).
 FITTED = Efficiencies(cores=1.0, tensor_cores=0.93, memory=0.65, link=0.175, launch_s=2.6e-4, score_passes=6.9)
-# What published runs in half precision reach of tensor cores and NVLink (compute_profiles/kernels.csv, mean of V100,
-# A100 and H100); a first guess for fits of what an owner timed.
+# The shares of tensor cores and NVLink that published runs in half precision reach (compute_profiles/kernels.csv, mean
+# of V100, A100 and H100); an initial guess for fits of the owner's timings.
 HALF = replace(FITTED, tensor_cores=0.62, link=0.88)
 ERROR_P50 = 0.16
 ERROR_P90 = 0.46
@@ -67,7 +67,7 @@ def roofline_times(
 ) -> RooflineTimes:
     """Return layer times as FLOPs over reachable FLOP/s plus bytes over reachable bytes/s plus launches.
 
-    The sum, not the larger of both, since the kernels of a layer run one after another. Raises RequestError where the
+    It is a sum, not a maximum, since the kernels of a layer run one after another. Raises RequestError if the
     accelerator lacks the precision.
     """
     peak = accelerator.peak_tflops(precision)
@@ -77,13 +77,13 @@ def roofline_times(
     costs = layer_costs(decoder, sequence_length, tp, attention=attention)
     width = ELEMENT_BYTES[precision]
     memory = accelerator.memory_bandwidth_gb_per_s * 1e9 * efficiencies.memory
-    # Activations are written and read once; scores that are kept count by their passes instead.
+    # Activations are written and read once; kept scores count by their passes instead.
     scores = costs.score_elements if attention is Attention.PLAIN else np.zeros_like(costs.score_elements)
     moved = 2.0 * (costs.activation_elements - scores) + costs.loss_elements + efficiencies.score_passes * scores
     traffic = (moved * microbatch_size + costs.parameters) * width
     hidden_bytes = costs.output_elements * width * microbatch_size
     reduced = hidden_bytes * _all_reduce_s_per_byte(accelerator, tp, efficiencies.link)
-    # The embedding reduces once on the way forward; a block twice each way.
+    # The embedding reduces once, in the forward pass; a block twice in each pass.
     reduced[0] /= 2.0
     share = efficiencies.cores if precision is Precision.FP32 else efficiencies.tensor_cores
     rate = peak * 1e12 * share
@@ -96,10 +96,9 @@ def roofline_times(
 
 
 def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencies: Efficiencies | None = None) -> Guess:
-    """Return the roofline in the features of a fit, for blocks of the GPT-2 kind with plain attention, and heads.
+    """Return the roofline in the features of a fit, for GPT-2 blocks with plain attention, and heads.
 
-    Within 2 % of `roofline_times`, which reads the weights as well. A guess of nothing where the accelerator lacks the
-    precision.
+    Within 2 % of `roofline_times`, which also reads the weights. Without the precision, it is a guess of nothing.
     """
     peak = accelerator.peak_tflops(precision)
     if peak is None:

@@ -1,4 +1,4 @@
-"""What a device type and its software add to layers and tensors."""
+"""The overheads of a device type and its software on layers and tensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOverheads:
-    """What memory holds beyond the tensors that are counted; fitted over all programs and models together.
+    """Memory beyond the counted tensors; fitted over all programs and models together.
 
-    `activations`: kept bytes of a layer over the counted ones, where none were measured. `scores`: bytes kept of plain
-    attention over its probabilities alone: dropout has a mask and an output. `reserve`: share of all tensors that the
-    caching allocator holds on top; of it `fragments` stay when memory runs short, the rest is given back (judgement).
-    `link_bytes_per_gb_per_s`: of collectives, which open channels by what NVLink carries.
+    `activations`: kept bytes of a layer over the counted ones, if none were measured. `scores`: kept bytes of plain
+    attention over its probabilities alone: dropout has a mask and an output. `reserve`: the share of all tensors that
+    the caching allocator holds in addition; when memory runs short, `fragments` of it stay and the rest is freed
+    (judgement). `link_bytes_per_gb_per_s`: of collectives, which open channels in proportion to NVLink's rate.
     """
 
     activations: float
@@ -48,7 +48,7 @@ class Stack:
     """Constants of one accelerator under one software stack.
 
     `timing_overhead_s`: how much longer a layer's forward and backward take when timed alone than in training.
-    `usable_fraction`: share of the nominal memory that a program can have.
+    `usable_fraction`: the share of the nominal memory that a program can use.
     """
 
     accelerator: str
@@ -64,7 +64,7 @@ _ROW = RowOf(Stack, overheads=_OVERHEADS.__getitem__)
 
 
 def read_stacks(path: Path) -> dict[str, Stack]:
-    """Read the table by accelerator; its row `default` serves those without one of their own. Raises DataError."""
+    """Read the table by accelerator; its row `default` serves the others. Raises DataError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [_ROW.of(row) for row in csv.DictReader(file)]

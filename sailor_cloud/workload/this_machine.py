@@ -1,4 +1,4 @@
-"""Measures the machine on which local nodes are to run: the cores that this process may use, and their speed."""
+"""Measures the machine for local nodes: the cores that this process may use, and their speed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sailor_cloud.workload.local_costs import LocalCosts
 
 logger = logging.getLogger(__name__)
 
-# Names a machine in place of the one that is measured: cores, and their speed.
+# Names a machine in place of the measured one: cores, and their speed.
 VARIABLE = "SAILOR_CLOUD_MACHINE"
 
 _WORK = Path(__file__).with_name("timed_work.py")
-# So many processes work at once at most, so that what cores share slows them as it slows ranks.
+# At most this many processes run at once, so that shared resources slow them as they slow ranks.
 _AT_ONCE = 4
-# Steps of the speed that is recorded, so that noise does not change a plan.
+# The resolution of the recorded speed, so that noise does not change a plan.
 _STEP = 0.05
 
 
@@ -32,9 +32,8 @@ def usable_cores() -> int:
 def this_machine(costs: LocalCosts) -> LocalMachine:
     """Return the cores that this process may use and their speed, rounded to 5 %; takes about half a second.
 
-    Speed is in processor time, as if nothing else ran; a warning tells where that is not so.
-    The variable SAILOR_CLOUD_MACHINE, as in `4 cores at 1.0`, goes before what is measured. Raises RequestError where
-    it has another form.
+    Speed is in processor time, as if nothing else ran; a warning says if the machine is busy. The variable
+    SAILOR_CLOUD_MACHINE, as in `4 cores at 1.0`, replaces the measurement. Raises RequestError for another form of it.
     """
     given = os.environ.get(VARIABLE)
     if given is not None:

@@ -1,4 +1,4 @@
-"""Work whose processor seconds tell how fast a core is; as a script it prints them. Needs numpy alone."""
+"""Work whose processor seconds measure the speed of a core; as a script it prints them. Needs only numpy."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-# Repetitions at most, and at least since one that was faster by more than a share of the least.
+# The most repetitions, and how many since the last that was faster by more than a share of the least.
 _REPEATS, _SINCE, _FASTER = 40, 6, 0.03
 
 
 def work_s() -> float:
-    """Return the processor seconds that the forward pass of a small transformer block takes in numpy.
+    """Return the processor seconds of the forward pass of a small transformer block in numpy.
 
-    128 tokens of 128 numbers and four times as many, as in the demo's model. The least of up to 40 repetitions counts,
-    since whatever else runs can only add to it; they end once six in turn brought little.
+    128 tokens of width 128, and four times that in the MLP, as in the demo's model. The least of up to 40 repetitions
+    counts, since other processes only add time; they end after six without much improvement.
     """
     generator = np.random.default_rng(0)
     shapes = ((128, 384), (128, 128), (128, 512), (512, 128))

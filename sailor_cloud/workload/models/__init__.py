@@ -1,1 +1,1 @@
-"""Models by layers: presets, Hugging Face configs and users' modules, counted layer by layer."""
+"""Models as layers: presets, Hugging Face configs and users' modules."""

@@ -16,7 +16,7 @@ from sailor_cloud.workload.models import hub
 from sailor_cloud.workload.models.presets import PRESETS
 from sailor_cloud.workload.models.user_module import with_module
 
-# Hugging Face gives the same size different names in different families; the first name found counts.
+# Hugging Face has different names for a size in different families; the first one found counts.
 _NAMES = {
     "hidden_size": ("hidden_size", "n_embd"),
     "blocks": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -26,13 +26,13 @@ _NAMES = {
 }
 _LEARNED_POSITIONS = (Family.GPT2, Family.GPT_NEO, Family.OPT)
 _DEFAULT_POSITIONS = 2048
-# What a config leaves out is as transformers 5.23 has it for the family.
+# Defaults of missing values, as in transformers 5.23 for the family.
 _DEFAULT_HEAD_SIZES = {Family.QWEN3: 128, Family.GEMMA2: 256, Family.GEMMA3: 256}
 _DEFAULT_KV_HEADS = {Family.GEMMA2: 4, Family.GEMMA3: 4, Family.MIXTRAL: 8, Family.QWEN3_MOE: 4}
-# Whose attention has no bias behind it, whatever the config says.
+# Families whose attention output has no bias, regardless of the config.
 _NO_OUTPUT_BIAS = (Family.MISTRAL, Family.QWEN2, Family.QWEN2_MOE, Family.MIXTRAL, Family.PHI3)
 _TIED = (*_LEARNED_POSITIONS, Family.GEMMA2, Family.GEMMA3)
-# Count, per token and size of experts, and the size of the shared one, by their names and defaults.
+# Number of experts, experts per token, size of experts, and size of the shared one, by their names and defaults.
 _EXPERTS: dict[Family, tuple[tuple[str, int], ...]] = {
     Family.MIXTRAL: (("num_local_experts", 8), ("num_experts_per_tok", 2), ("intermediate_size", 14336)),
     Family.QWEN2_MOE: (
@@ -43,7 +43,7 @@ _EXPERTS: dict[Family, tuple[tuple[str, int], ...]] = {
     ),
     Family.QWEN3_MOE: (("num_experts", 128), ("num_experts_per_tok", 8), ("moe_intermediate_size", 768)),
 }
-# Settings that would train another model than is planned for, the only value that is supported, and what it concerns.
+# Settings for a model that differs from the planned one, the only supported value, and what it concerns.
 _NEUTRAL: dict[str, tuple[Any, str]] = {
     "add_cross_attention": (False, "attention to another sequence"),
     "reorder_and_upcast_attn": (False, "attention in another precision"),
@@ -55,7 +55,7 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
     "quantization_config": (None, "quantized weights"),
     "layer_norm_elementwise_affine": (True, "norms without weights"),
 }
-# transformers' names of activations and of ways to stretch rotary positions, since its modules compute them.
+# transformers' names of activations and of rotary scaling methods, since its modules compute them.
 _ACTIVATIONS = (
     *("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "quick_gelu"),
     *("laplace", "leaky_relu", "linear", "mish", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh"),
@@ -72,8 +72,8 @@ _LEFT_OUT = (
 def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
     """Return the sizes of the model that a job names.
 
-    `base` is the folder that a relative `config` path starts from. Raises RequestError for an unknown preset (with the
-    known ones), an unreadable config and sizes that don't fit together, and for a job without a model.
+    `base` is the folder for a relative `config` path. Raises RequestError for an unknown preset (with the known ones),
+    an unreadable config, inconsistent sizes, and a job without a model.
     """
     if source is None:
         raise RequestError("the job runs a command and names no model, without which nothing can be predicted")
@@ -86,7 +86,7 @@ def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
 
 
 def job_decoder(job: Job, *, base: Path | None = None) -> Decoder:
-    """Return the sizes of a job's model, with the parameters of its own module where it names one; see `decoder`."""
+    """Return the sizes of a job's model, with the parameters of the job's own module if it names one; see `decoder`."""
     found = decoder(job.model, base=base)
     if job.model is None or job.model.module is None:
         return found
@@ -109,7 +109,7 @@ def _named(source: ModelSource, base: Path | None) -> Decoder:
 
 
 def inline_name(sizes: Decoder) -> str:
-    """Return a name that tells models of other sizes apart, since measured layers are found by it."""
+    """Return a name that differs for models of other sizes, since it is the key of measured layers."""
     parts = [f"h{sizes.hidden_size}", f"l{sizes.blocks}", f"a{sizes.heads}"]
     parts += [f"k{sizes.kv_heads}"] if sizes.kv_heads != sizes.heads else []
     parts += [f"f{sizes.ffn_size}"] if sizes.ffn_size != 4 * sizes.hidden_size else []
@@ -141,7 +141,7 @@ def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | No
 
 
 def tp_problem(sizes: Decoder, tp: int) -> str | None:
-    """Say why a tensor-parallel degree can't cut a decoder, or None where it can."""
+    """Return why a tensor-parallel degree can't cut a decoder, or None if it can."""
     if sizes.counted and sizes.counted_at(tp) is None:
         return f"tp {tp} does not divide what the tp_plan of {sizes.name} cuts"
     for count, what in (
@@ -196,7 +196,7 @@ def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[
         head_size=head_size,
         ffn_size=sizes["ffn_size"] or 4 * hidden,
         max_positions=positions,
-        # OPT keeps two rows in front of its learned positions.
+        # OPT keeps two extra rows before its learned positions.
         position_rows=0 if gated else positions + 2 if family is Family.OPT else positions,
         embedding_size=int(config.get("word_embed_proj_dim") or hidden) if family is Family.OPT else hidden,
         gated_mlp=gated,
@@ -239,7 +239,7 @@ def _experts(family: Family, config: Mapping[str, Any], origin: str) -> Experts 
 
 
 def _check(family: Family, config: Mapping[str, Any], origin: str, problems: list[Problem]) -> None:
-    """Add what transformers' modules refuse or what can't be cut, so that it is known before anything is bought."""
+    """Add what transformers' modules reject or what can't be cut, so that it is known before any purchase."""
     for name, (neutral, what) in _NEUTRAL.items():
         given = config.get(name)
         if given is not None and given != neutral:

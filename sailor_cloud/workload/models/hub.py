@@ -39,7 +39,7 @@ class HubPlace:
 
 
 def place_of(text: str) -> HubPlace:
-    """Return what an hf:// address names. Raises RequestError where it is none."""
+    """Return the file or folder of an hf:// address. Raises RequestError for other text."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise RequestError(f"{text!r} is no address of the Hub; write hf://ORG/NAME or hf://datasets/ORG/NAME@REVISION")
@@ -49,9 +49,9 @@ def place_of(text: str) -> HubPlace:
 
 
 def pinned(job: Job) -> Job:
-    """Return the job with the commit of every hf:// address in place of its branch, so that plans don't change with it.
+    """Return the job with the commit of every hf:// address instead of its branch, so that later pushes change nothing.
 
-    Without a network the commit of the local cache is used and logged. Raises RequestError where there is neither.
+    Without a network, the commit in the local cache is used and logged. Raises RequestError if there is neither.
     """
     changes: dict[str, Any] = {}
     if job.model is not None and (job.model.config or "").startswith(HUB):
@@ -64,9 +64,9 @@ def pinned(job: Job) -> Job:
 
 
 def pinned_as(job: Job, pinned_job: Job) -> Job:
-    """Return the job with the commits of another job's addresses, where both name the same file or folder.
+    """Return the job with the commits of another job's addresses, if both name the same file or folder.
 
-    A branch is no commit: what it holds may be another's choice.
+    Only commits are taken over, since somebody else may decide what a branch holds.
     """
     changes: dict[str, Any] = {}
     if job.model is not None and pinned_job.model is not None:
@@ -110,7 +110,7 @@ def _pinned(field: str, text: str) -> str:
         info = hub.HfApi().repo_info(place.repo, repo_type=place.repo_type, revision=place.revision, timeout=20.0)
         _remember(place, info.sha)
         return str(replace(place, revision=info.sha))
-    # What its client raises where nothing answers is no OSError.
+    # If nothing answers, its client raises errors that are not OSError.
     except (OSError, ValueError, hub.errors.HTTPError) as error:
         refusal = getattr(getattr(error, "response", None), "status_code", None)
         if refusal in (401, 403, 404):
@@ -130,7 +130,7 @@ def _pinned(field: str, text: str) -> str:
 
 
 def _remember(place: HubPlace, commit: str) -> None:
-    """Note in the Hub's cache which commit a branch is at, as it does itself for what is fetched by a branch's name."""
+    """Note in the Hub's cache the commit of a branch, as the Hub's client does for downloads by branch."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.file_download import repo_folder_name
 

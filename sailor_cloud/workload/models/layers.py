@@ -14,12 +14,12 @@ from sailor_cloud.model.decoder import Decoder, Family
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Whose norms multiply by their weight in single precision.
+# Families whose norms multiply by their weight in single precision.
 _WIDE_NORMS = (Family.GEMMA2, Family.GEMMA3, Family.OLMO2)
 
 
 class Attention(StrEnum):
-    """Whether attention scores are kept for the backward pass (plain) or computed again in blocks (flash)."""
+    """Whether attention scores are kept for the backward pass (plain) or recomputed in blocks (flash)."""
 
     PLAIN = "plain"
     FLASH = "flash"
@@ -29,11 +29,11 @@ class Attention(StrEnum):
 class LayerCosts:
     """Per layer and device, for one sample; every array has shape [layers].
 
-    `activation_elements` stay from forward to backward; with recomputation only `recomputed_elements` stay, and those
-    of one layer at a time come back. `loss_elements` are held in fp32 at every precision.
-    `output_elements` is the tensor that the next layer takes; it is the same on every tensor-parallel device.
-    `parameters` counts a tied head's weight in the embedding and in the head; a device that holds both layers keeps it
-    once, that is `tied_parameters` fewer. `trainable` are those that have gradients, `tied_trainable` such tied ones.
+    `activation_elements` stay from forward to backward. With recomputation only `recomputed_elements` stay, and the
+    activations of one layer at a time return. `loss_elements` are held in fp32 at every precision. `output_elements` is
+    the next layer's input; it is the same on every tensor-parallel device. `parameters` counts a tied head's weight in
+    the embedding and in the head; a device with both layers keeps it once, that is `tied_parameters` fewer. `trainable`
+    are those with gradients, `tied_trainable` such tied ones.
     """
 
     tp: int
@@ -57,7 +57,7 @@ class LayerCosts:
 
 
 def parameter_count(decoder: Decoder) -> int:
-    """Return the number of parameters of a decoder, a tied head counted once."""
+    """Return the number of parameters of a decoder, with a tied head counted once."""
     if (counted := decoder.counted_at(1)) is not None:
         return sum(counted.parameters) - counted.tied
     tied = _head_weight(decoder, 1) if decoder.tied_head else 0
@@ -65,9 +65,9 @@ def parameter_count(decoder: Decoder) -> int:
 
 
 def gathered_share(decoder: Decoder) -> tuple[float, float]:
-    """Return how many hidden states' worth tensor parallelism gathers in a block beside its sums, on each pass.
+    """Return how many hidden states tensor parallelism gathers in a block besides its all-reduces, for each pass.
 
-    Where every device computes all heads, queries, keys and values are gathered, and on the way back the gradient of
+    If every device computes all heads, it gathers queries, keys and values, and in the backward pass the gradient of
     the heads' outputs.
     """
     if not decoder.whole_attention:
@@ -87,17 +87,17 @@ def layer_costs(
     gate_copies: int = 4,
     module_bytes: int = 0,
 ) -> LayerCosts:
-    """Return what every layer costs on one of `tp` devices.
+    """Return the cost of every layer on one of `tp` devices.
 
-    `sequence_parallel`: the devices share out what stands between the cut matrices, too. `gate_copies`: tensors of the
-    MLP's width that a gated MLP keeps; 3 where one kernel computes the gate's activation and the product.
-    `module_bytes`: of an element, where norms are transformers' modules and no single kernels; they keep more tensors,
-    some of them in single precision. What its modules of Phi 3 and GPT-Neo keep beyond others is counted with it.
+    `sequence_parallel`: the devices also divide the work between the cut matrices. `gate_copies`: tensors of the MLP's
+    width that a gated MLP keeps; 3 if one kernel computes the gate's activation and the product. `module_bytes`: bytes
+    of an element if norms are transformers' modules instead of single kernels. Such norms keep more tensors, some of
+    them in single precision; what the modules of Phi 3 and GPT-Neo keep beyond others is included.
 
-    Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to a whole number
-    of rows each; norms, positions and biases added after a reduction are on all of them. Dropout masks and the
-    norms' statistics are left out (below 1 % of a block at hidden sizes from 1024). Searches ask for the same costs
-    thousands of times, so that they are kept; their arrays are read-only.
+    Weights of attention, MLP, embedding and head are cut over the devices, the vocabulary rounded up to whole rows
+    each; norms, positions and biases after a reduction are on all of them. Dropout masks and the norms' statistics are
+    left out (below 1 % of a block at hidden sizes from 1024). Results are cached, since searches need the same costs
+    thousands of times; their arrays are read-only.
     """
     tokens = float(sequence_length)
     hidden = tokens * decoder.hidden_size
@@ -112,7 +112,7 @@ def layer_costs(
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
     kept += _modules_kept(decoder, tokens, tp, module_bytes)
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
-    # Flash attention computes its scores a second time on the way back.
+    # Flash attention recomputes its scores in the backward pass.
     backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
     projected = tokens * decoder.embedding_size if _projected(decoder) else 0.0
     head_kept = _head_kept(decoder, tokens) / shared + vocabulary
@@ -189,7 +189,7 @@ def _block(decoder: Decoder, tp: int) -> int:
     columns = 2 if decoder.gated_mlp else 1
     mlp = (columns + 1) * hidden * ffn + (columns * ffn + hidden if decoder.mlp_bias else 0)
     if (experts := decoder.experts) is not None:
-        # The router is on every device, and so is the gate of a shared expert.
+        # The router and the gate of a shared expert are on every device.
         mlp = (columns + 1) * hidden * (experts.count * experts.size + experts.shared_size) // tp
         mlp += experts.count * hidden + (hidden if experts.shared_size else 0)
     return attention + mlp + decoder.block_norms * _norm(decoder)
@@ -204,15 +204,15 @@ def _block_flops(decoder: Decoder, tokens: float, tp: int) -> tuple[float, float
 
 
 def _attention_tp(decoder: Decoder, tp: int) -> int:
-    """Return over how many devices the heads are cut."""
+    """Return the number of devices over which the heads are cut."""
     return 1 if decoder.whole_attention else tp
 
 
 def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copies: int) -> float:
     """Elements kept without scores: block input, two norm outputs and the middle residual; then q, k, v, context, MLP.
 
-    ReLU's output serves its own backward pass and the next product; GELU keeps input and output; a gated MLP keeps
-    gate, its activation, the other branch and their product, or all but the second.
+    ReLU's output serves its backward pass and the next product; GELU keeps input and output. A gated MLP keeps its
+    gate, the gate's activation, the other branch and their product, or all but the second.
     """
     between = (2 + decoder.block_norms) * decoder.hidden_size
     attention = 2 * decoder.heads * decoder.head_size + 2 * decoder.kv_heads * decoder.head_size
@@ -220,7 +220,7 @@ def _block_kept(decoder: Decoder, tokens: float, tp: int, shared: int, gate_copi
     copies = gate_copies if decoder.gated_mlp else 1 if decoder.family is Family.OPT else 2
     kept = between / shared + attention / _attention_tp(decoder, tp) + copies * decoder.active_ffn_size / tp
     if decoder.experts is not None:
-        # A copy of its hidden state goes to each of a token's experts here, and one comes back.
+        # For each expert of a token on this device, a copy of its hidden state goes in, and one returns.
         here = decoder.experts.per_token / (tp if decoder.experts.whole else 1)
         kept += 2 * here * decoder.hidden_size + decoder.experts.count
         # A shared expert's output is multiplied by its gate.
@@ -236,19 +236,19 @@ def _modules_kept(decoder: Decoder, tokens: float, tp: int, element_bytes: int) 
     queries, keys = decoder.heads * decoder.head_size / cut, decoder.kv_heads * decoder.head_size / cut
     kept = 0.0
     if decoder.family is Family.PHI3:
-        # Values are a view that keeps all of the packed projection, and partly rotated queries make attention's output
-        # lie head by head, so that the projection behind it keeps a copy in order.
+        # Values are a view that keeps the complete packed projection. Partly rotated queries order attention's output
+        # by head, so the projection after it keeps a reordered copy.
         kept += queries + keys + queries
     if decoder.keeps_scores and half:
         # GPT-Neo computes scores in single precision, from queries and keys in it, and casts the probabilities back.
         kept += queries + keys + 2.0 * decoder.heads * tokens / cut
     if decoder.rms_norm:
         normed = decoder.block_norms * decoder.hidden_size + (queries + keys) * bool(decoder.qk_norm_size)
-        # A norm keeps its input scaled. In half precision it keeps both in single precision, or scales a copy of half.
+        # A norm keeps its scaled input. In half precision it keeps both in single precision, or scales a copy in half.
         copies = (4 if decoder.family in _WIDE_NORMS else 3) if half else 1
         kept += copies * normed
         if half:
-            # Nothing else keeps what goes into a norm then, but the block's own input stays between blocks.
+            # Then nothing else keeps a norm's input, but the block's input stays between blocks.
             kept -= normed - (0 if decoder.family is Family.OLMO2 else decoder.hidden_size)
     return tokens * kept
 

@@ -61,8 +61,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "do_layer_norm_before": False,
     },
     "opt-6.7b": {**_OPT, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "ffn_dim": 16384},
-    # The artifact's table counts no head for its GPT-Neo and LLAMA. Tying it to the embedding gives their parameter
-    # counts (LLAMA: but for one norm of 4,096, which the table lists twice) and keeps the work of the head.
+    # The artifact's table has no head for its GPT-Neo and LLAMA. A tied head matches their parameter counts (LLAMA:
+    # except for one norm of 4,096, which the table lists twice) and keeps the work of the head.
     "sailor-gpt-neo-2.7": {**_SAILOR_GPT, "n_embd": 2560, "n_layer": 32, "n_head": 20},
     "sailor-llama-3-8": {
         "model_type": "llama",

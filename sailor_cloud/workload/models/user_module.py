@@ -1,4 +1,4 @@
-"""A user's own layered module, built in a process of its own that counts its parameters and says what can't be cut."""
+"""A user's own layered module: a separate process builds it, counts its parameters and says what can't be cut."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Counted, Decoder
 
 _PROGRAM = "sailor_runtime.training.describe"
-# Shapes alone go through the layers, so that the length matters to position tables only.
+# Only shapes pass through the layers, so the length matters only to position tables.
 _MOST_TOKENS = 128
-# A module that has not been built by then hangs.
+# A module that takes longer to build hangs.
 _TIMEOUT_S = 300.0
 _TOLD_LINES = 4
 
 
 def with_module(sizes: Decoder, module: str, folder: Path) -> Decoder:
-    """Return sizes with what the module that `folder` holds really has of parameters, at each degree that can cut it.
+    """Return sizes with the real parameters of the module in `folder`, at each degree that can cut it.
 
-    Time and activations are those of the sizes. Raises RequestError for a module that can't be built, or has other
-    layers or hidden states than the sizes say.
+    Time and activations are those of the sizes. Raises RequestError for a module that can't be built, or whose layers
+    or hidden states differ from the sizes.
     """
     named = dataclasses.replace(sizes, name=module, module=module)
     return dataclasses.replace(named, counted=_counted(named, folder.absolute(), _written(folder)))
 
 
 def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
-    """Return when each Python file of a folder was written, hidden ones apart."""
+    """Return when each Python file of a folder was written, without hidden ones."""
     found = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -44,7 +44,7 @@ def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
 
 @functools.lru_cache(maxsize=8)
 def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]) -> tuple[Counted, ...]:
-    """Build the module; `written` is here so that one whose files have changed is built again."""
+    """Build the module; `written` is in the cache key so that a changed module is built again."""
     model = {
         "model_type": sizes.family.value,
         "vocab_size": sizes.vocab_size,
@@ -98,7 +98,7 @@ def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]
 
 
 def _answer(printed: str) -> dict[str, Any] | None:
-    """Return what the program says, among what the user's own code prints before it and at its exit."""
+    """Return the program's answer from its output, which may also contain output of the user's code."""
     for line in reversed(printed.splitlines()):
         try:
             found = json.loads(line)
