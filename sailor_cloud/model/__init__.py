@@ -1,1 +1,1 @@
-"""Values that every part of sailor-cloud shares; nothing here reads or writes anything."""
+"""Values that all parts of sailor-cloud share; nothing here does input or output."""

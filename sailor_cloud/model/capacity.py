@@ -1,4 +1,4 @@
-"""Capacity beside spot and on-demand, as the entries of a job's `cloud.capacity` describe it; see docs/capacity.md."""
+"""Capacity other than spot and on-demand: the entries of a job's `cloud.capacity`; see docs/capacity.md."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _with_terms(market: Market) -> Market:
 
 
 class Capacity(BaseModel):
-    """Nodes of one type in one zone. `name` is this entry's own, and plans name it.
+    """Nodes of one type in one zone. Plans refer to the entry by `name`.
 
-    `id`: the reservation that the account has already, which is used and never bought or cancelled: on AWS its id, on
-    Google Cloud its name. Without an id the run buys it. `usd` is the whole price of a block with all its nodes,
-    `usd_per_hour` of one node, `as_of` the day on which that was true; without either, the on-demand price counts, and
-    nothing for a block that is paid for. `wait`: how long until nodes are there once they are asked for. `min_duration`
-    is paid for at least.
+    `id`: a reservation that the account has, which is used but never bought or cancelled: its id on AWS, its name on
+    Google Cloud. Without an id, the run buys it. `usd` is the whole price of a block with all its nodes, `usd_per_hour`
+    that of one node, `as_of` the day of the price. Without a price, the on-demand price counts, or 0 for a block that
+    is already paid for. `wait`: how long nodes take to arrive after the request. `min_duration` is paid for in any
+    case.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,7 +81,7 @@ class Capacity(BaseModel):
 
     @property
     def bought_apart(self) -> bool:
-        """Whether a purchase of its own comes before the nodes."""
+        """Whether a separate purchase precedes the nodes."""
         return self.id is None and self.market is not Market.FLEX_START
 
     @property
@@ -102,7 +102,7 @@ class Capacity(BaseModel):
 
     @property
     def own_usd_per_hour(self) -> float | None:
-        """USD per hour of one node as the entry says it; None where the on-demand price counts."""
+        """The entry's USD per hour of one node; None if the on-demand price counts."""
         if self.market is not Market.CAPACITY_BLOCK:
             return self.usd_per_hour
         if self.usd is None:

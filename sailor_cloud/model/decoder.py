@@ -30,8 +30,8 @@ class Family(StrEnum):
 class Experts:
     """The MLP of a mixture of experts: `count` of width `size`, of which each token uses `per_token`.
 
-    `shared_size` is the width of an expert that every token uses, 0 for none. `whole`: tensor-parallel devices share
-    out the experts in place of cutting each.
+    `shared_size` is the width of an expert that every token uses, 0 for none. `whole`: tensor-parallel devices divide
+    the experts among them instead of cutting each.
     """
 
     count: int
@@ -45,7 +45,7 @@ class Experts:
 class Counted:
     """Parameters of each layer of a user's module on one of `tp` devices, and how many of them train.
 
-    `tied` are those of the head that the embedding has, too; `tied_trainable` as many of these as train.
+    `tied` are those of the head that it shares with the embedding; `tied_trainable` are those of them that train.
     """
 
     tp: int
@@ -60,12 +60,12 @@ class Decoder:
     """A decoder with `blocks` transformer blocks, hence `blocks + 2` layers.
 
     Layer 0 is the embedding, 1..blocks are the blocks, blocks + 1 is the final norm and head. `embedding_size` differs
-    from `hidden_size` where a projection stands between them (OPT-350m). `position_rows` is 0 for rotary positions.
+    from `hidden_size` if there is a projection between them (OPT-350m). `position_rows` is 0 for rotary positions.
     `config` is the rest of the Hugging Face configuration as JSON: neither time nor memory depends on it.
-    `block_norms` and `qk_norm_size` are the norms of a block over hidden states and the weights of those over queries
-    and keys. With `whole_attention` every tensor-parallel device computes all heads. With `keeps_scores`
-    the family's own attention keeps its scores, whatever the program: neither a fused kernel nor blocks serve it.
-    `module` names a user's function that builds the layers; `counted` are its parameters at the degrees that cut it.
+    `block_norms`: the number of a block's norms over hidden states. `qk_norm_size`: the weights of its norms over
+    queries and keys. With `whole_attention` every tensor-parallel device computes all heads. With `keeps_scores` the
+    family's attention keeps its scores in every program: neither a fused kernel nor blocks can replace it. `module`
+    names a user's function that builds the layers; `counted` are its parameters at the degrees that cut it.
     """
 
     name: str
@@ -102,11 +102,11 @@ class Decoder:
 
     @property
     def active_ffn_size(self) -> int:
-        """The width of the MLP that one token passes through."""
+        """The MLP width that one token uses."""
         if self.experts is None:
             return self.ffn_size
         return self.experts.per_token * self.experts.size + self.experts.shared_size
 
     def counted_at(self, tp: int) -> Counted | None:
-        """Return what was counted of a user's module; None for a family."""
+        """Return the counts of a user's module; None for a family."""
         return next((counted for counted in self.counted if counted.tp == tp), None)

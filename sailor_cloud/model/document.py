@@ -29,7 +29,7 @@ SCHEMA_VERSION = 1
 
 
 class Status(StrEnum):
-    """How a plan came about; `given` ones were stated, not searched, and need not keep any limit."""
+    """The origin of a plan; `given` ones were stated, not searched, and need not keep any limit."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -52,9 +52,9 @@ class CostKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """A connection between two zones that the plan's traffic crosses, with the figures used for it.
+    """A connection between two zones with traffic of the plan, and the figures used for it.
 
-    `usd_per_gb` is None where the plan has no prices.
+    `usd_per_gb` is None if the plan has no prices.
     """
 
     src_zone: str
@@ -78,7 +78,7 @@ class ProfileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Seconds or bytes that the owner's finished runs multiply by a factor, and the share of their error left."""
+    """A factor on seconds or bytes from the owner's finished runs, and the share of their error that is left."""
 
     what: str
     runs: int
@@ -89,9 +89,9 @@ class Correction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a plan rests on. `machine`: the one whose cores local nodes share; None where there are none.
+    """The inputs of a plan. `machine`: the one whose cores local nodes share; None without such nodes.
 
-    `unpriced` are nodes without a price; `corrections`, what the owner's own measurements change.
+    `unpriced` are nodes without a price; `corrections` come from the owner's measurements.
     """
 
     offers: Rows[Offer]
@@ -105,13 +105,13 @@ class Inputs:
         return {offer.id: offer for offer in self.offers}
 
     def hardware_by_id(self) -> dict[str, Hardware]:
-        """Return what nodes stand on, priced or not."""
+        """Return the hardware of nodes, with or without a price."""
         return {hardware.id: hardware for hardware in (*self.offers, *self.unpriced)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What the search optimised and the value it reached; a larger value is better only for throughput."""
+    """What the search optimised, and the resulting value; a larger value is better only for throughput."""
 
     goal: Goal
     value: float
@@ -120,10 +120,10 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyRun:
-    """How a published planner came to the plan. `estimate_s`: seconds of an iteration by its own cost model.
+    """How a published planner found the plan. `estimate_s`: seconds of an iteration by its cost model.
 
-    Of its `proposals`, best first, so many were passed over before the plan: `out_of_memory`, `over_limits` of the job,
-    `inexpressible` in whole microbatches and nodes. `oracle`: our simulator chose among them.
+    The planner skipped some of its `proposals`, best first: `out_of_memory`, `over_limits` of the job, `inexpressible`
+    in whole microbatches and nodes. `oracle`: our simulator chose among them.
     """
 
     name: str
@@ -137,7 +137,7 @@ class StrategyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What the search took; `strategy` where a published planner made it in place of ours.
+    """What the search took; `strategy` if a published planner replaced ours.
 
     `cut_short`: the time limit ended it.
     """
@@ -149,7 +149,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """Seconds of one iteration that the busiest path spends on each thing; they sum to the iteration."""
+    """Seconds of one iteration on the busiest path by cause; they sum to the iteration."""
 
     compute_s: float
     transfer_s: float
@@ -159,9 +159,9 @@ class Waits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Peak bytes of one device of a stage, by part, against what the device can hold.
+    """Peak bytes of one device of a stage, by part, and the device's limit.
 
-    `measured`: what its layers keep was measured, or the owner's runs measured the peak of such stages.
+    `measured`: the kept activations of its layers were measured, or the owner's runs measured the peak of such stages.
     """
 
     pipeline: int
@@ -173,15 +173,15 @@ class StageMemory:
 
     @property
     def tensor_bytes(self) -> int:
-        """What torch counts: without what the allocator and the framework hold beside tensors."""
+        """What torch counts: without what the allocator and the framework hold besides tensors."""
         return self.total_bytes - self.parts.get("allocator", 0) - self.parts.get("framework", 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorShare:
-    """One thing that an iteration's time is uncertain by: its share of the variance, and the error that it makes alone.
+    """One source of uncertainty of an iteration's time: its share of the variance, and its error alone.
 
-    `measured` is False for what is estimated; `measurement` would make it more certain.
+    `measured` is False for an estimate; `measurement` would reduce the uncertainty.
     """
 
     what: str
@@ -193,10 +193,10 @@ class ErrorShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time, either way.
+    """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time, in both directions.
 
-    `error_shares`: what they come from, largest first. `iteration_s_1f1b`: what the same plan takes in 1F1B, where it
-    has another schedule.
+    `error_shares`: their sources, largest first. `iteration_s_1f1b`: the time in 1F1B, if the plan has another
+    schedule.
     """
 
     iteration_s: float
@@ -223,9 +223,9 @@ class TotalsQuantile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The distribution of a run's time and money, and how probable it is that it ends within the job's limits.
+    """The distribution of a run's time and money, and the probability that it ends within the job's limits.
 
-    `within_limits`: within both, where there is any. Prices and preemptions are those expected.
+    `within_limits`: within both, or the only one. Prices and preemptions are expected values.
     """
 
     quantiles: tuple[TotalsQuantile, ...]
@@ -236,10 +236,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
-    """One thing that is paid for; `usd` is the expected and `worst_usd` the worst case.
+    """One item of the bill; `usd` is the expected and `worst_usd` the worst case.
 
-    `what` is for people. `part` is the name under which a run's ledger charges for it; lines may share one, since nodes
-    are charged from start-up to teardown in one. It is empty in documents from before there were such names.
+    `what` is for people. `part` is its name in a run's ledger; lines may share one, since the ledger charges nodes from
+    start-up to teardown as one. It is empty in older documents.
     """
 
     kind: CostKind
@@ -257,9 +257,9 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Cost(Shown):
-    """Money of the whole run, all-in. Without a number of steps the totals are None.
+    """Money of the whole run, all-in. Without a number of steps, the totals are None.
 
-    `usd_per_iteration` is None for a command whose rate is not known.
+    `usd_per_iteration` is None for a command with an unknown rate.
     """
 
     usd_per_iteration: float | None
@@ -286,7 +286,7 @@ class Cost(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another plan worth knowing, and what it would bring; `restrictions` name the smaller space that it is best in."""
+    """Another plan worth knowing, and its benefit; `restrictions` name the smaller space in which it is the best."""
 
     label: str
     plan: Plan
@@ -299,11 +299,11 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
-    """A plan that no other known one beats in both time and money, by the replay; without the plan itself.
+    """Another plan on the Pareto frontier of time and money, by the replay.
 
-    Money is `total_usd` (`usd_per_iteration` without a number of steps, where that is None), or what the nodes cost per
-    hour without traffic: `cheapest` tells those that none beats in the first, others are unbeaten in the second alone.
-    `devices`: how many of each accelerator are bought.
+    Money is `total_usd` (`usd_per_iteration` without a number of steps, when `total_usd` is None), or the cost of the
+    nodes per hour without traffic. `cheapest`: it is on the frontier of the first; other points are only on that of the
+    second. `devices`: how many of each accelerator are bought.
     """
 
     iteration_s: float
@@ -323,7 +323,7 @@ class FrontierPoint:
 
 
 class Pick(StrEnum):
-    """What a plan is chosen for."""
+    """The criterion by which a plan is chosen."""
 
     CHEAPEST = "cheapest"
     BALANCED = "balanced"
@@ -332,9 +332,9 @@ class Pick(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A plan to choose from, with the offers that its nodes are of. It keeps the job's limits.
+    """A plan to choose from, with the offers of its nodes. It keeps the job's limits.
 
-    It is the best for each of its `picks`; one of all choices is the `chosen` one, which is also the document's plan.
+    It is the best for each of its `picks`. One choice is the `chosen` one, which is also the document's plan.
     Probabilities are None without such a limit. `devices`: how many of each accelerator are bought.
     """
 
@@ -379,9 +379,9 @@ class Subject(StrEnum):
 class LeftOut:
     """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
 
-    `why` says it in words. The rest is of the best plan found that uses it, by money where the cheapest plan is chosen,
-    else by time x money; without one, `runs_on` is
-    empty and figures are None. `keeps_limits` is False where every plan that uses it breaks a limit.
+    `why` says it in words. The other fields describe the best plan found that uses it, by money if the cheapest plan is
+    chosen, else by time x money; without one, `runs_on` is empty and figures are None. `keeps_limits` is False if every
+    plan that uses it exceeds a limit.
     """
 
     subject: Subject
@@ -396,11 +396,11 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The cheapest plan, the fastest and the balanced one, each once, and what the chosen one leaves out.
+    """The cheapest, the fastest and the balanced plan, without duplicates, and what the chosen one leaves out.
 
-    The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to
-    0 to 1. `asked`: the pick that was asked for; without it the goal decides. `notes` say where the goal spends much
-    for little time. `complete` is False while the search continues. Without `choices` it only tells what was asked for.
+    The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to 0
+    to 1. `asked`: the requested pick; without it the goal decides. `notes` say if the goal spends much for little time.
+    `complete` is False while the search continues. Without `choices`, it only says what was requested.
     """
 
     chosen: Pick
@@ -411,7 +411,7 @@ class Decision:
     complete: bool = True
 
     def choice(self, pick: Pick) -> Choice:
-        """Return the choice that is best for something. Raises RequestError where there is none."""
+        """Return the choice that is best by a pick. Raises RequestError if there is none."""
         found = next((choice for choice in self.choices if pick in choice.picks), None)
         if found is None:
             again = "write it again with 'sailor-cloud plan JOB -o FILE'"
@@ -421,10 +421,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """Nodes on demand that continue training should the spot capacity of the others be lost once, for `outage_s`.
+    """On-demand nodes that continue training if the others' spot capacity is lost once, for `outage_s`.
 
-    `risk`: how probable that is within the run, which then takes `duration_s`, and would take `without_s` with all
-    nodes on spot. `costs_usd` more than all nodes on spot, `saves_usd` against all nodes on demand.
+    `risk`: the probability of that within the run. The run then takes `duration_s`, or `without_s` if all nodes were on
+    spot. `costs_usd`: the difference to all nodes on spot; `saves_usd`: the difference to all nodes on demand.
     """
 
     nodes: tuple[str, ...]
@@ -455,8 +455,8 @@ class Ground(StrEnum):
 class Rejected:
     """Something that was ruled out before or during the search; `restrictions` name a smaller space without a plan.
 
-    Of what is out in a zone and a market only, `subject` is it without them, so that zones can be told together; all
-    three are empty elsewhere and in documents from before there were any.
+    For something ruled out only in a zone and a market, `subject` names it without them, so that reports can join
+    zones. All three are empty otherwise and in older documents.
     """
 
     what: str
@@ -470,7 +470,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapPart:
-    """One part of what a plan's goal is made of, in `unit` (s or USD); the first is the proven bound."""
+    """One part of a plan's goal, in `unit` (s or USD); the first is the proven bound."""
 
     what: str
     amount: float
@@ -479,7 +479,7 @@ class GapPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
-    """The constraint that can't be met and the smallest change that would do."""
+    """The constraint that can't be met, and the smallest change that would suffice."""
 
     constraint: str
     limit: float | None
@@ -490,16 +490,15 @@ class Infeasibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PlanDocument(Shown):
-    """See docs/design.md. `plan` is None exactly when `status` is infeasible; so is `prediction`, but for a command
-    without a model, of which nothing can be predicted.
+    """See docs/design.md. `plan` is None exactly when `status` is infeasible. So is `prediction`, except that a command
+    without a model never has one.
 
-    So are `cost` and `objective` of a plan that was searched; of a given one there is no objective, and no cost where a
-    node has no price. `engine` names the training program that the prediction is of; ours is the one that `up` runs.
-    `ttl_s` is the longest time that the nodes may live after their start: the deadline with its grace, else the
-    budget divided by the worst-case rate. `frontier`: cost against throughput, fastest first, whatever the limits.
-    `gap_parts`: what the goal is made of, from work alone to the plan's figure; seconds where throughput is it.
-    `totals` is None without a number of steps or a price, `anchor` where no nodes are on demand on purpose. `decision`
-    is None for a plan that was not searched, and in documents from before there was one.
+    So are `cost` and `objective` of a searched plan; a given one has no objective, and no cost if a node has no price.
+    `engine` names the training program of the prediction; `up` runs ours. `ttl_s` is the longest life of the nodes
+    after their start: the deadline with its grace, else the budget divided by the worst-case rate. `frontier`: cost
+    against throughput, fastest first, regardless of limits. `gap_parts`: the parts of the goal, from work alone to the
+    plan's figure; in seconds if the goal is throughput. `totals` is None without a number of steps or a price, `anchor`
+    without deliberate on-demand nodes. `decision` is None for a plan that was not searched, and in older documents.
     """
 
     schema_version: int
@@ -529,7 +528,7 @@ class PlanDocument(Shown):
 
     @property
     def iteration_s(self) -> float | None:
-        """The predicted seconds of an iteration, for a command without a model the stated ones, None where unknown."""
+        """The predicted seconds of an iteration, or the stated ones of a command without a model; None if unknown."""
         return self.job.iteration_s if self.prediction is None else self.prediction.iteration_s_replay
 
     @property
@@ -548,7 +547,7 @@ class PlanDocument(Shown):
         return dict(bought.most_common())
 
     def check_offers(self) -> None:
-        """Raise RequestError unless every node is of an offer in the inputs, and every stage on a node of the plan."""
+        """Raise RequestError unless every node has an offer in the inputs, and every stage a node of the plan."""
         if self.plan is None:
             return
         described = self.inputs.hardware_by_id()
@@ -586,12 +585,12 @@ class PlanDocument(Shown):
         ]
 
     def to_json(self) -> str:
-        """Return the document as indented JSON; the same document gives the same text."""
+        """Return the document as indented JSON; equal documents yield equal text."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> PlanDocument:
-        """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+        """Return the plan in a file. Raises RequestError if the file is unreadable or wrong."""
         try:
             content = read_at_most(path, MOST_PLAN_BYTES)
         except OSError as error:
@@ -602,7 +601,7 @@ class PlanDocument(Shown):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str = "plan document") -> PlanDocument:
-        """Read a document back. Raises RequestError with every fault and its path."""
+        """Return the document of a JSON text. Raises RequestError with every fault and its path."""
 
         def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             found = dict(pairs)

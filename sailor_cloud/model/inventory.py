@@ -1,4 +1,4 @@
-"""A cluster that exists already, as its `cluster.yaml` describes it; see docs/clusters.md for an example."""
+"""An existing cluster, as described in its `cluster.yaml`; see docs/clusters.md for an example."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sailor_cloud.model.provider import CLUSTERS, Provider
 
-# Groups are zones in a plan, and nodes, jobs and pods are called after them.
+# Groups are zones in a plan, and their names occur in those of nodes, jobs and pods.
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")]
 
 
@@ -25,9 +25,9 @@ class _Part(BaseModel):
 
 
 class NodeGroup(_Part):
-    """Equal nodes. `partition`, `constraint` and `gres` are Slurm's; `node_selector` and `resource` Kubernetes'.
+    """Equal nodes. `partition`, `constraint` and `gres` are for Slurm; `node_selector` and `resource` for Kubernetes.
 
-    `usd_per_hour` is of one node, 0 where nobody is charged. `gbit_per_s` is the network card of a node.
+    `usd_per_hour` is for one node, 0 if nobody is charged. `gbit_per_s` is the network card of a node.
     `device_link_gb_per_s` counts both directions per device, as data sheets do. `gres` is without a count.
     """
 
@@ -58,7 +58,7 @@ class NodeGroup(_Part):
 
 
 class GroupLink(_Part):
-    """The way between two groups, where it is narrower than the nodes' cards."""
+    """The connection between two groups, if it is slower than the nodes' cards."""
 
     between: tuple[str, str]
     gbit_per_s: float = Field(gt=0, allow_inf_nan=False)
@@ -66,10 +66,10 @@ class GroupLink(_Part):
 
 
 class NodeRuntime(_Part):
-    """How a node comes by Python with torch and the runtime.
+    """How a node gets Python with torch and the runtime.
 
-    `python` is an interpreter that nodes have under this path, `modules` are loaded before it. `image` is a container
-    image; on Slurm it is given to `srun --container-image`, which needs Pyxis.
+    `python` is the path of an interpreter on the nodes; `modules` are loaded first. `image` is a container image; on
+    Slurm it is passed to `srun --container-image`, which needs Pyxis.
     """
 
     python: str = Field(default="python3", pattern=r"^[\w./+-]+$")
@@ -78,11 +78,11 @@ class NodeRuntime(_Part):
 
 
 class Inventory(_Part):
-    """What `cluster.yaml` holds. The groups are the zones of one region, which is called after the cluster.
+    """The content of `cluster.yaml`. The groups are the zones of one region, which has the cluster's name.
 
-    `as_of` is the day on which this was true. `checkpoints` is a folder under one name on every node, gs:// or s3://.
-    `account`, `qos` are Slurm's; `namespace`, `queue` (Kueue's local queue), `service_account` and `claim` (a volume
-    claim that is mounted at `checkpoints`) Kubernetes'.
+    `as_of` is the day of the description. `checkpoints` is a folder with the same path on every node, gs:// or s3://.
+    `account`, `qos` are for Slurm; `namespace`, `queue` (Kueue's local queue), `service_account` and `claim` (a volume
+    claim that is mounted at `checkpoints`) for Kubernetes.
     """
 
     name: Name
@@ -112,5 +112,5 @@ class Inventory(_Part):
         return self
 
     def instance_type(self, group: str) -> str:
-        """Return the name that the nodes of a group have as an instance type."""
+        """Return the instance type name of a group's nodes."""
         return f"{self.name}-{group}"

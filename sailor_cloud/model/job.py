@@ -34,7 +34,7 @@ class Goal(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """`cpu-adam` and `fused-adam` are DeepSpeed's AdamW; nodes need its extension, built beforehand."""
+    """`cpu-adam` and `fused-adam` are DeepSpeed's AdamW; nodes need its extension, which must be built beforehand."""
 
     ADAMW = "adamw"
     SGD = "sgd"
@@ -65,7 +65,7 @@ def _known_place(place: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_known_place)]
-# How addresses on the Hugging Face Hub begin.
+# The prefix of addresses on the Hugging Face Hub.
 HUB = "hf://"
 
 
@@ -80,7 +80,7 @@ def _known_source(place: str) -> str:
 DataPlace = Annotated[str, AfterValidator(_known_source)]
 
 
-# Larger numbers are mistakes, and floating point would not hold their products exactly.
+# Larger numbers are mistakes, and floating point can't represent their products exactly.
 MOST = 10**9
 
 Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(no_truth)]
@@ -94,8 +94,8 @@ class _Part(BaseModel):
 class ModelSource(_Part):
     """Exactly one of: a preset's name, a Hugging Face config file, or sizes under Hugging Face's names.
 
-    `module`: a function of the job's own that builds the layers; the sizes beside it are what is planned with.
-    `weights`: where training starts from, a Hugging Face checkpoint in safetensors files; null: random weights.
+    `module`: a function of the job that builds the layers; plans use the sizes given with it. `weights`: a Hugging Face
+    checkpoint in safetensors files from which training starts; null: random weights.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
@@ -161,7 +161,7 @@ class SumFormat(StrEnum):
 
 
 class Training(_Part):
-    """How the model is trained. `steps` may be left out; then only rates are known, no totals."""
+    """How the model is trained. Without `steps`, only rates are known, no totals."""
 
     global_batch_size: Count
     sequence_length: Count
@@ -244,7 +244,7 @@ class Constraints(_Part):
 
 
 class Resource(_Part):
-    """Devices that may be used: at most so many of each accelerator per zone of this entry."""
+    """Usable devices: at most these numbers of each accelerator per zone of this entry."""
 
     provider: Provider
     zones: tuple[str, ...] = Field(min_length=1)
@@ -262,9 +262,9 @@ class Resource(_Part):
 
 
 class GcpAccount(_Part):
-    """What the project has ready, and what is bought in it beside nodes.
+    """Existing resources of the project, and purchases in it besides nodes.
 
-    `service_account`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone.
+    `service_account`: the identity of nodes; null creates one for the run that can only access the checkpoint's bucket.
     `watchdog`: a function that deletes everything of the run 15 minutes after its TTL. `billing_export`: the BigQuery
     table with the billing export, which `cost --actual` reads.
     """
@@ -276,10 +276,10 @@ class GcpAccount(_Part):
 
 
 class AwsAccount(_Part):
-    """What the account has ready.
+    """Existing resources of the account.
 
-    `instance_profile`: what nodes act as; null makes one for the run that reaches the checkpoint's bucket alone.
-    `watchdog`: a function that deletes everything of the run 15 minutes after its TTL.
+    `instance_profile`: the identity of nodes; null creates one for the run that can only access the checkpoint's
+    bucket. `watchdog`: a function that deletes everything of the run 15 minutes after its TTL.
     """
 
     instance_profile: str | None = Field(default=None, min_length=1)
@@ -287,7 +287,7 @@ class AwsAccount(_Part):
 
 
 class StateBackend(_Part):
-    """Where Terraform keeps the states of runs, one object for each root. `region` is that of an S3 bucket."""
+    """Where Terraform keeps the states of runs, one object per root. `region` is that of an S3 bucket."""
 
     bucket: str = Field(pattern=r"^(gs|s3)://[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")
     prefix: str = Field(default="sailor-cloud", pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
@@ -301,7 +301,7 @@ class StateBackend(_Part):
 
 
 class HostKeys(StrEnum):
-    """Which SSH host key of a node is believed: the one that its cloud tells, else the one at the first contact."""
+    """Which SSH host key of a node is trusted: the one that its cloud reports, else the one at first contact."""
 
     PUBLISHED = "published"
     FIRST_CONTACT = "first-contact"
@@ -310,10 +310,10 @@ class HostKeys(StrEnum):
 class Cloud(_Part):
     """Accounts and access.
 
-    `state: null` keeps Terraform's states in the run's folder. `host_keys: first-contact` believes what a node shows
-    where its cloud tells no SSH host key in time; otherwise such a node is refused. `cluster` is the path of an
-    inventory of machines that exist already, `cluster.yaml`, or its content. `capacity`: the path of a list of
-    reservations, blocks and the like, `capacity.yaml`, or its content.
+    `state: null` keeps Terraform's states in the run's folder. `host_keys: first-contact` trusts the key that a node
+    shows if its cloud does not report one in time; otherwise such a node is refused. `cluster`: the inventory of
+    existing machines, `cluster.yaml`, as a path or its content. `capacity`: a list of reservations, blocks and the
+    like, `capacity.yaml`, as a path or its content.
     """
 
     gcp: GcpAccount | None = None
@@ -329,12 +329,12 @@ class Cloud(_Part):
 
     @property
     def reserved(self) -> tuple[Capacity, ...]:
-        """The capacity beside spot and on-demand, once its file has been read."""
+        """The capacity other than spot and on-demand, after its file was read."""
         return self.capacity if isinstance(self.capacity, tuple) else ()
 
     @property
     def inventory(self) -> Inventory | None:
-        """The inventory, once its file has been read."""
+        """The inventory, after its file was read."""
         return self.cluster if isinstance(self.cluster, Inventory) else None
 
 
@@ -358,7 +358,7 @@ class WandbProject(_Part):
 
 
 class MlflowExperiment(_Part):
-    """An experiment of MLflow. `uri: null` takes MLFLOW_TRACKING_URI; passwords come from the environment."""
+    """An experiment of MLflow. `uri: null` uses MLFLOW_TRACKING_URI; passwords come from the environment."""
 
     experiment: str = Field(min_length=1)
     uri: str | None = None
@@ -372,7 +372,7 @@ class MlflowExperiment(_Part):
 
 
 class Metrics(_Part):
-    """Where the curves of a run go beside its own folder. `tensorboard` is a folder of the machine that runs `up`."""
+    """Where the curves of a run go besides its folder. `tensorboard` is a folder of the machine that runs `up`."""
 
     tensorboard: str | None = Field(default=None, min_length=1)
     wandb: WandbProject | None = None
@@ -386,27 +386,27 @@ class Metrics(_Part):
         return folder
 
 
-# What the run itself tells a command; a job can't say otherwise.
+# The run sets these for a command, so a job can't.
 _DECIDED = frozenset(("MASTER_ADDR", "MASTER_PORT", "NNODES", "NODE_RANK", "NPROC_PER_NODE", "WORLD_SIZE"))
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _text(value: Any) -> Any:
-    # YAML has already changed what was written, such as 010 and yes.
+    # YAML has already changed the text, such as 010 and yes.
     if isinstance(value, bool | int | float):
         raise ValueError("must be text: put it in quotes")
     return value
 
 
 def _of_command(default: Any, description: str, **limits: Any) -> Any:
-    """Return a field that documents leave out where it has its default, as all of them do without a command."""
+    """Return a field that documents omit at its default, as all documents without a command do."""
     return Field(default=default, exclude_if=lambda value: value == default, description=description, **limits)
 
 
 class Job(_Part):
-    """One job file, validated. Its training is our own, of a `model`, or any command (`run`).
+    """One validated job file. It trains a `model` with our runtime, or runs any command (`run`).
 
-    Without a model the resources say what to buy: so many of each accelerator, in one zone of each entry.
+    Without a model, the resources say what to buy: these numbers of each accelerator, in one zone of each entry.
     """
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
@@ -442,7 +442,7 @@ class Job(_Part):
     @model_validator(mode="before")
     @classmethod
     def _batch_of_a_command(cls, raw: Any) -> Any:
-        """Without a model nothing hangs on the batch, so a job that gives the number of steps alone is complete."""
+        """Without a model nothing depends on the batch, so a job with only the number of steps is complete."""
         if isinstance(raw, dict) and raw.get("run") and not raw.get("model"):
             training = raw.get("training")
             if isinstance(training, dict):
@@ -469,7 +469,7 @@ class Job(_Part):
 
     @property
     def why_one_cloud(self) -> str | None:
-        """Why nodes on several clouds can't train this job together; None where they can, given a bucket."""
+        """Why nodes on several clouds can't train this job together; None if they can, given a bucket."""
         if self.run is not None:
             return "a command under 'run' gets nodes of one cloud, because gradients cross clouds too slowly"
         if self.training.sync_every is None:
@@ -480,7 +480,7 @@ class Job(_Part):
 
     @property
     def shipped_folder(self) -> str | None:
-        """The folder that every node gets a copy of: that of the command, or that of the model's own module."""
+        """The folder that is copied to every node: that of the command, or that of the model's own module."""
         alone = self.model is not None and self.model.module is not None
         return self.workdir or ("." if alone else None)
 

@@ -24,8 +24,7 @@ from sailor_cloud.model.untrusted import (
     too_many,
 )
 
-# What a field that must have a certain form may look like.
-# By field, or by the field around it and the field.
+# The forms of fields with a pattern, by field, or by the enclosing field and the field.
 _FORMS: dict[str, str] = {
     "name": "lower-case letters, digits and hyphens, at most 40 characters, not ending in a hyphen",
     "gcp.service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
@@ -58,7 +57,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values only, no key twice, and no merge keys that multiply what they merge."""
+    """Reads plain values only; rejects duplicate keys, and merge keys that multiply what they merge."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
@@ -80,25 +79,25 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_job(text: str, *, origin: str = "job") -> Job:
-    """Return the job that a YAML text describes. Raises RequestError with all faults, each with path and hint."""
+    """Return the job of a YAML text. Raises RequestError with all faults, each with path and hint."""
     return job_of_values(read_yaml(text, origin=origin), origin=origin)
 
 
-# Stands for all nodes of an inventory where a job names no resources; no accelerator has this name.
+# The name for all nodes of an inventory if a job names no resources; no accelerator has it.
 ALL = "all"
 
 
 def read_job(path: Path, *, on: str | None = None) -> Job:
-    """Return the job in a file. Raises RequestError where it can't be read or is wrong.
+    """Return the job in a file. Raises RequestError if the file is unreadable or wrong.
 
-    With `on` a scheduler's inventory replaces its resources, so that it need not have any.
+    With `on`, a scheduler's inventory replaces the job's resources, so it may have none.
     """
     raw = read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
     return job_of_values(raw, origin=str(path), on=on)
 
 
 def text_of(path: Path, what: str, *, written_by: str) -> str:
-    """Return the text of a small file. Raises RequestError, with the command that writes one where there is none."""
+    """Return the text of a small file. Raises RequestError; for a missing file, with the command that writes one."""
     try:
         if path.suffix in (".json", ".html") and path.stat().st_size > MOST_JOB_BYTES:
             raise RequestError(
@@ -115,7 +114,7 @@ def text_of(path: Path, what: str, *, written_by: str) -> str:
 
 
 def job_of_values(raw: Any, *, origin: str = "job", on: str | None = None) -> Job:
-    """Return the job that plain values describe; `on` as of `read_job`, raises as `parse_job`."""
+    """Return the job of plain values; `on` as in `read_job`, errors as in `parse_job`."""
     check_values(raw, origin=origin, most=MOST_JOB_VALUES)
     if raw is None:
         raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
@@ -144,26 +143,26 @@ def job_of_values(raw: Any, *, origin: str = "job", on: str | None = None) -> Jo
 
 
 def read_yaml(text: str, *, origin: str) -> Any:
-    """Return what a YAML text holds. Raises RequestError for one that is none, or is too deep."""
+    """Return the values of a YAML text. Raises RequestError for other text, and for deep nesting."""
     _check_extent(text, origin)
     try:
         raw = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
     except ValueError as error:
-        # A date that there is not, such as 2026-13-01, or a number of thousands of digits.
+        # A date that does not exist, such as 2026-13-01, or a number with thousands of digits.
         raise RequestError([Problem(path=origin, message=f"is not YAML: {error}")]) from error
     return raw
 
 
 def faults_of(error: ValidationError, origin: str, model: type[BaseModel] = Job, *, but: str = "") -> list[Problem]:
-    """Return what is wrong with a file that should be a `model`, but for faults of the type `but`."""
+    """Return the faults of a file that should be a `model`, except those of the type `but`."""
     faults = _first_faults(error.errors())
     return [_problem(origin, fault, model) for fault in faults if fault["type"] != but]
 
 
 def _check_extent(text: str, origin: str) -> None:
-    """Raise RequestError for what PyYAML would follow for long or too deep, going through the text once in C."""
+    """Raise RequestError for what would take PyYAML long or is too deep; this is one pass in C."""
     depth = 0
     try:
         for seen, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
@@ -173,12 +172,12 @@ def _check_extent(text: str, origin: str) -> None:
             if seen > MOST_JOB_VALUES:
                 raise RequestError([Problem(path=origin, message=too_many(MOST_JOB_VALUES))])
     except yaml.YAMLError:
-        # PyYAML's own parser says it more clearly.
+        # PyYAML's Python parser reports it more clearly.
         return
 
 
 def _first_faults(faults: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out lists called too short only because what is in them is wrong, and all but the first of a choice."""
+    """Drop lists that are too short only because their items are wrong, and all but the first fault of a choice."""
     faults = [fault for fault in faults if not str(fault["loc"][-1:]).startswith("('constrained-")]
     places = [fault["loc"] for fault in faults]
     return [
@@ -189,7 +188,7 @@ def _first_faults(faults: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _yaml_fault(error: yaml.YAMLError) -> str:
-    """Return what is wrong and where, on one line."""
+    """Return the fault and its place on one line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
     mark = error.problem_mark
@@ -235,7 +234,7 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
 
 
 def _form(fault: ErrorDetails) -> str:
-    """Return what a field's text must look like; where nobody has put it into words, its pattern."""
+    """Return the required form of a field's text in words, else its pattern."""
     names = ["name" if part == "[key]" else part for part in fault["loc"] if isinstance(part, str)]
     found = _FORMS.get(".".join(names[-2:])) or _FORMS.get(names[-1] if names else "")
     return found or f"of the form {fault['ctx']['pattern']}"
@@ -251,7 +250,7 @@ def _as_mapping(location: Sequence[int | str], given: object, model: type[BaseMo
     if location[-1] == "accelerators":
         return "from names to counts, such as {A100-40: 8}"
     names = _fields_at(location, model)
-    # What is no part of the file with fields of its own has those of the part around it.
+    # A place without fields of its own has those of the part around it.
     return "" if names == _fields_at(location[:-1], model) else f"with {', '.join(names)}"
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalMachine:
-    """What the local nodes share: cores, and how fast one of them is.
+    """What local nodes share: cores, and the speed of one.
 
     `speed` is relative to the machine on which the compute profile of CPU-fast was timed; 2.0 is twice as fast.
     """

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class Market(StrEnum):
-    """How instances are sold. All but the first two have `Terms`, and their offers are those of a job's `capacity`.
+    """How instances are sold. All but the first two have `Terms`, and their offers come from a job's `capacity`.
 
     `reservation`: an On-Demand Capacity Reservation of AWS, or a reservation of Compute Engine. `capacity-block`: AWS,
-    with a fixed start and end, paid for whole. `flex-start`: Compute Engine's queue, for seven days at most.
+    with a fixed start and end, paid for as a whole. `flex-start`: Compute Engine's queue, for seven days at most.
     """
 
     ON_DEMAND = "on-demand"
@@ -30,10 +30,10 @@ class Market(StrEnum):
 
     @property
     def quota(self) -> Market | None:
-        """The market whose quotas its purchases count against; None for blocks, which EC2 limits apart.
+        """The market whose quotas apply to its purchases; None for blocks, which EC2 limits separately.
 
         A reservation counts as its nodes would on demand (docs.aws.amazon.com, EC2 "On-Demand Capacity Reservations"),
-        and flex-start takes the quotas of preemptible VMs (docs.cloud.google.com, "Use Dynamic Workload Scheduler");
+        and flex-start uses the quotas of preemptible VMs (docs.cloud.google.com, "Use Dynamic Workload Scheduler");
         both looked up 2026-11-24.
         """
         if self is Market.CAPACITY_BLOCK:

@@ -1,4 +1,4 @@
-"""What can be bought or is there already: accelerators, instances that carry them, and offers of instances."""
+"""What is for sale or exists already: accelerators, instances that carry them, and offers of instances."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 class Confidence(StrEnum):
-    """How far a figure may be trusted; `example` marks the made-up prices of the local provider.
+    """How reliable a figure is; `example` marks the made-up prices of the local provider.
 
-    `stated` is the user's own figure, of an inventory.
+    `stated` is the user's own figure, from an inventory.
     """
 
     HIGH = "high"
@@ -26,12 +26,12 @@ class Confidence(StrEnum):
 
     @property
     def of_market(self) -> bool:
-        """Whether the figure is a price that somebody sells at, and so can be old or wrong."""
+        """Whether the figure is a real market price, and so can be old or wrong."""
         return self not in (Confidence.EXAMPLE, Confidence.STATED)
 
 
 class ZoneConfidence(StrEnum):
-    """Whether a source saw the zone of an offer sell its instance type."""
+    """Whether a source saw the instance type of an offer for sale in its zone."""
 
     SEEN = "seen"
     UNCHECKED = "unchecked"
@@ -47,10 +47,10 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """A GPU model with its memory, or one of the local provider's stand-ins.
+    """A GPU model with its memory, or one of the local provider's emulated ones.
 
-    Peak rates are dense, in TFLOP/s; None where the part has no such unit. `memory_bandwidth_gb_per_s` counts
-    10**9 bytes. `nvlink_gb_per_s` is the sum of both directions per device.
+    Peak rates are dense, in TFLOP/s; None if the part has no such unit. `memory_bandwidth_gb_per_s` counts 10**9 bytes.
+    `nvlink_gb_per_s` is the sum of both directions per device.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Accelerator:
         return self.vendor == "local"
 
     def peak_tflops(self, precision: Precision) -> float | None:
-        """Return the peak rate at a precision, or None where the accelerator lacks it."""
+        """Return the peak rate at a precision, or None if the accelerator lacks it."""
         return {
             Precision.FP32: self.peak_tflops_fp32,
             Precision.TF32: self.peak_tflops_tf32,
@@ -86,7 +86,7 @@ class Accelerator:
 class ListedPrice:
     """The doubted price that a source lists for an offer.
 
-    Plans count the highest price known for the type in the region on the market `counted_from`; None: no higher price
+    Plans count the highest price known for the type in the region on the market `counted_from`. None: no higher price
     is known, and the listed one counts.
     """
 
@@ -96,18 +96,18 @@ class ListedPrice:
     counted_from: Market | None
 
 
-# EC2 ends instances in a block from so long before its end
+# EC2 ends instances in a block this long before its end
 # (docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-how.html, looked up 2026-11-24).
 BLOCK_ENDS_EARLY_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What capacity is tied to that is neither spot nor on demand; at most `nodes` of them.
+    """The terms of capacity other than spot and on demand; at most `nodes` nodes.
 
-    `held`: the reservation that the account has already; "" where the run buys it. Nodes are there from `starts_at` on,
-    `wait_s` after they are asked for at the earliest; they end at `ends_at`, or `most_s` after their start. `least_s`
-    is paid for in any case.
+    `held`: the reservation that the account has; "" if the run buys it. Nodes exist from `starts_at` on, and at the
+    earliest `wait_s` after the request; they end at `ends_at`, or `most_s` after their start. `least_s` is paid for in
+    any case.
     """
 
     name: str
@@ -120,12 +120,12 @@ class Terms:
     most_s: float | None = None
 
     def start_s(self, now: datetime) -> float:
-        """Return the seconds from now until nodes are there."""
+        """Return the seconds from now until nodes exist."""
         later = 0.0 if self.starts_at is None else (self.starts_at - now).total_seconds()
         return max(self.wait_s, later)
 
     def end_s(self, now: datetime, market: Market) -> float | None:
-        """Return the seconds from now until nodes of a market end; None where nothing ends them."""
+        """Return the seconds from now until nodes of a market end; None without an end."""
         ends = [] if self.most_s is None else [self.start_s(now) + self.most_s]
         if self.ends_at is not None:
             early_s = BLOCK_ENDS_EARLY_S if market is Market.CAPACITY_BLOCK else 0.0
@@ -133,16 +133,16 @@ class Terms:
         return min(ends, default=None)
 
     def over(self, now: datetime, market: Market) -> bool:
-        """Tell whether nodes of a market would end before they are there."""
+        """Return whether nodes of a market would end before they exist."""
         end = self.end_s(now, market)
         return end is not None and end <= max(0.0, self.start_s(now))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One instance type with its accelerators in one zone; where it is no offer, its price is unknown.
+    """One instance type with its accelerators in one zone; unless it is an offer, its price is unknown.
 
-    `id` names it inside a PlanDocument and is never taken apart.
+    `id` names it inside a PlanDocument and is never parsed.
     """
 
     id: str
@@ -158,10 +158,10 @@ class Hardware:
 class Offer(Hardware):
     """An instance in one market, at one price.
 
-    A figure known only to lie between two dates has `as_of_from` < `as_of_to`; its age counts from the older one.
-    `confidence` is that of the price; `outlier` marks a price far from those of the same instance type in the zones
-    around it. `usd_per_hour` is what plans count; `listed` is None unless the listed price is doubted, and then
-    `usd_per_hour`, dates and source are those of the price that counts instead.
+    A figure known only to be from between two dates has `as_of_from` < `as_of_to`; its age counts from the older one.
+    `confidence` is that of the price; `outlier` marks a price far from those of the same instance type in nearby zones.
+    `usd_per_hour` is what plans count. `listed` is None unless the listed price is doubted; then `usd_per_hour`, dates
+    and source are those of the price that counts instead.
     """
 
     vcpus: int
@@ -179,21 +179,21 @@ class Offer(Hardware):
 
     @property
     def bought_apart(self) -> bool:
-        """Whether a purchase of its own comes before the nodes, which then cost nothing more."""
+        """Whether a separate purchase precedes the nodes, which then cost nothing more."""
         return self.terms is not None and not self.terms.held and not self.queued
 
     @property
     def queued(self) -> bool:
-        """Whether its nodes are waited for, and run for some time rather than until some time."""
+        """Whether its nodes wait in a queue, and run for a duration instead of until a date."""
         return self.market is Market.FLEX_START
 
     @property
     def cancellable(self) -> bool:
-        """Whether what is bought apart can be given back; its price then ends with that."""
+        """Whether a separate purchase can be cancelled, which ends its price."""
         return self.market is not Market.CAPACITY_BLOCK
 
     def committed_usd(self, nodes: int) -> float:
-        """Return what is paid in any case for so many nodes, or for the whole block; 0 where only use is paid for."""
+        """Return what is paid in any case for `nodes` nodes, or for the whole block; 0 if only use is paid for."""
         if self.terms is None or self.terms.held:
             return 0.0
         paid = self.terms.nodes if self.market is Market.CAPACITY_BLOCK else nodes

@@ -1,4 +1,4 @@
-"""What the things that a run pays for are called: a plan's bill and a ledger meet by these names, which nobody parses.
+"""The names of what a run pays for: they link a plan's bill with a ledger, and nobody parses them.
 
 The names of services are in simulator.money.
 """
@@ -9,20 +9,20 @@ from sailor_cloud.model.document import CostLine
 
 
 def node_part(instance_type: str, market: str, zone: str) -> str:
-    """Return the name of what nodes of one offer cost, from start-up to teardown."""
+    """Return the name of the cost of nodes of one offer, from start-up to teardown."""
     return f"{instance_type} {market} in {zone}"
 
 
 def traffic_part(src_zone: str, dst_zone: str, payer_zone: str) -> str:
-    """Return the name of what one side pays for traffic from zone to zone."""
+    """Return the name of what one side pays for traffic between two zones."""
     return f"{src_zone} to {dst_zone}, paid by {payer_zone}"
 
 
 def checkpoint_traffic_part(src_zone: str, region: str, payer_zone: str) -> str:
-    """Return the name of what one side pays for checkpoints on their way from a zone to the bucket's region."""
+    """Return the name of what one side pays for checkpoint traffic from a zone to the bucket's region."""
     return f"checkpoints from {src_zone} to {region}, paid by {payer_zone}"
 
 
 def part_of(line: CostLine) -> str:
-    """Return the name of what a line of a bill is for: in documents that are older than these names, its text."""
+    """Return the part of a line of a bill; in documents older than these names, its text."""
     return line.part or line.what

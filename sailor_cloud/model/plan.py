@@ -12,15 +12,15 @@ from pydantic import Field, StringConstraints
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Precision
 
-# Folders, processes and cloud resources are called after nodes.
+# The names of folders, processes and cloud resources contain those of nodes.
 NodeId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
 PipelineId = Annotated[int, Field(ge=0, lt=1_000_000)]
 
 
 class Recompute(Enum):
-    """What the backward pass of a stage computes again: nothing, some of its blocks' activations, or all of them.
+    """What the backward pass of a stage recomputes: nothing, some of its blocks' activations, or all of them.
 
-    With our own engine, some are those of every second block. Documents hold the values.
+    With our engine, "some" means those of every second block. Documents contain the values.
     """
 
     NONE = False
@@ -28,7 +28,7 @@ class Recompute(Enum):
     FULL = True
 
     def blocks(self, layers: int) -> range:
-        """Return the layers that our own engine computes again, of a model with so many."""
+        """Return the layers that our engine recomputes, of a model with `layers` layers."""
         step = {Recompute.SELECTIVE: 2, Recompute.FULL: 1}.get(self)
         return range(0) if step is None else range(1, layers - 1, step)
 
@@ -36,9 +36,9 @@ class Recompute(Enum):
 class PipelineSchedule(StrEnum):
     """The order of passes in pipelines of several stages.
 
-    `zero-bubble` (ZB-H1) halves backward passes: the gradient of a stage's input is sent at once, and those of its
-    weights are computed where the stage would wait. `interleaved` lets each stage take turns with several ranges of
-    layers, so that less is waited for at the begin and the end of an iteration, and more is sent.
+    `zero-bubble` (ZB-H1) splits backward passes: the gradient of a stage's input is sent at once, and the gradients of
+    its weights are computed when the stage would wait. `interleaved` gives each stage several ranges of layers in turn,
+    which shortens the pipeline bubble and adds traffic.
     """
 
     ONE_F_ONE_B = "1f1b"
@@ -49,15 +49,15 @@ class PipelineSchedule(StrEnum):
 def microbatches_per_round(microbatches: int, stages: int) -> int | None:
     """Return how many microbatches an interleaved schedule sends through each range of layers at a time.
 
-    The least divisor from as many as there are stages, which have work then, to twice as many, since a stage holds the
-    activations of more of them; None where there is none. Source: torch's ScheduleInterleaved1F1B, which takes others.
+    The least divisor of their number from `stages`, which keeps all stages busy, to below twice that, since stages hold
+    the activations of more of them; else None. Source: torch's ScheduleInterleaved1F1B, which takes others.
     """
     return next((count for count in range(stages, 2 * stages) if microbatches % count == 0), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One instance of an offer, with devices 0..devices-1; a device in no stage is idle and paid for."""
+    """One instance of an offer, with devices 0..devices-1; a device without a stage is idle and paid for."""
 
     id: NodeId
     offer: str
@@ -68,8 +68,8 @@ class Node:
 class Stage:
     """The layers [first_layer, end_layer) on some devices of one node.
 
-    `later_ranges`: under an interleaved schedule, first and end of the layers that a microbatch comes back for, once
-    it has been through all stages.
+    `later_ranges`: under an interleaved schedule, first and end of the layers for which a microbatch returns after it
+    has passed all stages.
     """
 
     first_layer: int
@@ -116,7 +116,7 @@ class Pipeline:
 
     @property
     def virtual_stages(self) -> tuple[tuple[int, range], ...]:
-        """The stages in the order in which a microbatch passes them, each with the layers that it finds there."""
+        """The stages in the order in which a microbatch passes them, each with its layers at that point."""
         held = [stage.ranges for stage in self.stages]
         chunks = max(map(len, held), default=0)
         return tuple(
@@ -126,7 +126,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is bought and how it is used. Ranks count through pipelines, then stages, then devices."""
+    """What is bought and how it is used. Ranks are ordered by pipeline, then stage, then device."""
 
     zero_stage: int
     precision: Precision
@@ -148,10 +148,10 @@ class Plan:
         return next(node for node in self.nodes if node.id == node_id)
 
     def interleaved(self, chunks: int) -> Plan | None:
-        """Return the plan with so many ranges of layers in each stage, interleaved, or with one in 1F1B.
+        """Return the plan with `chunks` ranges of layers in each stage, interleaved, or with one in 1F1B.
 
-        Each stage keeps its number of layers, and a pipeline of one stage its range. None where a stage has too few
-        layers, microbatches can't go in rounds, or nothing has several stages.
+        Each stage keeps its number of layers, and a pipeline of one stage its range. None if a stage has too few
+        layers, microbatches can't run in rounds, or no pipeline has several stages.
         """
         pipelines = []
         for pipeline in self.pipelines:
@@ -163,7 +163,7 @@ class Plan:
             end = 0
             for chunk in range(each):
                 for s, stage in enumerate(stages):
-                    # The first range also has the embedding, which takes little, the last one the head.
+                    # The first range also has the embedding, which is cheap; the last one has the head.
                     place = each - 1 - chunk if s == 0 else chunk
                     first, layers = end, len(stage.layers)
                     end += layers * (place + 1) // each - layers * place // each
@@ -179,7 +179,7 @@ class Plan:
         return replace(self, pipelines=tuple(pipelines), pipeline_schedule=schedule)
 
     def check(self, *, layers: int, global_batch_size: int) -> None:
-        """Raise RequestError unless every layer of every pipeline is covered once, on devices that exist once."""
+        """Raise RequestError unless every pipeline covers every layer once, on existing devices that are used once."""
         problems = [*self._cover_problems(layers), *self._chunk_problems(), *self.device_problems()]
         if self.global_batch_size != global_batch_size:
             problems.append(
@@ -218,7 +218,7 @@ class Plan:
         return problems
 
     def _chunk_problems(self) -> list[Problem]:
-        """Return where stages have other numbers of ranges of layers than the schedule wants."""
+        """Return the stages whose number of layer ranges does not match the schedule."""
         problems, schedule = [], self.pipeline_schedule
         if schedule is PipelineSchedule.INTERLEAVED and all(len(pipeline.stages) < 2 for pipeline in self.pipelines):
             message = f"is {schedule}, and no pipeline has several stages"

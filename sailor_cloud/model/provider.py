@@ -1,4 +1,4 @@
-"""The names of providers, and the packages that bring them: built-in ones, and those of an entry point."""
+"""The names of providers and their packages: built-in ones, and those of an entry point."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 ENTRY_POINTS = "sailor_cloud.providers"
-# Schedulers of machines that exist already, which an inventory describes.
+# Schedulers of existing machines, which an inventory describes.
 CLUSTERS = ("slurm", "kubernetes")
 _BUILT_IN = ("gcp", "aws", "local", *CLUSTERS)
 _registered: dict[str, str] = {}
 
 
 class Provider(str):
-    """The name of a provider; equal names are one object. Raises ValueError for a name that nobody has registered.
+    """The name of a provider; equal names are one object. Raises ValueError for an unregistered name.
 
-    A package outside brings a provider by an entry point of the group `sailor_cloud.providers`: its name is the
+    An external package adds a provider by an entry point of the group `sailor_cloud.providers`: its name is the
     provider's, its value a package with a module `catalog` and a module `provision`, each with a `PROVIDER`.
     """
 
@@ -61,7 +61,7 @@ def names() -> tuple[str, ...]:
 
 
 def module_of(provider: Provider, half: str) -> str:
-    """Return the name of the module in which a provider's half is: `catalog` or `provision`."""
+    """Return the module name of a provider's half: `catalog` or `provision`."""
     if provider in _BUILT_IN:
         return f"sailor_cloud.{half}.providers.{provider}"
     return f"{(_registered | _entry_points())[provider]}.{half}"
@@ -69,7 +69,7 @@ def module_of(provider: Provider, half: str) -> str:
 
 @contextmanager
 def registered(name: str, package: str) -> Iterator[Provider]:
-    """Register a provider for a while, as an entry point would for good."""
+    """Register a provider temporarily, as an entry point would permanently."""
     _registered[name] = package
     try:
         yield Provider(name)

@@ -1,4 +1,4 @@
-"""Regions, with where they are and how clean their electricity is, and their zones."""
+"""Regions with their location and carbon intensity, and their zones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zone:
-    """A zone and the region that it is part of; AWS zones go by zone id, which is the same for every account."""
+    """A zone and its region; AWS zones have their zone id, which is the same for every account."""
 
     provider: Provider
     region: str
@@ -35,7 +35,7 @@ class Zone:
 
 
 def great_circle_km(src: tuple[float, float], dst: tuple[float, float]) -> float:
-    """Return the distance between two places, each given by latitude and longitude in degrees."""
+    """Return the distance in km between two places, each given by latitude and longitude in degrees."""
     first, second = math.radians(src[0]), math.radians(dst[0])
     half_chord = (
         math.sin((second - first) / 2) ** 2

@@ -1,4 +1,4 @@
-"""How values show themselves at a Python prompt and in a notebook: a short repr, a table in HTML, a pandas frame."""
+"""How values appear at a Python prompt and in a notebook: a short repr, a table in HTML, a pandas frame."""
 
 from __future__ import annotations
 

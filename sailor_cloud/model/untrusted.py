@@ -1,4 +1,4 @@
-"""What is looked at in any file that a user gives, before it is believed: size, depth, numbers, characters."""
+"""Checks of any file from a user before it is used: size, depth, numbers, characters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sailor_cloud.errors import Problem, RequestError, is_control
 # A plan for 4,096 devices has less than 8 MiB, the longest job file of the examples 2 KiB.
 MOST_PLAN_BYTES = 16 * 2**20
 MOST_JOB_BYTES = 64 * 2**10
-# How much such files may hold, with each alias of YAML counted as often as it is used.
+# The most values in such files; each alias of YAML counts as often as it is used.
 MOST_PLAN_VALUES = 1_000_000
 MOST_JOB_VALUES = 10_000
 DEEPEST = 50
@@ -21,7 +21,7 @@ _END = object()
 
 
 def read_at_most(path: Path, most_bytes: int) -> bytes:
-    """Return what a file holds. Raises OSError, or RequestError where it is larger than such a file can be."""
+    """Return the content of a file. Raises OSError, or RequestError if it is larger than such a file can be."""
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
@@ -30,9 +30,9 @@ def read_at_most(path: Path, most_bytes: int) -> bytes:
 
 
 def check_values(raw: Any, *, origin: str, most: int) -> None:
-    """Raise RequestError for what no file of ours holds: numbers that aren't finite, control characters, deep nesting.
+    """Raise RequestError for content that no file of ours has: infinite numbers, control characters, deep nesting.
 
-    `raw` is what a JSON or YAML parser returned. It may hold at most `most` values; one that occurs in several places
+    `raw` is the result of a JSON or YAML parser. It may hold at most `most` values; one that occurs in several places
     counts in each.
     """
     problems: list[Problem] = []
@@ -59,7 +59,7 @@ def too_deep() -> str:
 
 
 def _walk(raw: Any) -> Iterator[tuple[str, int, Any]]:
-    """Yield path, depth and value of everything inside, keys included, without recursion."""
+    """Yield path, depth and value of everything inside, including keys, without recursion."""
     waiting = [iter([("", raw)])]
     while waiting:
         path, value = next(waiting[-1], ("", _END))
