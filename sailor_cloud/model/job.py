@@ -84,6 +84,8 @@ DataPlace = Annotated[str, AfterValidator(_known_source)]
 MOST = 10**9
 
 Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(no_truth)]
+# More devices of one kind than any zone has; the search lists nodes one by one.
+Devices = Annotated[int, Field(gt=0, le=100_000), BeforeValidator(no_truth)]
 Amount = Annotated[float, Field(gt=0), BeforeValidator(no_truth)]
 
 
@@ -249,7 +251,7 @@ class Resource(_Part):
     provider: Provider
     zones: tuple[str, ...] = Field(min_length=1)
     markets: tuple[Market, ...] = Field(default=(Market.ON_DEMAND,), min_length=1)
-    accelerators: dict[str, Count] = Field(min_length=1)
+    accelerators: dict[str, Devices] = Field(min_length=1)
     instance_types: tuple[str, ...] | None = None
 
     @field_validator("zones", "markets", "instance_types")

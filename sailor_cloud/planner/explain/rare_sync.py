@@ -32,10 +32,14 @@ _OF_A_CLOUD = 3
 
 
 def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
-    """Return the first of some plans on one cloud that is clearly cheaper if zones synchronize every `_EVERY` steps."""
+    """Return the first of some plans on one cloud that is clearly cheaper if zones synchronize every `_EVERY` steps.
+
+    It must be cheaper than the first plan as well, which is the chosen one.
+    """
     seldom = _seldom(scenario)
-    if seldom is None:
+    if seldom is None or not plans:
         return ()
+    chosen = evaluate(plans[0], scenario)
     for plan in plans:
         if len({scenario.offer(node.offer).provider for node in plan.nodes}) > 1:
             continue
@@ -44,16 +48,17 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
             continue
         there, then = _fitted(plan, seldom)
         now = evaluate(plan, scenario)
-        before, after = (
-            each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR for each in (now, then)
+        ours, before, after = (
+            each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR
+            for each in (chosen, now, then)
         )
-        if not then.fits or after >= before * (1.0 - _LEAST_SHARE):
+        if not then.fits or after >= min(ours, before) * (1.0 - _LEAST_SHARE):
             continue
-        whole = (now.cost.total_usd, then.cost.total_usd)
+        whole = (chosen.cost.total_usd, then.cost.total_usd)
         saved = None if whole[0] is None or whole[1] is None else whole[0] - whole[1]
         if saved is not None and round(saved, 2) <= 0.0:
             continue
-        told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {before - after:,.4f} USD/iteration"
+        told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {ours - after:,.4f} USD/iteration"
         return (_alternative(there, then, told),)
     return ()
 

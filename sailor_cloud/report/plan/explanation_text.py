@@ -58,7 +58,7 @@ def print_rest(gains: Sequence[Gain], wanted: int | None, console: Console) -> N
     else:
         left = counted(wanted - len(gains), "more change") if len(gains) < wanted else ""
     if left:
-        print_report(Text(f"not searched for lack of time: {left}; '--time-limit 60' searches longer"), console)
+        print_report(Text(f"not searched for lack of time: {left}; a larger '--time-limit' searches longer"), console)
 
 
 def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[RuledOut]]:
