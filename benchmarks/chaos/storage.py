@@ -232,7 +232,7 @@ def clock(root: Path) -> Iterator[Case]:
                     yield Case(cloud=provider, command="reap elsewhere", fault=name, verdict=verdict, text=told.text)
                     case = judged(run, "down", name)
                     case.verdict = (
-                        case.verdict if "the cloud's counts" in case.text and _times_are_right(run) else Verdict.WRONG
+                        case.verdict if "the cloud's is used" in case.text and _times_are_right(run) else Verdict.WRONG
                     )
                     yield case
                 finally:

@@ -225,7 +225,7 @@ class Controller:
             return
         stuck = (result.step <= self._failed_at or result.step == 0) and _PORT_TAKEN not in result.why
         if result.final or stuck or self._retries > context.options.most_retries:
-            times = f"failed {self._retries} times, and not further on than before; " if self._retries > 1 else ""
+            times = f"failed {self._retries} times without progress; " if self._retries > 1 else ""
             raise LaunchError(f"{times}{result.why}\nall logs: {context.folder.logs_dir}")
         self._failed_at = result.step
         context.observer.note(f"step {result.step}: {result.why}\ntrying again from step {context.saved_step}")
@@ -242,7 +242,9 @@ class Controller:
         if result.final:
             raise LaunchError(f"{result.why}\n{logs}")
         if self._soon > 1:
-            raise LaunchError(f"twice in a row within {SOON_S:.0f} s of its start, so not again: {result.why}\n{logs}")
+            raise LaunchError(
+                f"failed twice in a row within {SOON_S:.0f} s of its start, not restarted: {result.why}\n{logs}"
+            )
         if saved > self._failed_at:
             self._retries, self._failed_at = 1, saved
         if self._retries > context.options.most_retries:
@@ -368,8 +370,8 @@ class Controller:
 def _command_ended(context: RunContext) -> str:
     monitors = [leg.monitor for leg in legs(context.folder)]
     saved = any(monitor.checkpoints for monitor in monitors)
-    kept = f"what it has saved is in {context.checkpoints_dir}" if saved else "it has saved no checkpoint"
+    kept = f"its checkpoints are in {context.checkpoints_dir}" if saved else "it has saved no checkpoint"
     if any(monitor.steps_done for monitor in monitors):
         return f"the command has ended; {kept}"
-    how = 'its pace and its cost per step are not known: print lines such as {"step": 20}'
+    how = 'its pace and cost per step are unknown: print lines such as {"step": 20}'
     return f"the command has ended; {kept}. It has reported no step, so {how}"

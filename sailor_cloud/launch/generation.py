@@ -186,7 +186,7 @@ class Generation:
         if self._finished():
             return self._result(End.FINISHED)
         leaving = self._leaving()
-        return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being taken away by the provider")
+        return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being preempted by the provider")
 
     def _failed(self) -> bool:
         return bool(self.monitor.failures or self.monitor.refused) or not self._all_calm()

@@ -65,7 +65,7 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
     document, monitor = leg.document, leg.monitor
     plan, seconds = document.plan, monitor.measured_iteration_s
     if plan is None or seconds is None:
-        raise RequestError("its plan or its times are not there")
+        raise RequestError("its plan or its times are missing")
     if document.job.run is not None:
         raise RequestError("it ran a command, and predictions are of sailor's own training")
     decoder = workload.job_decoder(document.job, base=base_of(run))

@@ -65,7 +65,7 @@ class Fetch:
         except (KeptError, SailorError, OSError) as error:
             self.say(f"the results stay in {url}: {error}")
             return
-        what = "the trained model" if self.document.job.run is None else "what the command has saved"
+        what = "the trained model" if self.document.job.run is None else "the command's newest checkpoint"
         self.say(f"{what} is in {self.folder.checkpoints_dir / step}; its bucket is deleted")
 
     def _copied(self, url: str, home: Offer) -> str:

@@ -238,7 +238,7 @@ def _other_plan(folder: RunFolder) -> str:
         number = entry.data.get("generation") if entry.event is Event.GENERATION_STARTED else None
         path = folder.plan_file if number is None else plan_file(folder, int(number))
         if "plan_sha256" in entry.data and sha256_of(path) != entry.data["plan_sha256"]:
-            return f"{path} is not the plan that the run has begun with"
+            return f"{path} is not the plan with which the run began"
     return ""
 
 

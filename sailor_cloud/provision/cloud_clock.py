@@ -48,7 +48,7 @@ class CloudClock:
         seconds = ahead.total_seconds()
         self._ahead = ahead if abs(seconds) > TOLERANCE_S else timedelta(0)
         told = f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the cloud's"
-        counts = "the cloud's counts" if self._ahead else "it is right again, and counts"
+        counts = "the cloud's is used" if self._ahead else "it is right again and used"
         self.on_change(f"{told}; {counts}", seconds)
 
     def _ahead_of(self, url: str) -> timedelta | None:

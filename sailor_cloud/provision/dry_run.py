@@ -83,7 +83,7 @@ def checked_source(ssh_from: str | None) -> str | None:
         network = ipaddress.IPv4Network(ssh_from)
     except ValueError as error:
         raise RequestError(
-            f"--ssh-from {ssh_from!r} is no IPv4 address or network ({error}); give yours, such as 203.0.113.7/32"
+            f"--ssh-from {ssh_from!r} is not an IPv4 address or network ({error}); give yours, such as 203.0.113.7/32"
         ) from error
     if network.prefixlen == 0:
         raise RequestError(f"--ssh-from {ssh_from} would let anyone in; give your own address, such as 203.0.113.7/32")

@@ -147,7 +147,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
     started = any(entry.event is Event.PROVISION_STARTED for entry in entries)
     if not plans and (harm or not started):
         lost = f"{harm or f'{folder.journal_file} names no purchase'}, and {unreadable}: nothing says "
-        doubts = (f"{lost}where the run bought; --project or --region tell where to look",)
+        doubts = (f"{lost}where the run bought; --project or --region name the places to search",)
         if also:
             doubts = tuple(f"{lost}that the run has nothing on {text}" for text in _unnamed(scopes))
     if harm and not _prefixes(folder):

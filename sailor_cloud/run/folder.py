@@ -117,7 +117,7 @@ class RunFolder:
             for file in (Path(place, name) for name in files):
                 with contextlib.suppress(OSError):
                     if not stat.S_ISREG(file.stat().st_mode):
-                        raise RequestError(f"{file} is no file but a FIFO, a socket or a device; delete it")
+                        raise RequestError(f"{file} is not a file but a FIFO, a socket or a device; delete it")
         return cls(run_id=run_id, path=path)
 
     @property

@@ -352,7 +352,7 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
         reserve = ", lost to preemption" + _interval_note(layout)
         for kind, meanwhile, spent, worst_spent in (
             (CostKind.COMPUTE, "", paid.training, paid.training),
-            (CostKind.CHECKPOINT, ", standing still for checkpoints", paid.saving, paid.saving),
+            (CostKind.CHECKPOINT, ", stalled for checkpoints", paid.saving, paid.saving),
             (CostKind.STARTUP, ", start-up", paid.startup, paid.startup),
             (CostKind.TEARDOWN, ", teardown", paid.teardown, paid.teardown),
             (CostKind.RECOVERY, reserve, paid.lost, paid.worst_lost),

@@ -180,7 +180,7 @@ def _faults_of_nodes(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sc
             message = (
                 f"tp {degrees.tp} does not divide the {hardware.accelerator_count} devices of {hardware.instance_type}"
             )
-            yield Problem(path=LAYOUT, message=message, hint="the devices of a stage stand on one node")
+            yield Problem(path=LAYOUT, message=message, hint="the devices of a stage are on one node")
     devices, dp = _devices(groups), _dp(degrees, groups)
     if degrees.tp * degrees.pp * dp != devices:
         product = f"tp {degrees.tp} x pp {degrees.pp} x dp {dp} = {degrees.tp * degrees.pp * dp} devices"

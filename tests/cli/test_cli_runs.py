@@ -99,7 +99,7 @@ def test_logs_are_chosen_by_node_and_rank(home: Path) -> None:
     assert rows == [{"node": "n0", "log": "g1-rank0.log", "line": LINE}]
     none = called("logs", "chaos", "--rank", "7", home=home)
     assert none.returncode == 2
-    assert "has no logs that fit" in none.stderr
+    assert "has no matching logs" in none.stderr
 
 
 def test_logs_can_not_be_followed_as_one_document(home: Path) -> None:

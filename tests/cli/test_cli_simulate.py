@@ -158,7 +158,7 @@ def test_everything_that_is_wrong_is_told_at_once(folder: Path) -> None:
     assert answer.stderr.splitlines() == [
         "error: layout: tp 3 does not divide the 32 attention heads of llama-3-8b",
         "layout: pp 40 is more than the 32 blocks of llama-3-8b (every stage holds one block at least)",
-        "layout: tp 3 does not divide the 8 devices of a2-highgpu-8g (the devices of a stage stand on one node)",
+        "layout: tp 3 does not divide the 8 devices of a2-highgpu-8g (the devices of a stage are on one node)",
         "layout: tp 3 x pp 40 x dp 7 = 840 devices, the nodes have 32",
         "layout: dp 7 x microbatch 3 does not divide the global batch of 128 "
         "(uneven pipelines are stated in a plan document)",

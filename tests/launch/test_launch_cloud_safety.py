@@ -167,7 +167,7 @@ def test_a_controller_whose_clock_is_an_hour_ahead_counts_by_the_clouds(
     run.start(cloud_plan(cloud, steps=STEPS), options=OPTIONS)
     outcome = run.end()
     assert outcome.ending is Ending.COMPLETED, outcome.message
-    assert "ahead of the cloud's; the cloud's counts" in run.notes.text
+    assert "ahead of the cloud's; the cloud's is used" in run.notes.text
     assert run.folder is not None
     (compared,) = journal(run.folder, "clock_compared")
     assert compared["data"]["ahead_s"] == pytest.approx(3600, abs=2)

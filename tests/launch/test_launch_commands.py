@@ -221,9 +221,8 @@ def test_what_a_command_forks_into_other_sessions_ends_with_it(tmp_path: Path) -
     code, _, err = run.end()
     assert code == 0, err
     assert "processes running when it ended" in err
-    assert (
-        'It has reported no step, so its pace and its cost per step are not known: print lines such as {"step": 20}'
-        in (" ".join(err.split()))
+    assert 'It has reported no step, so its pace and cost per step are unknown: print lines such as {"step": 20}' in (
+        " ".join(err.split())
     )
     assert_nothing_is_left(run.folder)
 
@@ -243,7 +242,7 @@ def test_a_launcher_that_was_not_told_of_the_other_nodes_is_an_error(tmp_path: P
     run = up(tmp_path, command_job(tmp_path, launch, nodes=2))
     code, _, err = run.end()
     assert code == 1, err
-    assert "it has begun with 1 processes in all, and 2 are planned" in " ".join(err.split())
+    assert "it has started 1 processes in total, and 2 are planned" in " ".join(err.split())
     assert "twice" not in err
 
 

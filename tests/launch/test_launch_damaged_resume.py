@@ -80,7 +80,7 @@ def without(word: str) -> Callable[[RunFolder], object]:
         (lambda folder: folder.ssh_key_file.unlink(), "its nodes can't be logged in to"),
         (
             lambda f: f.write_document(replace(document(), ttl_s=1e6)),
-            "plan.json is not the plan that the run has begun",
+            "plan.json is not the plan with which the run began",
         ),
         (lambda folder: folder.plan_file.unlink(), "'sailor-cloud down tiny-20261121-000000-a1b2' removes"),
     ],
@@ -103,7 +103,7 @@ def test_a_later_generations_plan_is_not_believed_either(folder: RunFolder) -> N
     told = write_plan(folder, 2, document())
     Journal.of(folder, CLOCK).append(Event.GENERATION_STARTED, generation=2, plan_sha256=told)
     write_plan(folder, 2, replace(document(), ttl_s=1e6))
-    with pytest.raises(RequestError, match=r"generations/2\.json is not the plan that the run has begun with"):
+    with pytest.raises(RequestError, match=r"generations/2\.json is not the plan with which the run began"):
         resumed(folder)
 
 

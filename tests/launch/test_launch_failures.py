@@ -97,7 +97,7 @@ def test_a_failure_that_comes_back_at_the_same_step_is_tried_once_more_only(run:
     (folder.node_dir("n1") / "fail_at").write_text("60")
     outcome = run.end()
     assert outcome.ending is Ending.FAILED
-    assert "failed 2 times, and not further on than before" in outcome.message
+    assert "failed 2 times without progress" in outcome.message
     assert "the job's own mistake" in outcome.message
     assert len(journal(folder, "generation_started")) == 2
     assert_nothing_is_left(folder.path)
@@ -170,7 +170,7 @@ def test_a_node_about_to_be_taken_away_is_left_with_a_checkpoint(
     first = [event["step"] for event in steps_of(folder) if event["generation"] == 1]
     second = [event["step"] for event in steps_of(folder) if event["generation"] == 2]
     assert second[0] == first[-1] + 1, "nothing is done twice"
-    assert "being taken away by the provider" in run.notes.text
+    assert "being preempted by the provider" in run.notes.text
     assert_nothing_is_left(folder.path)
 
 

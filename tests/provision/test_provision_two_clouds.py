@@ -207,7 +207,7 @@ def test_what_the_ledger_charges_for_is_not_gone_because_another_region_is_empty
     wrong = scopes_named("project", ["my-project"]) | scopes_named("region", ["us-west-2"])
     first = run.destroy(also=wrong)
     assert _nodes(run) == ["n1"]
-    doubt = "the ledger charges for node n1, which no place that was asked has; --project or --region name others"
+    doubt = "the ledger charges for node n1, which is in none of the searched places; --project or --region name others"
     assert not first.clean
     assert doubt in [place.problem for place in first.asked]
     run.assert_gone(run.destroy(also=wrong | scopes_named("region", ["us-east-1"])))

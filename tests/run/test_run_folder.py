@@ -171,7 +171,7 @@ def test_what_is_no_file_is_named_and_never_opened(tmp_path: Path, name: str, ki
     else:
         place.symlink_to("/dev/zero")
     other = RunFolder.create("other-20261121-051313-a1b2", root=tmp_path)
-    message = f"{place} is no file but a FIFO, a socket or a device; delete it"
+    message = f"{place} is not a file but a FIFO, a socket or a device; delete it"
     for look in (lambda: RunFolder.open("job", root=tmp_path), lambda: RunFolder.list(root=tmp_path)):
         with pytest.raises(RequestError) as caught:
             look()

@@ -162,7 +162,7 @@ def test_nodes_that_hold_different_data_are_named(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("array", "message"),
-    [(np.zeros(40), "must hold one row of integers, got float64"), (None, "is no array of tokens")],
+    [(np.zeros(40), "must hold one row of integers, got float64"), (None, "is not an array of tokens")],
 )
 def test_files_that_hold_no_tokens_are_refused(tmp_path, array, message):
     path = tmp_path / "tokens.npy"
@@ -194,7 +194,7 @@ def test_text_is_cut_by_the_tokenizer_once_per_node(tmp_path, monkeypatch):
     again = _samples(tmp_path / "text", format="text", tokenizer=str(tmp_path / "tokenizer.json"))
     assert again.description()["tokens"] == 49
     (tmp_path / "rules.json").write_text("{}")
-    with pytest.raises(RefusedError, match=r"rules\.json is no tokenizer file: "):
+    with pytest.raises(RefusedError, match=r"rules\.json is not a tokenizer file: "):
         _samples(tmp_path / "text", format="text", tokenizer=str(tmp_path / "rules.json")).read([0])
     with pytest.raises(RefusedError, match="needs a tokenizer file, got None"):
         _samples(tmp_path / "text", format="text").read([0])

@@ -45,7 +45,7 @@ def test_a_node_is_its_place_in_its_group_and_not_what_a_scheduler_counts(tmp_pa
 def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RendezvousError, match="has artefact_version 2, this runtime reads 1"):
         artefact(tmp_path, artefact_version=2)
-    with pytest.raises(RendezvousError, match="is no plan for a job"):
+    with pytest.raises(RendezvousError, match="is not a plan for a job"):
         artefact(tmp_path, spec={})
 
 

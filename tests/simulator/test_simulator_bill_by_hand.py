@@ -163,7 +163,7 @@ BY_HAND = {
     ("address", "public-address"): 0.00575199577,
     # 2 GB at 0.02 USD.
     ("egress", "us-central1-a to us-west1-b, paid by us-central1-a"): 0.04,
-    ("checkpoint", "on-demand in us-central1-a, standing still for checkpoints"): 0.003991537,
+    ("checkpoint", "on-demand in us-central1-a, stalled for checkpoints"): 0.003991537,
     # 3 x 1,271,808 parameters of 12 bytes are 0.04264068604 GiB, at 0.001 USD an hour.
     ("checkpoint", "3 checkpoints kept in gcp us-central1"): 0.00004905381,
     # 100 times 2.9109375 parts of 5 MiB and two files.
@@ -435,7 +435,7 @@ def test_nodes_of_two_markets_in_one_region_fetch_packages_through_one_gateway()
 def test_checkpoints_of_nodes_on_this_machine_cost_nothing() -> None:
     scenario = make_scenario(make_job(steps=1000))
     cost = bill(lay_out(two_stage_plan(scenario, 4), scenario), {}, 1.0)
-    assert not [line for line in cost.lines if "checkpoint" in line.what and "standing still" not in line.what]
+    assert not [line for line in cost.lines if "checkpoint" in line.what and "stalled for" not in line.what]
 
 
 def test_a_stage_with_two_ranges_of_layers_saves_both() -> None:

@@ -83,8 +83,8 @@ def test_a_layout_that_fits_nothing_is_told_every_reason_at_once() -> None:
     assert reasons(degrees, scenario_of(precision="bf16"), {("A100-40", 8): 1, ("V100-16", 4): 1}) == [
         "layout: tp 3 does not divide the 16 attention heads of sailor-opt-350 ()",
         "layout: pp 25 is more than the 24 blocks of sailor-opt-350 (every stage holds one block at least)",
-        "layout: tp 3 does not divide the 8 devices of a2-highgpu-8g (the devices of a stage stand on one node)",
-        "layout: tp 3 does not divide the 4 devices of n1-standard-32 (the devices of a stage stand on one node)",
+        "layout: tp 3 does not divide the 8 devices of a2-highgpu-8g (the devices of a stage are on one node)",
+        "layout: tp 3 does not divide the 4 devices of n1-standard-32 (the devices of a stage are on one node)",
         "layout: tp 3 x pp 25 x dp 2 = 150 devices, the nodes have 12 ()",
         "nodes: V100-16 can't compute in bf16, in which the job trains ()",
         "layout: dp 2 x microbatch 5 does not divide the global batch of 64 "

@@ -200,7 +200,7 @@ def test_runs_that_nobody_takes_away_stand_still_for_checkpoints_as_well() -> No
     scenario = gcp_scenario(batch=64)
     plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
     answer = evaluate(plan, scenario)
-    [line] = [line for line in answer.cost.lines if "standing still" in line.what]
+    [line] = [line for line in answer.cost.lines if "stalled for" in line.what]
     layout = lay_out(plan, scenario)
     parameters = max(seat.table.parameters(seat.stage.first_layer, seat.stage.end_layer) for seat in layout.seats)
     seconds = parameters * 12 / CHECKPOINT_BYTES_PER_S
@@ -214,7 +214,7 @@ def test_runs_that_nobody_takes_away_stand_still_for_checkpoints_as_well() -> No
 def checkpoint_bill(scenario: Scenario) -> dict[str, CostLine]:
     plan = split_plan(scenario, ("us-central1-a", "us-central1-a"))
     lines = [line for line in evaluate(plan, scenario).cost.lines if line.kind is CostKind.CHECKPOINT]
-    return {line.what: line for line in lines if "standing still" not in line.what}
+    return {line.what: line for line in lines if "stalled for" not in line.what}
 
 
 def test_checkpoints_are_kept_at_the_price_of_object_storage() -> None:

@@ -67,7 +67,7 @@ class Artefact:
                 spec=spec,
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RendezvousError(f"{path} is no plan for a job: {error!r}") from error
+            raise RendezvousError(f"{path} is not a plan for a job: {error!r}") from error
 
     def node(self, group: str, index: int) -> str:
         """Return the id of a node. Raises RendezvousError if the plan has no such node."""
@@ -178,7 +178,7 @@ class Rendezvous:
             raise RendezvousError(f"the first node did not answer: {error}") from error
         if "spec" not in told:
             raise RendezvousError(
-                "the first node turned this one away: it has another plan, or another node has the same group and index"
+                "the first node rejected this one: it has another plan, or another node has the same group and index"
             )
         peer.settimeout(None)
         self._peers[self._artefact.first] = peer

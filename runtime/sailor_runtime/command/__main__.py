@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 _MOST_READS = 64
 # A command has failed if it has started too few processes by then, or reports a step before it has enough.
 _PROCESSES_BY_S = 300.0
-# Nodes other than the first may write and save nothing, so that their processes live is a sign of life, reported at
+# Nodes other than the first may write and save nothing, so their running processes count as a sign of life, reported at
 # this interval.
 _SIGN_S = 60.0
 
@@ -108,7 +108,7 @@ class Supervisor:
         """Report how the command ended; if some of its processes can't be ended, nothing else may start here."""
         if rest := tree.descendants(os.getpid()):
             numbers = ", ".join(map(str, rest))
-            tail = f"its processes {numbers} can't be ended, with sudo -n kill neither; start them without sudo"
+            tail = f"its processes {numbers} can't be ended, not even with sudo -n kill; start them without sudo"
             reason, failed = "failed", {**failed, "what": "command", "final": True, "tail": tail}
         self._tell("ended", reason=reason, **failed, **({"ran_s": self._ran_s} if failed else {}))
         return 1 if failed else 0
@@ -221,7 +221,7 @@ class Supervisor:
                 raise FailedError(
                     "command",
                     final=True,
-                    tail=f"it has begun with {world} processes in all, and {planned} are planned: give its launcher "
+                    tail=f"it has started {world} processes in total, and {planned} are planned: give its launcher "
                     f"--nnodes $NNODES and --nproc-per-node $NPROC_PER_NODE (or what it calls them), or start it with "
                     "torchrun, which takes them from the environment",
                 )

@@ -38,7 +38,9 @@ class Row:
 @click.argument("dst", metavar="DST")
 @click.option("--accelerator", metavar="NAME", help="Accelerator on both sides; default: all that both zones have.")
 @click.option("--instance-type", metavar="TYPE", help="Instance type on both sides; default: the largest.")
-@click.option("--pairs", type=click.IntRange(min=1), help="Devices that send at once; default: all of the instance.")
+@click.option(
+    "--pairs", type=click.IntRange(min=1), help="Devices that send simultaneously; default: all of the instance."
+)
 @click.option("--network", "network_dir", type=FOLDER, metavar="DIR", help="Read another folder of bandwidth profiles.")
 @click.option("--pricing", type=FOLDER, metavar="DIR", help="Read another folder of prices.")
 @json_option

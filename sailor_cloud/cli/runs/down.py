@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Tear a run down, in whatever state it is.")
 @run_argument()
-@click.option("--project", "projects", multiple=True, metavar="ID", help="Look into this Google Cloud project too.")
-@click.option("--region", "regions", multiple=True, metavar="REGION", help="Look into this region of AWS too.")
+@click.option("--project", "projects", multiple=True, metavar="ID", help="Also search this Google Cloud project.")
+@click.option("--region", "regions", multiple=True, metavar="REGION", help="Also search this AWS region.")
 @json_option
 def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json: bool) -> int:
     """Remove everything that RUN has bought and show its receipt.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Delete tagged resources that no live run owns.")
 @click.option("--older-than", metavar="TIME", help="Only what began, or was abandoned, at least this long ago: 1h, 2d.")
-@click.option("--project", "projects", multiple=True, metavar="ID", help="Look into this Google Cloud project too.")
-@click.option("--region", "regions", multiple=True, metavar="REGION", help="Look into this region of AWS too.")
+@click.option("--project", "projects", multiple=True, metavar="ID", help="Also search this Google Cloud project.")
+@click.option("--region", "regions", multiple=True, metavar="REGION", help="Also search this AWS region.")
 @click.option("--yes", is_flag=True, help="Do not ask before deleting.")
 @json_option
 def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, ...], yes: bool, as_json: bool) -> int:
@@ -46,7 +46,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     age, folders = _age(older_than), RunFolder.list()
     # If this machine's clock is ahead, runs of other machines would seem to have expired.
     clock = by_cloud(SystemClock(), scopes_to_sweep(folders, scopes), lambda text, ahead_s: echo(text, err=True))
-    with waiting("looking for what runs have left") as show:
+    with waiting("searching for leftovers of runs") as show:
         found = find_leftovers(folders, clock=clock, scopes=scopes, older_than=age, progress=show)
     if not as_json:
         _show(found)
@@ -58,7 +58,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     removed = {}
     with waiting("deleting") as show:
         for done, leftover in enumerate(found.reapable):
-            show(done, len(found.reapable), f"deleting what {leftover.run_id} has left")
+            show(done, len(found.reapable), f"deleting leftovers of {leftover.run_id}")
             removed[leftover.run_id] = _removed(leftover, scopes)
     return _told(found, removed, as_json=as_json)
 

@@ -277,7 +277,7 @@ def _reserved_confirmed(document: PlanDocument) -> bool:
 
     apart = bought_apart(document, datetime.now(UTC) + timedelta(seconds=document.ttl_s or 0.0))
     for one in apart:
-        echo(f"bought apart from nodes: {one}", err=True)
+        echo(f"bought separately from nodes: {one}", err=True)
     total = sum(one.usd for one in apart)
     return not apart or click.confirm(f"Buy this capacity for {total:.2f} USD?", err=True)
 

@@ -206,7 +206,7 @@ def _refused(context: RunContext, document: PlanDocument) -> tuple[Node, ...]:
 def _shopping_list(bought: Iterable[Node], offers: dict[str, Offer]) -> str:
     counted = Counter(Choice.of(offers[node.offer]) for node in bought)
     if not counted:
-        return "none is bought"
+        return "buys no node"
     return "buys " + ", ".join(f"{number} x {choice}" for choice, number in sorted(counted.items()))
 
 

@@ -183,7 +183,7 @@ async def create(context: RunContext, document: PlanDocument) -> None:
     context.stop.check()
     missing = {node.id for node in plan_nodes(document)} - {node.id for node in applied.nodes}
     if missing:
-        raise ProvisionError(f"{len(missing)} nodes were lost as soon as they were there: {', '.join(sorted(missing))}")
+        raise ProvisionError(f"{len(missing)} nodes were lost right after their creation: {', '.join(sorted(missing))}")
     context.observer.note(f"{counted(len(applied.nodes), 'node')} up in {applied.seconds:.1f} s")
     context.document = document
     await release(context, document)

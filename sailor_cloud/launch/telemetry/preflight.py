@@ -71,7 +71,7 @@ def slow_links(document: PlanDocument, found: AgentEvent) -> dict[tuple[str, str
 def preflight_note(document: PlanDocument, found: AgentEvent) -> str:
     """Return a note on a preflight: that all is well, or every link far below its profile."""
     kinds = sorted({_named(device) for device in found["devices"]})
-    well = f"preflight: {len(found['devices'])} devices ({', '.join(kinds)}) compute and sum right"
+    well = f"preflight: {len(found['devices'])} devices ({', '.join(kinds)}) compute and sum correctly"
     slow = [link for link in measured_links(document, found) if link.slow]
     if not slow:
         return well

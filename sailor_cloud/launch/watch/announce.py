@@ -52,7 +52,7 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.observer.note(f"{event['reason']}; continuing from the checkpoint before it")
         case "preempt_notice":
             saving = "asking the command to end" if context.runs_command else "saving a checkpoint"
-            context.observer.note(f"the provider is about to take a node away; {saving}")
+            context.observer.note(f"the provider is about to preempt a node; {saving}")
         case "left_behind":
             context.observer.note(
                 f"the command left {event['processes']} processes running when it ended; they are ended"

@@ -91,9 +91,9 @@ async def show_logs(
         await reader.close()
     if reader.tails and not reader.shown and not reader.told:
         empty = ", ".join(f"{node}/{log}" for node, log in reader.tails)
-        raise RequestError(f"the logs of run {folder.run_id} that fit are empty: {empty}")
+        raise RequestError(f"the matching logs of run {folder.run_id} are empty: {empty}")
     if not reader.tails and not reader.told:
-        raise RequestError(f"run {folder.run_id} has no logs that fit; all there are lie in {folder.logs_dir}")
+        raise RequestError(f"run {folder.run_id} has no matching logs; all logs are in {folder.logs_dir}")
 
 
 @dataclass(slots=True)

@@ -89,7 +89,7 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
         end = bought.credentials_end()
         _refuse_ended(end, now)
         if end is not None and (end.at is None or end.at < ends_at):
-            when = "at a time that they don't tell" if end.at is None else f"at {end.at:%Y-%m-%d %H:%M} UTC"
+            when = "at an unknown time" if end.at is None else f"at {end.at:%Y-%m-%d %H:%M} UTC"
             notes.append(
                 f"{end.what} end {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from then on nothing "
                 f"can be bought, watched or deleted from here; {end.renew}"

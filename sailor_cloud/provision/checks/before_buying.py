@@ -68,7 +68,7 @@ def check_before_buying(
     now = clock.now()
     if not buy_reserved and (apart := bought_apart(document, now + timedelta(seconds=document.ttl_s or 0.0))):
         told = "\n".join(f"  {one}" for one in apart)
-        raise RequestError(f"the plan buys capacity apart from its nodes:\n{told}\ngive --buy-reserved to buy it")
+        raise RequestError(f"the plan buys capacity separately from its nodes:\n{told}\ngive --buy-reserved to buy it")
     refuse_two_clouds(document, network.load())
     if not allow_stale:
         refuse_stale_prices(document, now.date())

@@ -187,9 +187,9 @@ def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> 
     if state.phase is Phase.GONE:
         return "was torn down, and this is left", False
     since = state.updated_at or now
-    why = f"no controller works on it since {since:%Y-%m-%d %H:%M} UTC"
+    why = f"no controller has worked on it since {since:%Y-%m-%d %H:%M} UTC"
     if older_than is not None and now - since < older_than:
-        return f"{why}, which is less than was asked for", True
+        return f"{why}, which is less than --older-than", True
     return f"{why}; 'sailor-cloud resume {folder.run_id}' would continue with it", False
 
 

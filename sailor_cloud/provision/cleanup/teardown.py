@@ -134,11 +134,13 @@ class _Teardown:
             if not (swept.found or swept.silent or swept.problems or self._doubts(state) or _again(state, swept)):
                 return self._destroyed(state, swept, at, ())
         if harm:
-            self.problems.append(f"{harm}; what it lacks is made up for by looking everywhere")
+            self.problems.append(f"{harm}; every possible place is searched instead")
             self.journal.append(Event.JOURNAL_DAMAGED, why=harm)
         self.problems += self.ledger.damage()
         if any(row.resource == NODE and row.created_at for row in state.resources) and not self.ledger.paid_by_time():
-            self.problems.append(f"{self.ledger.path} holds no node; they are charged at the prices of their purchase")
+            self.problems.append(
+                f"{self.ledger.path} contains no node; nodes are charged at the prices of their purchase"
+            )
         self.journal.append(Event.TEARDOWN_STARTED)
         # A request by a dead process may still create its resource a little later.
         late = bool(harm) or any(row.created_at is None for row in state.live)
@@ -402,7 +404,9 @@ class _Teardown:
             return doubts
         charged = {line.key for line in self.ledger.lines() if line.open}
         unseen = [node for node in charged_nodes(self.ledger) if ledger_key(node) in charged and node not in known]
-        why = "the ledger charges for node {}, which no place that was asked has; --project or --region name others"
+        why = (
+            "the ledger charges for node {}, which is in none of the searched places; --project or --region name others"
+        )
         return tuple(why.format(node) for node in unseen)
 
     def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime, doubts: tuple[str, ...]) -> Destroyed:

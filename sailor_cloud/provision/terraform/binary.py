@@ -46,7 +46,7 @@ def find_terraform(environ: Mapping[str, str] | None = None) -> TerraformBinary:
     if chosen := env.get(SETTING):
         path = Path(chosen).expanduser()
         if not os.access(path, os.X_OK) or path.is_dir():
-            raise ProvisionError(f"${SETTING} names {path}, which is no executable file; {_WAYS}")
+            raise ProvisionError(f"${SETTING} names {path}, which is not an executable file; {_WAYS}")
         return _accepted((str(path),), Kind.SETTING, env, f"${SETTING} names {path}")
     refused = []
     for name in ("terraform", "tofu"):

@@ -39,8 +39,8 @@ def job_text(provider: Provider, answers: JobExample, *, schema: str | None) -> 
             "resources:\n",
             f"  - provider: {provider}\n",
             f"    zones: [{', '.join(answers.zones)}]\n",
-            _commented(f"    markets: [{', '.join(answers.markets)}]", "spot is cheaper and may be taken away"),
-            _commented(f"    accelerators: {{{accelerators}}}", "at most so many devices per zone"),
+            _commented(f"    markets: [{', '.join(answers.markets)}]", "spot is cheaper and may be preempted"),
+            _commented(f"    accelerators: {{{accelerators}}}", "at most this many devices per zone"),
             _cloud(provider, answers),
             _commented("checkpoint: {every: 10m, keep: 3}", "how much work a lost node can cost"),
         )

@@ -31,7 +31,7 @@ def receipt_report(receipt: Receipt) -> RenderableType:
         Padding(_comparisons(receipt), (1, 0)),
         _verdict(receipt),
     ]
-    parts.extend(Text(printable(f"met on the way: {problem}"), style="yellow") for problem in receipt.problems)
+    parts.extend(Text(printable(f"problem on the way: {problem}"), style="yellow") for problem in receipt.problems)
     return Group(*parts)
 
 

@@ -52,7 +52,7 @@ def test_each_line_of_the_plan_stands_beside_what_was_paid_for_it() -> None:
         planned(CostKind.COMPUTE, "2 x eight A100s, training", 10.0, part=kind),
         planned(CostKind.DISK, "two disks", 0.5, part=disk),
         planned(CostKind.EGRESS, "from a, to b, whoever pays", 2.0, part=traffic),
-        planned(CostKind.CHECKPOINT, "standing still", 0.125, part=kind),
+        planned(CostKind.CHECKPOINT, "stalled for checkpoints", 0.125, part=kind),
         planned(CostKind.CHECKPOINT, "writing", 4.0, part="writing checkpoints"),
         planned(CostKind.STARTUP, "start-up", 1.0, part=kind),
         planned(CostKind.TEARDOWN, "teardown", 0.5, part=kind),

@@ -189,7 +189,7 @@ def stored(**changes: Any) -> PlanDocument:
     writes = cost_line(
         CostKind.CHECKPOINT, "writing checkpoints", quantity=3.0, usd_per_unit=0.05, unit="1000 requests"
     )
-    still = cost_line(CostKind.CHECKPOINT, "2 x a2 spot, standing still", quantity=9.0, usd_per_unit=9.0, unit="hour")
+    still = cost_line(CostKind.CHECKPOINT, "2 x a2 spot, stalled", quantity=9.0, usd_per_unit=9.0, unit="hour")
     job = base.job.model_copy(update={"checkpoint": base.job.checkpoint.model_copy(update={"keep": 2})})
     return replace(costing(base, kept, writes, still), job=job, **changes)
 
@@ -219,7 +219,7 @@ def test_checkpoints_are_charged_by_what_was_written_and_how_long_it_was_kept() 
     (price,) = network.load().egress("europe-west4-a", "us-central1-a")
     moved = charges["checkpoints from europe-west4-a to us-central1, paid by europe-west4-a"]
     assert (moved.quantity, moved.usd_per_unit) == (pytest.approx(3 * GIB / GB), price.usd_per_gb)
-    assert "2 x a2 spot, standing still" not in charges, "nodes are charged by their own clocks"
+    assert "2 x a2 spot, stalled" not in charges, "nodes are charged by their own clocks"
 
 
 def test_checkpoints_whose_size_nobody_told_are_charged_as_planned() -> None:

@@ -26,7 +26,7 @@ def test_logs_show_the_controllers_course_before_the_first_rank_writes(tmp_path:
     if empty:
         (folder.logs_dir / "gone").mkdir()
         (folder.logs_dir / "gone" / "g1-rank0.log").touch()
-        with pytest.raises(RequestError, match=r"that fit are empty: gone/g1-rank0\.log"):
+        with pytest.raises(RequestError, match=r"the matching logs of run .* are empty: gone/g1-rank0\.log"):
             asyncio.run(show_logs(folder, Selection(rank=0), lambda *line: None, follow=False))
 
     asyncio.run(show_logs(folder, Selection(), lambda *line: lines.append(" ".join(line)), follow=False))

@@ -58,7 +58,7 @@ def test_traffic_requests_and_storage_are_those_of_the_bill():
     document, space, draft = found(two_regions())
     assert len({offer.region for offer in document.inputs.offers}) == 2
     lines = [line for line in document.cost.lines if line.kind is CostKind.CHECKPOINT]
-    lines = [line for line in lines if "standing still" not in line.what]
+    lines = [line for line in lines if "stalled for" not in line.what]
     assert any(line.what.startswith("checkpoints from us-west1-b") for line in lines)
     training_h = sum(line.quantity for line in document.cost.lines if line.kind is CostKind.COMPUTE) / len(
         document.plan.nodes

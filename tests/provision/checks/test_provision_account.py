@@ -249,7 +249,7 @@ def _google(url: str) -> dict[str, str]:
     ("expires", "told"),
     [
         ("2099-11-21T06:00:00Z", "end at 2099-11-21 06:00 UTC, and the run may last until 2099-11-21 07:15 UTC"),
-        ("", "end at a time that they don't tell"),
+        ("", "end at an unknown time"),
         ("2099-11-21T08:00:00+00:00", ""),
     ],
 )
@@ -314,7 +314,7 @@ def test_a_role_that_is_assumed_is_renewed(home: Path, monkeypatch: pytest.Monke
 def test_a_token_of_terraforms_own_is_told(google: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "t")
     (note,) = checked(gcp_document()).notes
-    assert "the credentials in GOOGLE_OAUTH_ACCESS_TOKEN end at a time that they don't tell" in note
+    assert "the credentials in GOOGLE_OAUTH_ACCESS_TOKEN end at an unknown time" in note
 
 
 def day(start: str, groups: dict[str, str], *, estimated: bool) -> dict[str, Any]:

@@ -81,7 +81,9 @@ def test_where_nothing_says_where_a_run_bought_it_is_not_confirmed_until_the_use
         harm(run.path / name, Damage.MISSING)
     first = called("down", run.run.run.run_id)
     assert first.code == 1
-    assert "nothing says where the run bought; --project or --region tell where to look" in " ".join(first.text.split())
+    assert "nothing says where the run bought; --project or --region name the places to search" in " ".join(
+        first.text.split()
+    )
     assert "are gone" not in first.text
     assert run.left()
     receipt = json.loads((run.path / "receipt.json").read_text())

@@ -53,7 +53,7 @@ def test_a_run_whose_controller_works_is_left_alone_and_one_whose_controller_die
     found = find_leftovers(folders, clock=CLOCK)
     assert names(found) == ([run.run.run_id], [])
     (leftover,) = found.reapable
-    assert "no controller works on it" in leftover.why
+    assert "no controller has worked on it" in leftover.why
     assert leftover.owner.lower().startswith("me")
     assert {resource.run_id for resource in leftover.resources} == {run.run.run_id}
     lately = find_leftovers(folders, clock=CLOCK, older_than=timedelta(hours=1))

@@ -101,7 +101,8 @@ def test_what_a_dead_controller_of_here_left_is_reapable_and_a_living_ones_is_no
     (leftover,) = found(folder).reapable
     assert (leftover.run_id, leftover.folder, leftover.owner) == (HERE, folder, "me")
     assert leftover.why == (
-        f"no controller works on it since 2026-11-24 10:00 UTC; 'sailor-cloud resume {HERE}' would continue with it"
+        "no controller has worked on it since 2026-11-24 10:00 UTC; "
+        f"'sailor-cloud resume {HERE}' would continue with it"
     )
     with folder.lock():
         (kept,) = found(folder).live
@@ -112,7 +113,7 @@ def test_what_a_dead_controller_of_here_left_is_reapable_and_a_living_ones_is_no
 
 def test_what_is_younger_than_was_asked_for_is_left(folder: RunFolder, paper: Paper) -> None:
     paper.alive = [live(HERE)]
-    assert found(folder, older_than=HOUR, hours=0.99).live[0].why.endswith("which is less than was asked for")
+    assert found(folder, older_than=HOUR, hours=0.99).live[0].why.endswith("which is less than --older-than")
     assert found(folder, older_than=HOUR, hours=1.0).reapable
 
 

@@ -311,7 +311,7 @@ def test_a_damaged_journal_is_told_and_what_may_come_late_is_waited_for(run: Run
     harm = f"{run.folder.journal_file} lacks entry 3"
     told = run.down(backoff=Backoff(first_s=1.0, factor=3.0, attempts=4))
     assert told.problems == (
-        f"{harm}; what it lacks is made up for by looking everywhere",
+        f"{harm}; every possible place is searched instead",
         f"1 lines of {run.folder.ledger_file} can't be read: more may have been spent than the ledger says",
         "sc-net can't be deleted: no",
     )
@@ -612,7 +612,7 @@ def test_a_lost_ledger_is_told_and_made_up_for_by_the_journal(run: Run) -> None:
     run.bought(charged=False)
     told = run.down()
     (problem,) = told.problems
-    assert problem == f"{run.folder.ledger_file} holds no node; they are charged at the prices of their purchase"
+    assert problem == f"{run.folder.ledger_file} contains no node; nodes are charged at the prices of their purchase"
     assert {line.quantity for line in Ledger.of(run.folder, run.clock).lines()} == {2.0}
 
 

@@ -364,8 +364,8 @@ def test_without_a_cluster_there_is_one_clear_error(
         (403, "exceeded quota: counts", r"exceeded quota: counts \(403\)"),
         (401, "Unauthorized", "refuses: Unauthorized; docs/clusters.md lists the rights"),
         (502, b"<html>Bad Gateway</html>", r"the Kubernetes API refuses: Bad Gateway \(502\)"),
-        (200, b"<html>a portal</html>", "is no Kubernetes API: .*; look at the address in the kubeconfig"),
-        (200, b"{}", r"what answers at http://127\.0\.0\.1:\d+ is no Kubernetes API"),
+        (200, b"<html>a portal</html>", "is not a Kubernetes API: .*; look at the address in the kubeconfig"),
+        (200, b"{}", r"what answers at http://127\.0\.0\.1:\d+ is not a Kubernetes API"),
     ],
 )
 def test_each_refusal_of_the_api_is_one_clear_error_and_leaves_nothing(
@@ -400,5 +400,5 @@ def test_a_page_in_place_of_the_api_is_one_clear_error(tmp_path: Path, monkeypat
     with kubernetes_api(tmp_path / "api", {}) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
         for ask in asks:
-            with pytest.raises(ProvisionError, match=r"is no Kubernetes API: .*a portal"):
+            with pytest.raises(ProvisionError, match=r"is not a Kubernetes API: .*a portal"):
                 ask()

@@ -29,7 +29,9 @@ def test_the_setting_wins(tmp_path: Path) -> None:
 
 def test_a_setting_that_names_nothing_is_an_error_and_not_passed_over(tmp_path: Path) -> None:
     fake_terraform(tmp_path / "bin" / "terraform", "1.8.0")
-    with pytest.raises(ProvisionError, match=r"\$SAILOR_CLOUD_TERRAFORM names .*/none, which is no executable file"):
+    with pytest.raises(
+        ProvisionError, match=r"\$SAILOR_CLOUD_TERRAFORM names .*/none, which is not an executable file"
+    ):
         find_terraform({"PATH": str(tmp_path / "bin"), "SAILOR_CLOUD_TERRAFORM": str(tmp_path / "none")})
 
 

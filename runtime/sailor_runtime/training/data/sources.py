@@ -55,7 +55,7 @@ def token_arrays(source: str) -> list[Tokens]:
         try:
             array = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise RefusedError(f"{file} is no array of tokens: {error}") from error
+            raise RefusedError(f"{file} is not an array of tokens: {error}") from error
         if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
             raise RefusedError(f"{file} must hold one row of integers, got {array.dtype} of shape {array.shape}")
         arrays.append(array)
@@ -118,7 +118,7 @@ def _cut(text: Path, rules: Path) -> Tokens:
         tokenizer = Tokenizer.from_file(str(rules))
     # The package raises no more specific exception.
     except Exception as error:
-        raise RefusedError(f"{rules} is no tokenizer file: {error}") from error
+        raise RefusedError(f"{rules} is not a tokenizer file: {error}") from error
     key = hashlib.sha256((_sum(rules) + _sum(text)).encode()).hexdigest()[:32]
     kept = cache() / "tokenized" / key
     with alone(kept.parent):

@@ -227,7 +227,7 @@ def calls() -> Iterator[Calls]:
     except ValueError as error:
         where, told = kubernetes.client.Configuration.get_default_copy().host, " ".join(str(error).split())[:200]
         raise ProvisionError(
-            f"what answers at {where} is no Kubernetes API: {told}; look at the address in the kubeconfig"
+            f"what answers at {where} is not a Kubernetes API: {told}; look at the address in the kubeconfig"
         ) from error
 
 
