@@ -1,4 +1,4 @@
-"""Writes a plan in the JSON form of Sailor's artifact."""
+"""Writes a plan as JSON in the format of Sailor's artifact."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sailor_cloud.model.plan import Pipeline, PipelineSchedule, Plan, Recompute
 def export_plan(plan: Plan, offers: Mapping[str, Hardware]) -> dict[str, Any]:
     """Return `{mbs, pipeline_list: [{num_stages, layers_per_stage, tmp_per_stage, dp}]}`.
 
-    Pipelines that cut the layers alike become the replicas of one entry. Per stage, `tmp_per_stage` has one
-    `[[[gpu, gpus_per_node, zone]], tp]` per replica. Raises RequestError where the form can't hold the plan: it has one
-    microbatch size, and knows neither recomputation nor ZeRO.
+    Pipelines with equal cuts become replicas of one entry. Per stage, `tmp_per_stage` has one `[[[gpu, gpus_per_node,
+    zone]], tp]` per replica. Raises RequestError for plans beyond the format, which has one microbatch size, no
+    recomputation and no ZeRO.
     """
     _refuse(plan)
     alike: dict[tuple[int, ...], list[Pipeline]] = {}

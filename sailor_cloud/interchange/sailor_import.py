@@ -21,11 +21,11 @@ PROFILES, NETWORK, PRICING, JOBS = "compute_profiles", "bandwidth_profiles", "pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What was written, by folder.
+    """The written files, by folder.
 
-    `tf32` are the accelerators with models that ran in TF32; `unpriced` ones have no price in the artifact and hence no
-    offers. `differing`: models with GPUs of which the artifact's planner has other times than its simulator, whose
-    times are the ones that were taken.
+    `tf32`: accelerators with models that ran in TF32. `unpriced`: accelerators without a price in the artifact, hence
+    without offers. `differing`: models with GPUs whose times differ between the artifact's planner and simulator; the
+    simulator's were taken.
     """
 
     folder: Path
@@ -37,9 +37,9 @@ class Imported:
     differing: tuple[tuple[str, str], ...]
 
 
-# Told how many files are done, of how many, and what is being made.
+# Gets the number of finished files, their total, and the current subject.
 Progress = Callable[[int, int, str], None]
-# What is made beside the profiles: curves, prices, jobs.
+# Steps after the profiles: curves, prices, jobs.
 _OTHERS = 3
 
 
@@ -51,13 +51,13 @@ def import_artifact(
     as_of: date,
     progress: Progress = lambda done, of, what: None,
 ) -> Imported:
-    """Read an artifact and write compute profiles, the tables of its engine, curves, prices and jobs under `out`.
+    """Read an artifact, and write compute profiles, its engine's tables, curves, prices and jobs under `out`.
 
     `source` is the root of its repository, or a folder with its data files.
 
-    `precision` is what the layer times stand for: the artifact's files don't say. `progress` counts the profiles of
+    `precision` is that of the layer times, which the artifact's files do not state. `progress` counts the profiles of
     each accelerator and the three other folders. Raises RequestError for a folder that is not an artifact's and
-    DataError for files that can't be read.
+    DataError for unreadable files.
     """
     tree = read_tree(source)
     day, origin = as_of.isoformat(), f"Sailor artifact, {source.resolve().name}"

@@ -26,8 +26,8 @@ def write_jobs(
 ) -> int:
     """Write one job per cluster row and training configuration of a known model; return their number.
 
-    A cluster's columns are `<gpu>_<zone>` with the devices there. Jobs have no number of steps. Raises DataError for a
-    zone that the catalog lacks.
+    A cluster's columns are `<gpu>_<zone>` with their numbers of devices. Jobs have no number of steps. Raises DataError
+    for a zone that the catalog lacks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count = 0

@@ -1,4 +1,4 @@
-"""How Sailor's artifact (SOSP'25, eth-easl/sailor) names accelerators and models, and what its code says of them."""
+"""Names of accelerators and models in Sailor's artifact (SOSP'25, eth-easl/sailor), and constants from its code."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ USD_PER_DEVICE_HOUR = {"A100-40": 3.673385, "GH-96": 11.06, "V100-16": 2.859998}
 MIN_CURVE_BYTES = 1_000_000
 MAX_CURVE_BYTES = 256_000_000
 
-# Its update times are those of a model of two blocks.
+# Its update times are those of a model with two blocks.
 UPDATED_BLOCKS = 2
 
 
 def our_accelerator(name: str) -> str:
-    """Return our name of an accelerator of the artifact."""
+    """Return our name of one of the artifact's accelerators."""
     return ACCELERATORS.get(name, name)
 
 
@@ -34,5 +34,5 @@ def their_accelerator(name: str) -> str:
 
 
 def our_model(name: str) -> str:
-    """Return the preset that stands for a model of the artifact; a model without one keeps its name."""
+    """Return the preset for a model of the artifact; a model without one keeps its name."""
     return MODELS.get(name, name)

@@ -1,4 +1,4 @@
-"""Reads the bandwidth curves and traffic prices of Sailor's artifact into our tables."""
+"""Converts the bandwidth curves and traffic prices of Sailor's artifact to our tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *,
     """Write the curves of multizone_bandwidths_het.json and intra_node_bandwidths.json; return their number.
 
     Curves between unequal numbers of devices are left out: they repeat others and were not measured. Within a node of n
-    devices the artifact sends between its halves, hence n / 2 pairs.
+    devices, the artifact sends between its halves, hence n / 2 pairs.
     """
     rows: list[list[Any]] = []
     for gpu, by_count in sorted(within.items()):
@@ -51,8 +51,8 @@ def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *,
 def write_egress(path: Path, costs: dict[str, dict[str, float]], known: Catalog, *, as_of: str, source: str) -> None:
     """Write the zone-to-zone prices of communication_cost.json.
 
-    Raises DataError for a zone that the catalog lacks, and where two pairs of zones of the same regions have different
-    prices, which our table can't say.
+    Raises DataError for a zone that the catalog lacks, and if two pairs of zones of the same regions have different
+    prices, which our table can't hold.
     """
     prices: dict[tuple[str, ...], float] = {}
     for src, by_zone in sorted(costs.items()):
@@ -70,10 +70,10 @@ def write_egress(path: Path, costs: dict[str, dict[str, float]], known: Catalog,
 def write_offers(
     path: Path, zones: Iterable[str], nodes: dict[str, Any], known: Catalog, *, as_of: str, source: str
 ) -> tuple[str, ...]:
-    """Write one instance type per accelerator that the artifact prices, in every zone; return those left out.
+    """Write one instance type in every zone per accelerator with a price; return the accelerators without one.
 
-    `nodes` is basic_cluster_config.json. The artifact says nothing of CPUs and memory; they are written as 0. Raises
-    DataError for a zone that the catalog lacks.
+    `nodes` is basic_cluster_config.json. The artifact has no CPUs and memory; they are written as 0. Raises DataError
+    for a zone that the catalog lacks.
     """
     rows: list[list[Any]] = []
     unpriced = []

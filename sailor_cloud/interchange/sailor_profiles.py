@@ -37,11 +37,11 @@ class ArtifactProfiles:
 
 
 def read_profiles(times: dict[str, Any], sizes: dict[str, Any]) -> ArtifactProfiles:
-    """Turn the artifact's tables into measured layers.
+    """Convert the artifact's tables to measured layers.
 
-    Blocks are averaged over their number; the layers after the last block count as the head, and are left out where
-    they keep no logits: the artifact's GPT-Neo was profiled without its head. `times` is simulator_profiles.json,
-    `sizes` llm_info.json. Raises DataError for a layer without sizes.
+    Blocks are averaged over their number. The layers after the last block count as the head, and are left out if they
+    keep no logits: the artifact's GPT-Neo was profiled without its head. `times` is simulator_profiles.json, `sizes`
+    llm_info.json. Raises DataError for a layer without sizes.
     """
     found: dict[str, list[MeasuredLayer]] = {}
     for model, by_gpu in times.items():
@@ -54,7 +54,7 @@ def read_profiles(times: dict[str, Any], sizes: dict[str, Any]) -> ArtifactProfi
 
 
 def samples(layers: tuple[MeasuredLayer, ...], precision: Precision) -> Iterator[Sample]:
-    """Yield what a fit can use: the layers of models that have a preset."""
+    """Yield the layers that a fit can use: those of models with a preset."""
     presets = {ours: _decoder(ours) for ours in MODELS.values()}
     for row in layers:
         sizes = presets.get(row.model)
@@ -95,9 +95,9 @@ def write_profiles(
 ) -> tuple[str, ...]:
     """Write fitted profiles and tables of measured layers; return the accelerators written.
 
-    The fit serves microbatch sizes and degrees that were not measured; models without a preset are in the table only.
-    Models that ran in TF32 are kept apart: they make a TF32 profile, and at FP32, which is what the artifact calls
-    them, one that holds for these models alone. `progress` gets before each accelerator how many are done.
+    The fit covers microbatch sizes and degrees that were not measured; models without a preset are only in the table.
+    Models that ran in TF32 are separate: they form a TF32 profile, and an FP32 profile, as the artifact calls them, for
+    these models alone. `progress` gets the number of finished accelerators before each one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -135,7 +135,7 @@ def write_profiles(
 def with_tf32(layers: Iterable[MeasuredLayer], part: Accelerator) -> tuple[str, ...]:
     """Return the models that were faster than the accelerator's FP32 units can be, hence ran in TF32; sorted.
 
-    The artifact does not say where TF32 was on.
+    The artifact does not record the use of TF32.
     """
     limit = part.peak_tflops(Precision.FP32)
     if limit is None or part.peak_tflops(Precision.TF32) is None:
@@ -167,7 +167,7 @@ def _logits(model: str, tp: int) -> float:
 def _rows(
     model: str, microbatch_size: int, tp: int, layers: dict[str, list[float]], sizes: dict[str, Any]
 ) -> Iterator[MeasuredLayer]:
-    # Sizes are not given at every degree that was timed; shares of parameters are much the same at any.
+    # Not every timed degree has sizes; the shares of parameters are similar at all degrees.
     known: dict[str, Any] = sizes.get(str(tp)) or next(iter(sizes.values()), {})
     if set(known) != set(layers):
         raise DataError(

@@ -1,7 +1,7 @@
-"""The tables that Sailor's artifact judges plans by, as its engine reads them: times, sizes, curves and prices.
+"""The tables by which Sailor's artifact evaluates plans, for its engine: times, sizes, curves and prices.
 
-One file, FILE, beside the imported compute profiles. It holds what the fitted profiles and curves of ours leave out:
-every layer by itself, curves between unequal numbers of devices, and devices without a price.
+One file, FILE, next to the imported compute profiles. It holds what our fitted profiles and curves leave out: every
+single layer, curves between unequal numbers of devices, and devices without a price.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 FILE = Path("sailor-artifact") / "tables.json"
 _SCHEMA = "sailor-cloud/sailor-artifact-tables/1"
-# What the artifact calls the floats per sample of a layer's parameters, of what it keeps, and of what it puts out.
+# The artifact's names for the floats per sample of a layer's parameters, kept activations, and output.
 _SIZES = {"parameters": "params_floats", "kept": "act_mem_floats", "sent": "act_output_floats"}
 
 
@@ -54,8 +54,8 @@ class ModelTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactTables:
-    """What the artifact knows. `curves` by zone, accelerator and number of devices of either end: a, b and c of the
-    GB/s at the binary logarithm of megabytes. `usd_per_gb` by source and destination zone."""
+    """The artifact's data. `curves` by zone, accelerator and number of devices of either end: a, b and c of the GB/s at
+    the binary logarithm of megabytes. `usd_per_gb` by source and destination zone."""
 
     models: Mapping[str, ModelTables]
     curves: Mapping[tuple[str, str, int, str, str, int], tuple[float, float, float]]
@@ -122,7 +122,7 @@ def _model(name: str, by_gpu: dict[str, Any], sizes: dict[str, Any]) -> dict[str
 def read_tables(profiles: Path | None) -> ArtifactTables:
     """Return the tables of a folder of imported compute profiles.
 
-    Raises RequestError where there are none, and DataError for a file that is not as it was written.
+    Raises RequestError if there are none, and DataError for a file with another content than was written.
     """
     path = None if profiles is None else profiles / FILE
     if path is None or not path.is_file():

@@ -10,17 +10,16 @@ from typing import Any
 from sailor_cloud.errors import DataError, RequestError
 
 _CONFIGS = "basic_cluster_config.json"
-# Where the simulator's layer times lie in the public tree, or what they are called in one folder.
+# The names of the simulator's layer times, in the public tree and in a single folder.
 _SIMULATORS = ("profiles_tmp.json", "simulator_profiles.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The content of the artifact's files, in its own form.
+    """The content of the artifact's files, in the artifact's format.
 
-    `times` are the simulator's, [model][gpu][microbatch size][tp][layer]; `planner_only`: models with their GPUs that
-    only the planner's profiles have, which `times` holds, too. `differing`: those of which the two differ; the planner
-    of the artifact saw other times than its simulator.
+    `times` are the simulator's, [model][gpu][microbatch size][tp][layer]. `planner_only`: models with GPUs that only
+    the planner's profiles have; `times` includes them. `differing`: those whose times differ between the two.
     """
 
     source: Path
@@ -37,9 +36,9 @@ class Tree:
 
 
 def read_tree(source: Path) -> Tree:
-    """Read an artifact's repository as it was published (`sailor/Planner`, `sailor/providers`), or one flat folder.
+    """Read an artifact's published repository (`sailor/Planner`, `sailor/providers`), or one flat folder.
 
-    Raises RequestError for a folder that is neither, with what it lacks, and DataError for files that can't be read.
+    Raises RequestError for another folder, with what it lacks, and DataError for unreadable files.
     """
     root = next((each for each in (source / "sailor", source) if (each / "Planner").is_dir()), None)
     if root is None:
@@ -81,7 +80,7 @@ def read_tree(source: Path) -> Tree:
 def _merged(
     simulator: dict[str, Any], planned: list[Path]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return the simulator's times with what only the planner has, what that is, and where the two differ."""
+    """Return the times of the simulator, completed from the planner; the completed entries; and those that differ."""
     times = {model: dict(by_gpu) for model, by_gpu in simulator.items()}
     only, differing = [], []
     for path in planned:

@@ -1,7 +1,7 @@
 """A plan's cuts as torchtitan's `parallelism` options: the modules of each stage by name.
 
-torchtitan makes all pipelines alike and gives each the same share of the batch, so plans that differ in those can't be
-written. Its names of modules are those of its llama3 model (torchtitan, 2026-11).
+torchtitan runs equal pipelines with equal shares of the batch, so other plans can't be written. Names of modules are
+those of its llama3 model (torchtitan, 2026-11).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute, Stage
 
-# Of selective checkpointing, 2 is every second layer. Source: comments in torchtitan's train_configs (2025).
+# In selective checkpointing, 2 means every second layer. Source: comments in torchtitan's train_configs (2025).
 _CHECKPOINT: dict[Recompute, dict[str, str]] = {
     Recompute.NONE: {"mode": "none"},
     Recompute.SELECTIVE: {"mode": "selective", "selective_ac_option": "2"},
@@ -88,7 +88,7 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
 
 
 def as_toml(options: dict[str, Any]) -> str:
-    """Return the options as TOML, whose values of these kinds are written as in JSON."""
+    """Return the options as TOML; for values of these kinds, it equals JSON."""
     sections = []
     for section, values in options.items():
         lines = [f"[{section}]"]
