@@ -1,1 +1,1 @@
-"""Fakes of what sailor-cloud talks to, for tests of it and of programs that use it: extra `[testing]`."""
+"""Fakes of external services, for tests of sailor-cloud and of programs that use it: extra `[testing]`."""

@@ -27,7 +27,7 @@ class Answer:
 
 @contextmanager
 def serving(answer: Callable[[Ask], Answer | None]) -> Iterator[str]:
-    """Serve on a free port of loopback; yields the address as a URL without a path. None breaks the connection off."""
+    """Serve on a free port of loopback; yields the address as a URL without a path. None closes the connection."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -59,7 +59,7 @@ def serving(answer: Callable[[Ask], Answer | None]) -> Iterator[str]:
 
 @contextmanager
 def in_thread(server: HTTPServer) -> Iterator[str]:
-    """Let a server on loopback serve beside the block; yields its address as a URL without a path."""
+    """Run a loopback server in a thread during the block; yields its address as a URL without a path."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:

@@ -1,4 +1,4 @@
-"""What stands behind the instances of a fake cloud: nothing at all, or a process that answers SSH on loopback."""
+"""The machines of a fake cloud's instances: none at all, or a process that answers SSH on loopback."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sailor_cloud.testing.network_programs import write_network_programs
 from sailor_runtime.stand_in import POWER_OFF
 
 NODE = "vm"
-# A public key of nobody: machines on paper are never connected to.
+# A public key without a private one: paper machines never get connections.
 PAPER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 _EXPIRY = re.compile(r"OnCalendar=(\S+ \S+) UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an instance's attributes ask of its machine; `id` is the cloud's."""
+    """The machine that an instance's attributes request; `id` is the cloud's."""
 
     id: str
     name: str
@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine that runs; without an address the cloud makes one up."""
+    """A running machine; without an address, the cloud makes one up."""
 
     address: str
     host_public_key: str
@@ -55,7 +55,7 @@ class Machines(Protocol):
 
 
 class PaperMachines:
-    """Machines that exist in the cloud's books only."""
+    """Machines that exist only in the cloud's records."""
 
     def start(self, wanted: Wanted) -> Machine:
         return Machine(address="", host_public_key=PAPER_KEY)
@@ -71,7 +71,7 @@ _VM = (sys.executable, "-m", "sailor_cloud.provision.providers.local.vm")
 
 
 class SshMachines:
-    """Machines that are SSH servers on loopback addresses of their own, each with a folder as its disk.
+    """SSH servers on separate loopback addresses, each with a folder as its disk.
 
     Their accelerators are ranks on the processor: the machine's `python3` is the caller's interpreter with `variables`
     in its environment. They end at their expiry, when they are stopped, and when their agent powers them off.
@@ -80,7 +80,7 @@ class SshMachines:
     def __init__(self, root: Path, variables: Mapping[str, str] | None = None) -> None:
         self.root = root
         self._variables = dict(variables or {})
-        # Processes are found by their run: two fakes on one machine, under two tests, must not take each other's down.
+        # Processes are found by their run, and two fakes on one machine must not stop each other's.
         self._own = secrets.token_hex(4)
         self._specs: dict[str, VmSpec] = {}
         self._mutex = threading.Lock()
@@ -89,7 +89,7 @@ class SshMachines:
         folder = self.root / wanted.name
         binaries = self.root / f"{wanted.name}.bin"
         spec = VmSpec(
-            # Not the run's own id: the run must find its machines through the cloud, never among the processes here.
+            # Not the run's id, since the run must find its machines through the cloud, never among the processes here.
             run_id=f"{self.root.name}-{self._own}-{wanted.name}",
             node=NODE,
             index=0,
@@ -117,7 +117,7 @@ class SshMachines:
         spec = self._specs.get(name)
         info = VmInfo.read(spec.path) if spec is not None else None
         if info is None:
-            # It starts at this moment.
+            # It is just starting.
             return True
         return processes.read(info.pid) is not None
 
@@ -136,7 +136,7 @@ class SshMachines:
 
 
 def _start(spec: VmSpec, binaries: Path) -> None:
-    """Start a machine from a process of its own, so that it is nobody's child here."""
+    """Start a machine from a separate process, so that it is not a child of this one."""
     path = f"{binaries}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     done = subprocess.run(
         [*_VM, "start"],
@@ -150,7 +150,7 @@ def _start(spec: VmSpec, binaries: Path) -> None:
 
 
 def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:
-    """Return what an instance asks of its machine, out of the attributes that Terraform gave it."""
+    """Return the machine that an instance's Terraform attributes request."""
     if kind == "aws_instance":
         tags, text = state.get("tags") or {}, str(state.get("user_data") or "")
         keys = re.search(r"echo '(ssh-[^']*)'", text)
@@ -174,7 +174,7 @@ def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:
 
 
 def with_machine(kind: str, state: dict[str, Any], machine: Machine) -> dict[str, Any]:
-    """Return the state of an instance with the addresses at which its machine is reached."""
+    """Return the state of an instance with the addresses of its machine."""
     known = {**state, "host_public_key": machine.host_public_key}
     if not machine.address:
         return known

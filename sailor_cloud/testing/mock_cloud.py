@@ -1,6 +1,6 @@
-"""A whole cloud on this machine: Terraform's providers, the cloud's own API, and machines that answer SSH.
+"""A complete cloud on this machine: Terraform's providers, the cloud's API, and machines that answer SSH.
 
-Everything is reached through variables of the environment, so a `sailor-cloud` in a process of its own finds it too.
+Environment variables lead to all of it, so a `sailor-cloud` in another process finds it too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _THROTTLED = {
 
 
 class MockCloud:
-    """One provider's cloud. `project` and `image` are what a job names; `environment` is what makes it be used.
+    """One provider's cloud. `project` and `image` are for jobs; `environment` makes programs use it.
 
     `store` holds what nodes have put into buckets.
     """
@@ -81,11 +81,11 @@ class MockCloud:
         self._notices = notices
 
     def billed(self) -> dict[str, str]:
-        """Return what costs money now: the cloud's ids by node."""
+        """Return the ids of what costs money now, by node."""
         return {self._node(name): name for name in self.cloud.of_type(self._kind)}
 
     def left_of(self, run_id: str) -> tuple[tuple[str, str], ...]:
-        """Return type and id of everything of a run that exists, billed or not."""
+        """Return type and id of every existing resource of a run, billed or not."""
         return self.cloud.owned_by(run_id)
 
     def folder_of(self, node: str) -> Path:
@@ -94,47 +94,47 @@ class MockCloud:
         return self.machines / (self.cloud.of_type(self._kind)[name].get("name") or name)
 
     def tunnels(self) -> tuple[str, ...]:
-        """Return the node behind each tunnel to a machine without a public address, in the order of their opening."""
+        """Return the node of each tunnel to a machine without a public address, in order of opening."""
         nodes = {self.folder_of(node).name: node for node in self.billed()}
         return tuple(nodes.get(machine, machine) for machine in opened(self.machines))
 
     def run_out(
         self, zone: str, instance_type: str | None = None, *, times: int | None = None, after: int = 0
     ) -> Failure:
-        """Let a zone have no capacity for an instance type, or for any. AWS zones are zone ids."""
+        """Remove a zone's capacity for an instance type, or for all. AWS zones are zone ids."""
         where = {"zone": zone} | ({_TYPE[self.provider]: instance_type} if instance_type else {})
         message = _STOCKOUT[self.provider].format(zone=zone, instance_type=instance_type or "any")
         return self.fail(message, where=where, times=times, after=after)
 
     def exceed_quota(self, zone: str, *, limit: int = 0, times: int | None = None, after: int = 0) -> Failure:
-        """Let the account's quota not allow another instance in a zone."""
+        """Make another instance in a zone exceed the account's quota."""
         message = _QUOTA[self.provider].format(limit=limit, region=zone.rpartition("-")[0])
         return self.fail(message, where={"zone": zone}, times=times, after=after)
 
     def throttle(self, times: int) -> Failure:
-        """Answer so many creations of instances with the wish to be asked less often."""
+        """Answer this many creations of instances with a rate limit error."""
         return self.fail(_THROTTLED[self.provider], times=times)
 
     def fail(self, message: str, **how: Any) -> Failure:
-        """Let creations of instances fail with a message of the provider; see `Failure`."""
+        """Make creations of instances fail with a message of the provider; see `Failure`."""
         failure = Failure(type=self._kind, message=message, **how)
         self.cloud.failures.append(failure)
         return failure
 
     def recover(self) -> None:
-        """Take back every failure that was ordered."""
+        """Cancel all requested failures."""
         self.cloud.failures.clear()
 
     def announce_preemption(self, node: str) -> None:
-        """Let the metadata server tell a node that it will be taken away; `preempt` does it."""
+        """Make the metadata server announce a node's preemption; `preempt` carries it out."""
         self._notices.add(node)
 
     def preempt(self, node: str) -> None:
-        """Take a node away, as a spot market does."""
+        """Preempt a node, as a spot market does."""
         self.cloud.delete(self._kind, self.billed()[node], why="preempted")
 
     def on_create(self, call: Callable[[str, str], None]) -> None:
-        """Have a function called with type and id whenever something was created."""
+        """Set a function that is called with type and id of every new resource."""
         self.cloud.on_create = call
 
     @property
@@ -148,7 +148,7 @@ class MockCloud:
 
 @contextmanager
 def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Iterator[MockCloud]:
-    """Run a cloud whose machines have their disks in `root`; at the end all of them are stopped and deleted."""
+    """Run a cloud with its machines' disks in `root`; at the end, all machines are stopped and deleted."""
     with mock_clouds((provider,), root, latency_s=latency_s) as (mocked,):
         yield mocked
 
@@ -157,7 +157,7 @@ def mock_cloud(provider: Provider, root: Path, *, latency_s: float = 0.0) -> Ite
 def mock_clouds(
     providers: Sequence[Provider], root: Path, *, latency_s: float = 0.0
 ) -> Iterator[tuple[MockCloud, ...]]:
-    """Run several clouds as one: each has the environment of all, and every machine reaches every other one."""
+    """Run several clouds as one: each has the environment of all, and all machines can reach one another."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     notices: set[str] = set()
     with ExitStack() as stack:
@@ -204,7 +204,7 @@ def in_environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _metadata(ask: Ask, notices: set[str]) -> Answer:
-    """The metadata servers of both clouds, one path for each node, as far as an agent asks them."""
+    """The metadata servers of both clouds, one path per node, for the requests of an agent."""
     found = re.fullmatch(r"/([^/]+)/(computeMetadata/v1/instance/preempted|latest/.*)", ask.path)
     if found is None:
         return Answer(status=404, body=b"", kind="text/plain")

@@ -1,4 +1,4 @@
-"""moto as a server on loopback, with what its EC2 lacks for this product."""
+"""moto as a server on loopback, with the parts of EC2 that it lacks for this product."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from sailor_cloud.testing.machines import PAPER_KEY
 
 
 class Gaps:
-    """What the patched moto knows besides. `full` are zones, as moto names them, without capacity.
+    """Additional state of the patched moto. `full` are zones without capacity, by moto's names.
 
-    `refused` counts how often somebody asked for capacity there.
+    `refused` counts the requests for capacity there.
     """
 
     def __init__(self) -> None:
         self.placement_groups: dict[tuple[str, str], dict[str, Any]] = {}
         self.full: set[str] = set()
-        # Reservations, blocks and what is offered of these by region: stand-ins after the API reference, moto has none.
+        # Reservations, blocks and their offerings by region, after the API reference, since moto has none.
         self.capacity_reservations: dict[str, list[dict[str, Any]]] = {}
         self.capacity_blocks: dict[str, list[dict[str, Any]]] = {}
         self.refused = 0
@@ -76,7 +76,7 @@ def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
             f"We currently do not have sufficient {kind} capacity in the Availability Zone you requested ({zone}).",
         )
         _, headers, body = response.serialized(ActionResult(refused))
-        # EC2 takes it for a fault of its own, which SDKs try again.
+        # EC2 reports it as a server error, which SDKs retry.
         return body, {**headers, "status": 500}
     wished = response._get_param("CapacityReservationSpecification", {}) or {}
     if target := (wished.get("CapacityReservationTarget") or {}).get("CapacityReservationId"):
@@ -85,7 +85,7 @@ def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
 
 
 def _take(response: Any, gaps: Gaps, target: str, zone: str) -> None:
-    """Let an instance take a place of a reservation, if it is of its type and zone, has begun, and has one."""
+    """Let an instance use a place of an active reservation of its type and zone that has one left."""
     row = _known(response, gaps, target)
     kind = response._get_param("InstanceType")
     market = (response._get_param("InstanceMarketOptions", {}) or {}).get("MarketType", "")
@@ -162,7 +162,7 @@ def _offerings(response: Any, gaps: Gaps) -> Any:
 
 
 def _time(value: Any) -> datetime | None:
-    """Return a time of a request, which moto leaves without its zone, UTC."""
+    """Return a time of a request; moto drops its zone, which is UTC."""
     return datetime.fromisoformat(str(value)).replace(tzinfo=UTC) if value else None
 
 
@@ -245,12 +245,12 @@ def moto_server() -> Iterator[str]:
 
 
 class AnsweredOnce:
-    """A WSGI application that makes no change twice that an AWS SDK asks for once, and one change at a time.
+    """A WSGI application that makes each change of an AWS SDK only once, and one change at a time.
 
-    Where an answer comes so quickly that it overtakes the end of its own request, as on a busy machine, the SDK for Go
-    breaks the connection, takes the answer for lost, and asks again under the same invocation id. The change is made by
-    then, and moto would refuse it: the rule to revoke is gone, the group exists. Failures of the server are not kept;
-    they are what an SDK tries again for. moto's tables may not be read by one thread while another one changes them.
+    On a busy machine, an answer may arrive before the end of its request. The SDK for Go then closes the connection,
+    treats the answer as lost, and retries with the same invocation id. By then the change is made, and moto would
+    refuse it: the rule to revoke is missing, the group exists. Server errors are not kept, since SDKs retry them.
+    Changes are serialized, since no thread may read moto's tables while another one changes them.
     """
 
     def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
@@ -267,7 +267,7 @@ class AnsweredOnce:
     def _answer(self, environ: dict[str, Any]) -> Any:
         call = environ.get("HTTP_AMZ_SDK_INVOCATION_ID")
         if call in self._answers:
-            # Closed with bytes unread, a connection is broken before the answer has arrived.
+            # Closing a connection with unread bytes would break it before the answer arrives.
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             return self._answers[call]
         answer = Response.from_app(self._app, environ, buffered=True)

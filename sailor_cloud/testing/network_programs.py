@@ -1,7 +1,7 @@
-"""Stand-ins for `wg`, `ip` and `nft` on a fake cloud's machine, which must not touch the network of this one.
+"""Stand-ins for `wg`, `ip` and `nft` on a fake cloud's machine, which must not change the network of this one.
 
-They write their arguments to `overlay/log`, a line each, and rules to `overlay/rules`. Every peer has answered. `sudo`
-runs them as they are.
+They write their arguments to `overlay/log`, a line each, and rules to `overlay/rules`. Every peer counts as reached.
+`sudo` runs them unchanged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ esac
 
 
 def write_network_programs(folder: Path) -> None:
-    """Write the programs into a folder that comes first on a machine's PATH."""
+    """Write the programs into a folder at the front of a machine's PATH."""
     elsewhere = shlex.quote(os.environ.get("PATH", os.defpath))
     sudo = f'\ncase "$1" in {"|".join(_PROGRAMS)}) exec "$@";; esac\nPATH={elsewhere} exec sudo "$@"\n'
     for name, text in {**_PROGRAMS, "sudo": sudo}.items():

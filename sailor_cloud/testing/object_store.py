@@ -1,6 +1,6 @@
-"""Buckets on this machine: the part of S3 and of Cloud Storage's XML API that objects and their listing need.
+"""Buckets on this machine: the calls of S3 and of Cloud Storage's XML API for objects and their listing.
 
-The two speak alike in that part: path-style requests, listings of version 2, ranges.
+Both have the same form: path-style requests, listings of version 2, ranges.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from xml.sax.saxutils import escape, unescape
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.testing.http_api import in_thread
 
-# When a request goes to S3, object stores ask for a region whatever the endpoint is.
+# Clients need a region for S3 with any endpoint.
 _REGION = "us-east-1"
 
 
 @dataclass(slots=True)
 class ObjectStore:
-    """Objects by bucket and key. `exists` says which buckets there are; `down`: requests are cut off unanswered."""
+    """Objects by bucket and key. `exists` says which buckets there are; `down`: connections close without an answer."""
 
     exists: Callable[[str], bool] = lambda bucket: True
-    # Answers what is asked of buckets: status and body for method, bucket and query, None where objects are meant.
+    # Answers calls about buckets: status and body for method, bucket and query, None for calls about objects.
     about_buckets: Callable[[str, str, dict[str, list[str]]], tuple[int, bytes] | None] = lambda *asked: None
     objects: dict[tuple[str, str], bytes] = field(default_factory=dict)
     down: bool = False
@@ -47,7 +47,7 @@ def serve_objects(store: ObjectStore) -> Iterator[str]:
 
 
 def google_environment(endpoint: str, folder: Path) -> dict[str, str]:
-    """Return the environment in which gs:// reaches an endpoint, with an account that needs no token."""
+    """Return the environment that sends gs:// to an endpoint, with an account that needs no token."""
     account = folder / "account.json"
     keys = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     account.write_text(json.dumps({"gcs_base_url": endpoint, "disable_oauth": True, **keys}))
@@ -55,7 +55,7 @@ def google_environment(endpoint: str, folder: Path) -> dict[str, str]:
 
 
 def aws_environment(endpoint: str) -> dict[str, str]:
-    """Return the environment in which s3:// reaches an endpoint."""
+    """Return the environment that sends s3:// to an endpoint."""
     keys = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     return {"AWS_ENDPOINT_URL_S3": endpoint, "AWS_REGION": _REGION, **keys}
 
@@ -66,11 +66,11 @@ def store_environment(provider: Provider, endpoint: str, folder: Path) -> dict[s
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # Connections that a killed rank leaves behind must not hold the end of a test up.
+    # Connections that a killed rank leaves open must not block the end of a test.
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: ranks that are killed cut their requests off."""
+        """Ignore errors: killed ranks close their connections."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200)
 
     def do_POST(self) -> None:
-        """Delete several objects of S3 at once; nothing else is asked for by POST."""
+        """Delete several objects of S3 at once, the only POST request."""
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         gone = re.findall(r"<Key>(.*?)</Key>", asked)
         for key in gone:
@@ -172,4 +172,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,6 +1,6 @@
 """Emulates `gcloud compute start-iap-tunnel` and `aws ssm start-session`; standard library only.
 
-Called as `tunnel_program.py ROOT NAME ARGUMENT…`; it takes the arguments that the real programs need, no others.
+Called as `tunnel_program.py ROOT NAME ARGUMENT…`; it accepts only the arguments that the real programs need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOG = "tunnels.log"
 
 
 def _target(name: str, arguments: list[str]) -> tuple[str, int]:
-    """Return machine and port. Raises ValueError where the real program would not start."""
+    """Return machine and port. Raises ValueError if the real program would not start."""
     if name == "gcloud":
         machine, port, *options = arguments[2:]
         known = {option.partition("=")[0] for option in options}

@@ -1,7 +1,7 @@
 """Stand-ins for the programs that reach nodes without a public address: `gcloud`, `aws` and `session-manager-plugin`.
 
-They carry stdin and stdout to the SSH of a fake cloud's machine (`tunnel_program`); whatever else is asked of them is
-left to the next program of the name on PATH. A line in a log tells each tunnel that was opened.
+They connect stdin and stdout with the SSH of a fake cloud's machine (`tunnel_program`); the next program of the name on
+PATH handles other commands. A log has a line for each opened tunnel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROGRAMS = {
 
 
 def write_programs(provider: Provider, root: Path) -> Path:
-    """Write a cloud's programs for the machines whose folders are in `root`; return the folder to put on PATH."""
+    """Write a cloud's programs for the machines with folders in `root`; return the folder to put on PATH."""
     folder = root / "programs"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     elsewhere = shlex.quote(os.environ.get("PATH", os.defpath))
@@ -35,6 +35,6 @@ def write_programs(provider: Provider, root: Path) -> Path:
 
 
 def opened(root: Path) -> tuple[str, ...]:
-    """Return the machine of each tunnel that was opened, in order."""
+    """Return the machine of each opened tunnel, in order."""
     log = root / tunnel_program.LOG
     return tuple(log.read_text().split()) if log.is_file() else ()

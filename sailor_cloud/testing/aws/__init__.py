@@ -1,1 +1,1 @@
-"""What AWS answers, from stand-ins: EC2, accounts, prices."""
+"""Emulates the answers of AWS: EC2, accounts, prices."""

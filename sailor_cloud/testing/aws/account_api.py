@@ -1,6 +1,6 @@
-"""What runs have on AWS beside EC2, told over HTTP by the cloud of the stand-in provider, and quotas.
+"""Serves resources of runs on AWS other than EC2, and quotas, from the fake cloud over HTTP.
 
-As much of each interface as a sweep asks for. Buckets are the cloud's, objects in them those of an `ObjectStore`.
+It covers the calls of a sweep. Buckets belong to the cloud, their objects to an `ObjectStore`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IAM_ACTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Iam:
-    """One call to IAM, whose resources belong to no region."""
+    """One call to IAM, whose resources have no region."""
 
     cloud: FakeCloud
 
@@ -152,7 +152,7 @@ def logs(cloud: FakeCloud, action: str, asked: Mapping[str, str]) -> Answer:
 
 
 def quota(cloud: FakeCloud, code: str) -> Answer:
-    """Answer what Service Quotas is asked for one quota of EC2."""
+    """Answer a call to Service Quotas for one EC2 quota."""
     if code not in cloud.quotas:
         return _json(400, {"Message": f"no quota {code}"}, "NoSuchResourceException")
     told = {"ServiceCode": "ec2", "QuotaCode": code, "Value": cloud.quotas[code]}
@@ -161,13 +161,13 @@ def quota(cloud: FakeCloud, code: str) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The calls to S3 that are about buckets; those about objects are the store's."""
+    """The S3 calls about buckets; the store answers those about objects."""
 
     cloud: FakeCloud
     store: ObjectStore
 
     def __call__(self, method: str, bucket: str, query: Mapping[str, list[str]]) -> tuple[int, bytes] | None:
-        """Return status and body, or None where the call is about objects."""
+        """Return status and body, or None if the call is about objects."""
         known = self.cloud.of_type(BUCKET)
         if not bucket:
             listed = "".join(f"<Bucket><Name>{escape(name)}</Name></Bucket>" for name in known)

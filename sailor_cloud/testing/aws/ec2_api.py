@@ -1,6 +1,6 @@
-"""EC2's own API to the cloud that the stand-in provider fills: describe and delete over HTTP.
+"""EC2's API to the fake cloud that the stand-in provider fills: describe and delete over HTTP.
 
-boto3 reaches it through AWS_ENDPOINT_URL_EC2. What others stand in can't be deleted before them, as on the real one.
+boto3 reaches it through AWS_ENDPOINT_URL_EC2. As in EC2, a resource can't be deleted before those inside it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _REGION = re.compile(r"Credential=[^/]+/\d+/([\w-]+)/")
 
 @contextmanager
 def serve_ec2(cloud: FakeCloud, *, refused: bool = False, store: ObjectStore | None = None) -> Iterator[dict[str, str]]:
-    """Serve the API, and what a sweep asks of IAM, Scheduler and S3; yields the environment that makes boto3 use it.
+    """Serve the API, with a sweep's calls to IAM, Scheduler and S3; yields the environment that makes boto3 use it.
 
-    `refused`: nobody may do anything. `store` holds what is in buckets and is served by the caller.
+    `refused`: all calls are denied. `store` holds the objects of buckets, and the caller serves it.
     """
 
     def answer(ask: Ask) -> Answer:
@@ -180,7 +180,7 @@ class _Ec2:
 
     def _delete(self, action: str, kind: str, name: str) -> Answer:
         if name not in self._known(kind):
-            # EC2 says nothing of a key pair that is not there.
+            # EC2 reports no error for a missing key pair.
             code = "InvalidPlacementGroup.Unknown" if "placement" in kind else f"Invalid{NAMES[kind]}.NotFound"
             known = kind == "aws_key_pair"
             return _done(action, "<return>true</return>") if known else _error(code, f"{name} does not exist")
@@ -200,7 +200,7 @@ class _Ec2:
         return _done("DisassociateRouteTable", "<return>true</return>")
 
     def _console(self, parameters: Mapping[str, str]) -> Answer:
-        """What cloud-init prints at the first boot."""
+        """The output of cloud-init at the first boot."""
         state = self._known("aws_instance").get(parameters["InstanceId"])
         if state is None:
             return _error("InvalidInstanceID.NotFound", f"{parameters['InstanceId']} does not exist")

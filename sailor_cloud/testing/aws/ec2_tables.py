@@ -1,4 +1,4 @@
-"""How EC2 calls what the stand-in provider makes: in requests, in answers, and by what contains what."""
+"""EC2's names for the stand-in provider's resources: in requests, in answers, and by containment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
     "SecurityGroupRules": "aws_vpc_security_group_ingress_rule",
     "Vpcs": "aws_vpc",
 }
-# The parameter that names what is deleted.
+# The parameter that names the resource to delete.
 DELETIONS = {
     "DeleteVolume": ("aws_ebs_volume", "VolumeId"),
     "CancelCapacityReservation": ("aws_ec2_capacity_reservation", "CapacityReservationId"),

@@ -1,6 +1,6 @@
-"""Prices, spot history, offerings and quotas for moto, which has made-up ones or none.
+"""Prices, spot history, offerings and quotas for moto, whose own are made up or missing.
 
-`aws_world()` installs them for as long as it lasts, in process (`moto.mock_aws`) and in a `ThreadedMotoServer` alike.
+`aws_world()` installs them temporarily, in process (`moto.mock_aws`) and in a `ThreadedMotoServer` alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AwsFault:
 
 @dataclass(slots=True)
 class SpotPrice:
-    """One row of the spot price history; a blank price is left out of the answer."""
+    """One row of the spot price history; a blank price is omitted from the answer."""
 
     instance_type: str
     zone_name: str
@@ -49,7 +49,7 @@ class SpotPrice:
 
 @dataclass(slots=True)
 class AwsWorld:
-    """What the fake services know. `offerings` are (region, instance type, zone id)."""
+    """The data of the fake services. `offerings` are (region, instance type, zone id)."""
 
     products: list[str] = field(default_factory=list)
     spot: list[SpotPrice] = field(default_factory=list)
@@ -59,7 +59,7 @@ class AwsWorld:
     page_size: int = 2
 
     def fail_if_told(self, operation: str) -> None:
-        """Raise the error of the first fault of an operation that is not used up."""
+        """Raise the error of the first remaining fault of an operation."""
         for fault in self.faults:
             if fault.operation == operation and fault.times > 0:
                 fault.times -= 1
@@ -67,7 +67,7 @@ class AwsWorld:
 
 
 def product(region: str, instance_type: str, usd_per_hour: float, **attributes: str) -> str:
-    """Return a product of the Price List as its API spells it: JSON in a string."""
+    """Return a product of the Price List in its API's form: JSON in a string."""
     term = {"priceDimensions": {"d": {"unit": "Hrs", "pricePerUnit": {"USD": f"{usd_per_hour:.10f}"}}}}
     return json.dumps(
         {
@@ -117,7 +117,7 @@ def _matches(product: str, wanted: dict[str, str]) -> bool:
 class PricingBackend(BaseBackend):
     """The Price List of a region of the API; its products are those of the current AwsWorld."""
 
-    # The second base is how moto's server spells the first.
+    # The second base is moto's spelling of the first in its server.
     _url_module = SimpleNamespace(
         url_bases=[r"https?://api\.pricing\.(.+)\.amazonaws\.com", r"https?://pricing\.(.+)\.amazonaws\.com"],
         url_paths={"{0}/$": PricingResponse.dispatch},

@@ -1,1 +1,1 @@
-"""What Google Cloud answers, from stand-ins: Compute Engine, data services, prices."""
+"""Emulates the answers of Google Cloud: Compute Engine, data services, prices."""

@@ -1,7 +1,7 @@
-"""Compute Engine's own API to the cloud that the stand-in provider fills: list, get and delete over HTTP.
+"""Compute Engine's API to the fake cloud that the stand-in provider fills: list, get and delete over HTTP.
 
-google-cloud-compute reaches it through the endpoint variable that gcloud uses. What others stand in can't be deleted
-before them, as on the real one.
+google-cloud-compute reaches it through gcloud's endpoint variable. As in Compute Engine, a resource can't be deleted
+before those inside it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ Json = dict[str, Any]
 def serve_compute(
     cloud: FakeCloud, *, unreachable: str | None = None, refused: bool = False, store: ObjectStore | None = None
 ) -> Iterator[dict[str, str]]:
-    """Serve the API, and what a sweep asks of IAM and Cloud Storage; yields the environment that makes it be used.
+    """Serve the API, with a sweep's calls to IAM and Cloud Storage; yields the environment that makes clients use it.
 
-    `unreachable` is a scope such as `zones/us-central1-a` that can't be asked; `refused`: nobody may do anything.
-    `store` holds what is in buckets.
+    `unreachable` is a scope that does not answer, such as `zones/us-central1-a`; `refused`: all calls are denied.
+    `store` holds the objects of buckets.
     """
     data = GoogleData(cloud, store or ObjectStore())
 
@@ -96,7 +96,7 @@ def _respond(cloud: FakeCloud, path: str, unreachable: str | None, delete: bool)
 
 
 def _quotas(cloud: FakeCloud, project: str, region: str) -> list[Json]:
-    """What is in use of the quotas on accelerators that instances on demand have attached."""
+    """The use of the quotas on accelerators of on-demand instances."""
     used: dict[str, float] = dict.fromkeys(cloud.quotas, 0.0)
     for state in cloud.of_type("google_compute_instance").values():
         scheduling = state.get("scheduling") or [{}]
@@ -139,7 +139,7 @@ def _shown(state: Json) -> Json:
 
 
 def _host_key(state: Json) -> Json:
-    """What the guest agent publishes at the first boot."""
+    """The guest agent's host key, which it publishes at the first boot."""
     kind, key = state["host_public_key"].split()[:2]
     item = {"namespace": "hostkeys", "key": kind, "value": key}
     return {"queryPath": "hostkeys/", "queryValue": {"items": [item]}}

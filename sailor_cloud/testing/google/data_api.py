@@ -1,7 +1,7 @@
-"""What runs have on Google Cloud beside Compute Engine, told over HTTP: accounts, buckets, the watchdog.
+"""Serves resources of runs on Google Cloud other than Compute Engine over HTTP: accounts, buckets, the watchdog.
 
-As much of the JSON interfaces as a sweep asks for. Buckets are those of the cloud that the stand-in provider fills,
-objects in them those of an `ObjectStore`.
+It covers the JSON calls of a sweep. Buckets belong to the cloud that the stand-in provider fills, their objects to an
+`ObjectStore`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GoogleData:
         return None
 
     def _named(self, method: str, place: str, kind: str, name: str | None) -> tuple[int, Json]:
-        """List functions of every region, or show or delete what is known by its full name."""
+        """List functions of every region, or show or delete a resource by its full name."""
         known = self.cloud.of_type(kind)
         if name is None:
             return 200, {"functions": [{"name": key, "labels": state["labels"]} for key, state in known.items()]}
@@ -77,7 +77,7 @@ class GoogleData:
         return 200, {}
 
     def _policy(self, bucket: str, wanted: Json | None) -> tuple[int, Json]:
-        """Show who may do what with a bucket, which may be one that others made, or take away what is not wanted."""
+        """Show the policy of a bucket, which may belong to others, or remove rights that are not in `wanted`."""
         prefix = f"b/{bucket}/"
         rights = {name: state for name, state in self.cloud.of_type(MEMBER).items() if name.startswith(prefix)}
         if wanted is not None:
@@ -92,7 +92,7 @@ class GoogleData:
         return 200, {"etag": "1", "bindings": [{"role": role, "members": who} for role, who in roles.items()]}
 
     def _shown(self, member: str) -> str:
-        """Return a member as a policy shows it: those of accounts that were deleted are marked."""
+        """Return a member as a policy shows it: those of deleted accounts are marked."""
         kind, _, email = member.partition(":")
         alive = kind != "serviceAccount" or any(email in name for name in self.cloud.of_type(ACCOUNT))
         return member if alive else f"deleted:{member}?uid=1"

@@ -1,7 +1,7 @@
-"""A local HTTP server that answers like the Cloud Billing Catalog and the price-related part of Compute Engine.
+"""A local HTTP server that emulates the Cloud Billing Catalog and the price-related part of Compute Engine.
 
-It pages, and on demand throttles, fails, lies and never answers. Real google-cloud-billing and google-cloud-compute
-clients reach it through the endpoint variables that gcloud uses; `environment` gives them.
+It paginates, and on request throttles, fails, lies or never answers. Real google-cloud-billing and google-cloud-compute
+clients reach it through gcloud's endpoint variables, which `environment` returns.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Fault:
 
 @dataclass(slots=True)
 class GoogleWorld:
-    """What the server knows. Zones missing from either map of types have none of that kind.
+    """The data of the server. Zones missing from either map of types have none of that kind.
 
-    `unreachable` zones are listed with a warning, as Compute Engine does when it can't ask them.
+    `unreachable` zones are listed with a warning, as Compute Engine does for zones that do not answer.
     """
 
     skus: list[Json] = field(default_factory=list)
@@ -54,7 +54,7 @@ def sku(
     group: str = "CPU",
     unit: str = "h",
 ) -> Json:
-    """Return a SKU of Compute Engine as the Cloud Billing Catalog spells it."""
+    """Return a SKU of Compute Engine in the form of the Cloud Billing Catalog."""
     units = int(usd_per_unit)
     price = {"currencyCode": "USD", "units": str(units), "nanos": round((usd_per_unit - units) * 1e9)}
     return {
@@ -79,7 +79,7 @@ def sku(
 def machine_type(
     name: str, vcpus: int, memory_gib: float, *, accelerator: str = "", count: int = 0, local_ssds: int = 0
 ) -> Json:
-    """Return a machine type as Compute Engine lists it."""
+    """Return a machine type in the form of Compute Engine's list."""
     kind: Json = {"name": name, "guestCpus": vcpus, "memoryMb": int(memory_gib * 1024)}
     if accelerator:
         kind["accelerators"] = [{"guestAcceleratorType": accelerator, "guestAcceleratorCount": count}]
@@ -123,7 +123,7 @@ class FakeGoogle:
         return None if found is None else Answer(status=found[0], body=json.dumps(found[1]).encode())
 
     def answer(self, url: str) -> tuple[int, Json] | None:
-        """Return status and body for a GET, None for a request that is never answered."""
+        """Return status and body for a GET, None for a request that never gets an answer."""
         parts = urlsplit(url)
         self.requests.append(parts.path)
         if self.silent_path is not None and self.silent_path in parts.path:

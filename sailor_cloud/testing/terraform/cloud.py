@@ -1,4 +1,4 @@
-"""A cloud in memory for the stand-in providers: what exists, what was billed, and failures to order."""
+"""A cloud in memory for the stand-in providers: resources, billing history, and failures on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sailor_cloud.testing.terraform.naming import (
     looked_up,
 )
 
-# What costs money while it exists; everything else in the HCL is free of charge.
+# These cost money while they exist; all other resources in the HCL are free.
 BILLED = ("google_compute_instance", "aws_instance")
 _AWS_PREFIXES = {
     "aws_vpc": "vpc",
@@ -41,7 +41,7 @@ _AWS_PREFIXES = {
     "aws_vpc_endpoint": "vpce",
     "aws_vpc_peering_connection": "pcx",
 }
-# What AWS says where a name is taken, by type; IAM has one word for all of its own.
+# AWS's error for a name that is taken, by type; IAM has one for all of its types.
 _TAKEN = {
     "aws_key_pair": "InvalidKeyPair.Duplicate",
     "aws_placement_group": "InvalidPlacementGroup.Duplicate",
@@ -52,7 +52,7 @@ _TAKEN = {
 
 
 class CloudError(Exception):
-    """What the provider reports to Terraform as a diagnostic; `state` is what exists in spite of it."""
+    """An error that the provider reports to Terraform as a diagnostic; `state` is what exists anyway."""
 
     def __init__(self, message: str, state: dict[str, Any] | None = None) -> None:
         self.state = state
@@ -61,10 +61,10 @@ class CloudError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Failure:
-    """Makes calls fail: those for a type whose attributes have the given values, `times` times (None: always).
+    """Makes calls fail: those for a type with these attributes, `times` times (None: always).
 
-    `operation` is create, read or delete. The first `after` calls that fit succeed. `late`: the resource exists
-    although its creation was reported as failed. An AWS instance has a `zone` too, that of its subnet.
+    `operation` is create, read or delete. The first `after` matching calls succeed. `late`: the resource exists
+    although its creation was reported as failed. An AWS instance also has a `zone`, that of its subnet.
     """
 
     type: str
@@ -89,10 +89,10 @@ class Failure:
 
 
 class FakeCloud:
-    """Holds resources by type and id. Safe to use from several threads.
+    """Holds resources by type and id; thread-safe.
 
-    `machines` starts and stops the stand-ins for VMs; `latency_s` is how long every creation of an instance takes. An
-    instance whose deletion the cloud's own API was asked for is shown `deletion_looks` times more before it is gone.
+    `machines` starts and stops the emulated VMs; `latency_s` is the duration of creating an instance. After its
+    deletion through the cloud's API, an instance is shown in `deletion_looks` more reads.
     """
 
     def __init__(self, machines: Machines | None = None, *, latency_s: float = 0.0) -> None:
@@ -103,10 +103,10 @@ class FakeCloud:
         self.deletion_looks = 0
         # Limits of quotas by AWS's code or Google's metric, and vCPUs by AWS's instance type.
         self.quotas: dict[str, float] = {}
-        # Policies of the organization, as Google's Resource Manager tells them, by constraint.
+        # Policies of the organization by constraint, as Google's Resource Manager returns them.
         self.policies: dict[str, dict[str, Any]] = {}
         self.vcpus = {"g4dn.xlarge": 4, "g6.xlarge": 4, "p3.2xlarge": 8, "p4d.24xlarge": 96, "t3.micro": 2}
-        # Permissions that the caller lacks, in the words of the cloud.
+        # Permissions that the caller lacks, by the cloud's names.
         self.denied: set[str] = set()
         self.on_create: Callable[[str, str], None] = lambda kind, name: None
         self._ending: dict[tuple[str, str], int] = {}
@@ -129,13 +129,13 @@ class FakeCloud:
             return tuple(name for kind, name in self.resources if kind in BILLED)
 
     def owned_by(self, run_id: str) -> tuple[tuple[str, str], ...]:
-        """Return type and id of everything that carries a run's tag, or is inside something that does."""
+        """Return type and id of everything with a run's tag, or inside something with it."""
         with self._mutex:
             self._forget_ended()
             return tuple(key for key, state in self.resources.items() if run_id in str(state))
 
     def create(self, kind: str, wanted: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Create a resource. Raises CloudError, whose `state` is what exists nevertheless."""
+        """Create a resource. Raises CloudError, whose `state` is what exists anyway."""
         with self._idle:
             self._in_flight += 1
         try:
@@ -146,7 +146,7 @@ class FakeCloud:
                 self._idle.notify_all()
 
     def settle(self, limit_s: float = 60.0) -> None:
-        """Wait until nothing is being created any more, also for a caller that has died meanwhile."""
+        """Wait until no creation is in progress, even for a caller that has died since."""
         with self._idle:
             self._idle.wait_for(lambda: self._in_flight == 0, timeout=limit_s)
 
@@ -191,7 +191,7 @@ class FakeCloud:
             return state
 
     def look_up(self, kind: str, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Return what a data source finds. Raises CloudError unless that is exactly one thing."""
+        """Return the result of a data source. Raises CloudError unless there is exactly one."""
         found = looked_up(kind, wanted, self.of_type(kind))
         if found is None:
             raise CloudError(f"reading {kind}: not exactly one matches {wanted.get('tags')}")
@@ -216,7 +216,7 @@ class FakeCloud:
             self._machines.stop(name)
 
     def begin_deletion(self, kind: str, name: str) -> None:
-        """Let an instance go as the clouds' own APIs do, which answer long before it is gone."""
+        """Start to delete an instance, as the clouds' APIs do, which answer long before the end."""
         with self._mutex:
             if kind in BILLED and self.deletion_looks and (kind, name) in self.resources:
                 self._ending.setdefault((kind, name), self.deletion_looks)
@@ -224,7 +224,7 @@ class FakeCloud:
         self.delete(kind, name)
 
     def shown(self, kind: str, name: str) -> bool:
-        """Whether a look finds an instance on its way out; the last one that does is followed by its end."""
+        """Whether a read still shows an instance in deletion; the last such read deletes it."""
         with self._mutex:
             looks = self._ending.get((kind, name))
             if looks is None:
@@ -237,7 +237,7 @@ class FakeCloud:
         return True
 
     def _delete_parts(self, kind: str, name: str, why: str) -> None:
-        """Delete the parts of a resource together with it, as the cloud does."""
+        """Delete the parts of a resource with it, as the cloud does."""
         for part in PARTS.get(kind, ()):
             for below in [
                 known for (sort, known), state in self.resources.items() if sort == part and name in str(state)
@@ -252,7 +252,7 @@ class FakeCloud:
         return _aws(kind, wanted, {**config, **self._place(wanted)}, number)
 
     def _place(self, wanted: Mapping[str, Any]) -> dict[str, str]:
-        """Return the region of what something is created in; a root may work in two, and one is configured last."""
+        """Return the region of a new resource; a root may use two regions, and one is configured last."""
         for name, parent in PARENTS.items():
             state = self.resources.get((parent, str(wanted.get(name))))
             if state is not None:
@@ -265,7 +265,7 @@ class FakeCloud:
         return next((failure for failure in self.failures if failure.hits(kind, placed, operation)), None)
 
     def _forget_ended(self) -> None:
-        """Take notice of machines that ended themselves, as the cloud's host would."""
+        """Remove machines that ended themselves, as the cloud's host would notice."""
         for kind, name in list(self.resources):
             if kind in BILLED and not self._machines.runs(name):
                 del self.resources[kind, name]

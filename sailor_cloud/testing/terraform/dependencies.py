@@ -1,4 +1,4 @@
-"""What must exist before something else can be created in it, as the clouds check it."""
+"""The resources that must exist before another one can be created in them, as the clouds check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PARENTS = {
     "security_group_id": "aws_security_group",
     "route_table_id": "aws_route_table",
 }
-# What goes together with what it belongs to.
+# Parts that are deleted with their resource.
 PARTS = {
     "aws_route_table": ("aws_route",),
     "aws_vpc_peering_connection": ("aws_vpc_peering_connection_accepter",),
@@ -22,7 +22,7 @@ PARTS = {
 def missing_parent(
     kind: str, wanted: Mapping[str, Any], resources: Mapping[tuple[str, str], Mapping[str, Any]]
 ) -> str | None:
-    """Return the cloud's message where something is to be created in what does not exist; None where all is well."""
+    """Return the cloud's message if a new resource's parent does not exist; None otherwise."""
     if kind.startswith("aws_"):
         for name, parent in PARENTS.items():
             value = wanted.get(name)

@@ -1,4 +1,4 @@
-"""Messages and values of Terraform's plugin protocol 6, as far as the stand-in providers use them."""
+"""Messages and values of Terraform's plugin protocol 6 that the stand-in providers use."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _add_field(message: Any, name: str, number: int, kind: str) -> None:
     field = message.field.add(name=name, number=number)
     field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
     if kind[0] == "{":
-        # A map is a repeated message of key and value whose name follows from the field's.
+        # A map is a repeated message of key and value, with a name derived from the field's.
         entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
         entry.options.map_entry = True
         entry.field.add(name="key", number=1, label=_FIELD.LABEL_OPTIONAL, type=_FIELD.TYPE_STRING)
@@ -109,7 +109,7 @@ Block = dict[str, Any]
 
 
 class Unknown:
-    """A value that is not known before the apply."""
+    """A value that is unknown before the apply."""
 
     def __repr__(self) -> str:
         return "(known after apply)"
@@ -120,7 +120,7 @@ _UNKNOWN_ON_WIRE = msgpack.ExtType(0, b"\x00")
 
 
 def decode(value: Any) -> Any:
-    """Return a DynamicValue as plain Python, with UNKNOWN where it is not known."""
+    """Return a DynamicValue as plain Python, with UNKNOWN for unknown values."""
     if value.json:
         return json.loads(value.json)
     if not value.msgpack:
@@ -129,13 +129,13 @@ def decode(value: Any) -> Any:
 
 
 def encode(value: Any, block: Block) -> bytes:
-    """Return an object of a block's type as msgpack; what is missing is null."""
+    """Return an object of a block's type as msgpack, with null for missing values."""
     packed: bytes = msgpack.packb(_conform(value, block), use_bin_type=True)
     return packed
 
 
 def with_unknowns(value: Any, block: Block) -> Any:
-    """Return a configuration as planned for a new object: what the provider computes and nobody set is unknown."""
+    """Return a configuration as planned for a new object: unset values that the provider computes are unknown."""
     if not isinstance(value, dict):
         return value
     planned = dict(value)
@@ -150,7 +150,7 @@ def with_unknowns(value: Any, block: Block) -> Any:
 
 
 def without_unknowns(value: Any) -> Any:
-    """Return a value with null for everything that is unknown."""
+    """Return a value with null for everything unknown."""
     if value is UNKNOWN:
         return None
     if isinstance(value, dict):
@@ -161,7 +161,7 @@ def without_unknowns(value: Any) -> Any:
 
 
 def computed_but_set(config: Any, block: Block) -> list[str]:
-    """Return the attributes that the provider alone decides and that a configuration sets nevertheless."""
+    """Return the attributes that only the provider may set and that a configuration sets."""
     if not isinstance(config, dict):
         return []
     found = [

@@ -1,4 +1,4 @@
-"""How the clouds name what does not follow the common pattern, and how a data source finds what exists."""
+"""The clouds' names that do not follow the common pattern, and how a data source finds resources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 State = dict[str, Any]
 
-# The image that every public parameter of the stand-in holds.
+# The image in every public parameter of the stand-in.
 IMAGE = "ami-0feedfacefeedface"
 
 
@@ -40,7 +40,7 @@ def _function(wanted: State, project: str) -> State:
     return {"id": f"{place}/functions/{wanted['name']}", "service_config": [{**service, "uri": uri}]}
 
 
-# Collections that are not their type's name with an s.
+# Collections whose name is not their type's with an s.
 GOOGLE_COLLECTIONS = {"google_compute_resource_policy": "resourcePolicies"}
 
 GOOGLE_NAMES: Mapping[str, Callable[[State, str], State]] = {
@@ -69,7 +69,7 @@ AWS_NAMES: Mapping[str, Callable[[State], str]] = {
 }
 
 
-# Creating one of these again sets what is there already.
+# Creating one of these again overwrites it.
 REPEATABLE = (
     "google_storage_bucket_object",
     "google_project_iam_member",
@@ -79,7 +79,7 @@ REPEATABLE = (
     "aws_s3_bucket_lifecycle_configuration",
     "aws_vpc_peering_connection_accepter",
 )
-# What AWS lets be once only, by the attributes that must differ, and what it says to a second one.
+# AWS resources that must be unique, by the attributes that must differ, and the error for a second one.
 _ONCE = {
     "aws_route": (("route_table_id", "destination_cidr_block"), "RouteAlreadyExists"),
     "aws_route_table_association": (("subnet_id",), "Resource.AlreadyAssociated"),
@@ -95,7 +95,7 @@ _ONCE = {
 
 
 def duplicate(kind: str, wanted: State, existing: Mapping[str, State]) -> str | None:
-    """Return what AWS says to a second one of what can be once only; None where all is well."""
+    """Return AWS's error for a second resource that must be unique; None otherwise."""
     if kind not in _ONCE:
         return None
     names, code = _ONCE[kind]
@@ -106,7 +106,7 @@ def duplicate(kind: str, wanted: State, existing: Mapping[str, State]) -> str | 
 
 
 def imported(kind: str, given: str, existing: Mapping[str, State]) -> str:
-    """Return the id of what Terraform imports; most resources are imported by their id."""
+    """Return the id of a resource to import; most are imported by their id."""
     match kind:
         case "aws_route":
             table, _, destination = given.partition("_")
@@ -124,7 +124,7 @@ def imported(kind: str, given: str, existing: Mapping[str, State]) -> str:
 
 
 def computed(kind: str, number: int) -> State:
-    """Return what AWS decides about a new resource and the HCL reads."""
+    """Return the attributes of a new resource that AWS decides and the HCL reads."""
     match kind:
         case "aws_instance":
             return {"primary_network_interface_id": f"eni-{number:017x}"}
@@ -136,7 +136,7 @@ def computed(kind: str, number: int) -> State:
 
 
 def looked_up(kind: str, wanted: State, existing: Mapping[str, State]) -> State | None:
-    """Return what a data source finds: a public parameter, or the only resource that carries the tags asked for."""
+    """Return the result of a data source: a public parameter, or the only resource with the given tags."""
     if kind == "aws_ssm_parameter":
         return {**wanted, "id": wanted["name"], "type": "String", "insecure_value": IMAGE, "value": IMAGE, "version": 1}
     tags = dict(wanted.get("tags") or {}).items()

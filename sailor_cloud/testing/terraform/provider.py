@@ -1,8 +1,8 @@
-"""Stand-in Terraform providers: the official schemas, and a cloud in memory behind them.
+"""Stand-in Terraform providers: the official schemas over a cloud in memory.
 
-Terraform's core is real; only the plugin is ours. It runs in the caller's process and Terraform attaches to it through
-TF_REATTACH_PROVIDERS, so nothing is downloaded or started. What a schema doesn't tell is not checked: values that
-must be replaced instead of changed, defaults, conflicts and validators.
+Terraform's core is real; only the plugin is ours. It runs in the caller's process, and Terraform attaches to it through
+TF_REATTACH_PROVIDERS, so nothing is downloaded or started. Only the schema is checked: not values that force a
+replacement, defaults, conflicts and validators.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def serve(cloud: FakeCloud, *names: str) -> Iterator[dict[str, str]]:
 
 def _server(provider: _Provider) -> tuple[Any, int]:
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    # Threads are made as they are needed: as many as Terraform asks for at a time, over all roots.
+    # Threads start on demand: one for each concurrent request of Terraform, over all roots.
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1024), options=unlimited)
     methods = {
         method: grpc.unary_unary_rpc_method_handler(
@@ -78,7 +78,7 @@ def _server(provider: _Provider) -> tuple[Any, int]:
 
 
 class _Provider:
-    """The calls of the plugin protocol, under their own names."""
+    """The calls of the plugin protocol, under their original names."""
 
     def __init__(self, name: str, cloud: FakeCloud) -> None:
         schemas = _schema_file(name)
@@ -86,7 +86,7 @@ class _Provider:
         self._data_blocks: dict[str, Block] = schemas["data_sources"]
         self._schemas = _schemas(name)
         self._cloud = cloud
-        # By connection: each configuration of the provider, of each Terraform, has its own.
+        # By connection, since each provider configuration of each Terraform process has one.
         self._configs: dict[str, dict[str, Any]] = {}
 
     def GetProviderSchema(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -186,7 +186,7 @@ def _schemas(name: str) -> Any:
         provider=_schema(known["provider"]),
         resource_schemas={kind: _schema(block) for kind, block in known["resources"].items()},
         data_source_schemas={kind: _schema(block) for kind, block in known["data_sources"].items()},
-        # As with both real providers, Terraform asks once in each of its processes.
+        # As with both real providers, each Terraform process requests the schema once.
         server_capabilities=MESSAGES["Capabilities"](plan_destroy=False, get_provider_schema_optional=True),
     )
 
