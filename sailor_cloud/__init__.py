@@ -52,7 +52,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    # Names are imported when they are first used, so that the command line answers quickly.
+    # Lazy imports keep the command line fast.
     if name == "__version__":
         from importlib.metadata import version
 

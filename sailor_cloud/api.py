@@ -1,4 +1,4 @@
-"""The public functions: what the command line does, for programs."""
+"""The public functions: the actions of the command line, for programs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles
 
-# Share of explain's time limit that the search for the plan may use.
+# The share of explain's time limit for the search for the plan.
 _PLANNING = 0.6
-# Options of `plan` that say what planners read.
+# Options of `plan` about the inputs of planners.
 _READ_FROM = ("base", "clock", "profiles", "network", "pricing", "machine", "engine")
 
 
@@ -63,27 +63,27 @@ def plan(
     oracle: bool = False,
     engine: str = "sailor",
 ) -> PlanDocument:
-    """Search for the best plan of a job; reads data that is on disk only.
+    """Return the best plan of a job; reads only data on disk.
 
-    `job` is a job, the path of a job file, or the values of one. `on` is 'slurm' or 'kubernetes': the job uses
-    the nodes of a cluster instead of its resources, which may then be left out. `cluster` is the inventory's file,
-    where the job names none.
+    `job` is a job, the path of a job file, or the values of one. With `on`, 'slurm' or 'kubernetes', the job uses the
+    nodes of a cluster instead of its resources, which may then be missing. `cluster` is the inventory's file if the job
+    names none.
 
-    `engine` names the training program that the plan is for, or whose formulas judge it.
+    `engine` names the training program of the plan, or the one whose formulas judge it.
 
-    `strategy` names a published planner that makes the search in place of ours; with `oracle` our simulator ranks its
-    plans instead of its own cost model.
+    `strategy` names a published planner that replaces our search; with `oracle` our simulator ranks its plans instead
+    of its cost model.
 
-    `restrictions` make the space smaller; `top` asks for so many alternatives of other kinds, `frontier` for the
-    plans that are best from the fastest to the cheapest. `choose` takes the cheapest, the balanced or the fastest plan
-    instead of the goal's; `deciding` gets the three while the search continues. After `time_limit_s` the best plan
-    found so far is the answer. With `prove` the bound is raised for up to 300 CPU seconds once the plan is found.
-    `progress` gets the share of the search that is done.
+    `restrictions` make the space smaller; `top` requests this many alternatives of other kinds, `frontier` the Pareto
+    frontier of time and money. `choose` takes the cheapest, the balanced or the fastest plan instead of the goal's;
+    `deciding` gets the three while the search continues. After `time_limit_s` the incumbent is the answer. With `prove`
+    the bound is raised for up to 300 CPU seconds after the plan is found. `progress` gets the share of the search that
+    is done.
 
-    Local nodes share the cores of `machine`; by default that is this one, which is measured where the job may use them.
-    `base` is the folder against which paths in the job are resolved, by default that of the job file. `profiles`,
-    `network` and `pricing` are folders whose files go before the shipped ones. Raises RequestError for a job that
-    names unknown things, DataError where prices or profiles are missing. Infeasible is a status, not an error.
+    Local nodes share the cores of `machine`; the default is this one, which is measured if the job may use them. `base`
+    is the folder for relative paths in the job, by default that of the job file. `profiles`, `network` and `pricing`
+    are folders whose files take precedence over the shipped ones. Raises RequestError for a job with unknown names,
+    DataError if prices or profiles are missing. Infeasible is a status, not an error.
     """
     clock = clock or SystemClock()
     started_s = clock.monotonic_s()
@@ -138,7 +138,7 @@ def offers(
     max_usd_per_hour: float | None = None,
     pricing: Path | None = None,
 ) -> Rows[Offer]:
-    """Return the offers that meet every condition given, at the price that plans count, sorted by id.
+    """Return the offers that meet all given conditions, at the price that plans count, sorted by id.
 
     Raises RequestError for an unknown provider or market.
     """
@@ -166,7 +166,7 @@ def offers(
 def read_job(job: Path | str | Mapping[str, Any], *, on: str | None = None) -> Job:
     """Return the job in a file, or of plain values. Raises RequestError with every fault, its place and a hint.
 
-    With `on`, the name of a scheduler, it need not have resources.
+    With `on`, the name of a scheduler, the job needs no resources.
     """
     from sailor_cloud.model import job_file
 
@@ -177,7 +177,7 @@ def read_job(job: Path | str | Mapping[str, Any], *, on: str | None = None) -> J
 
 
 def read_plan(path: Path | str) -> PlanDocument:
-    """Return the plan in a file. Raises RequestError where it can't be read or is wrong."""
+    """Return the plan in a file. Raises RequestError if the file is unreadable or wrong."""
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.model.document import PlanDocument
 
@@ -193,7 +193,7 @@ def _job_of(
     on: str | None = None,
     cluster: Path | None = None,
 ) -> tuple[Job, Path | None]:
-    """Return a job with its inventory, its addresses on the Hub pinned, and the folder that its paths start from."""
+    """Return a job with its inventory, its Hub addresses pinned, and the folder for its relative paths."""
     from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
     from sailor_cloud.workload.models import hub
@@ -216,7 +216,7 @@ def _inputs(
     machine: LocalMachine | None = None,
     engine: str = "sailor",
 ) -> dict[str, Any]:
-    """Return what planners read, our own and published ones; arguments as of `plan`."""
+    """Return the inputs of planners, ours and published ones; arguments as in `plan`."""
     from sailor_cloud import network as networks
     from sailor_cloud import workload
     from sailor_cloud.simulator import engine_named
@@ -232,7 +232,7 @@ def _inputs(
 
 
 def _by_strategy(job: Job, name: str, time_limit_s: float | None, known: dict[str, Any]) -> Iterator[PlanDocument]:
-    """Yield the document of a strategy's own choice, then that of our simulator's choice among its plans."""
+    """Yield the document of a strategy's choice, then that of our simulator's choice among its plans."""
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.strategies import plans_by, strategy_named
 
@@ -258,9 +258,9 @@ def compare(
 ) -> Comparison:
     """Plan a job by our search and by published planners, all judged by our simulator.
 
-    Without names all `strategies` are asked. Each searches once: its own cost model chooses, with `oracle` our
-    simulator as well. `options` are those of `plan`. Where its time limit ends our search without a plan, our row says
-    so. Raises RequestError for an unknown strategy.
+    Without names, all `strategies` are compared. Each searches once: its cost model chooses, with `oracle` our
+    simulator as well. `options` are those of `plan`. If its time limit ends our search without a plan, our row says so.
+    Raises RequestError for an unknown strategy.
     """
     from time import process_time
 
@@ -311,15 +311,15 @@ def explain(
     time_limit_s: float | None = None,
     machine: LocalMachine | None = None,
 ) -> Explanation:
-    """Say why the best plan of a job, or the plan of a document, is what it is; arguments and errors as of `plan`.
+    """Explain the best plan of a job, or the plan of a document; arguments and errors as in `plan`.
 
-    A document's plan is not searched again. Its figures and the price of insisting are computed here; what the
-    document says of its proof and of other plans is left out.
+    A document's plan is not searched again. Its figures and the price of insisting are computed here; what the document
+    says about its proof and other plans is left out.
 
-    `planned` gets all but the gains as soon as there is a plan, `found` each gain as it comes; without `with_gains`
-    there are none. `progress` gets before each search for a gain how many are done, of how many. These searches take
-    no more processor time than the plan took, and 10 s together with it, but 2 s at least. After `time_limit_s` all
-    searches end.
+    `planned` gets everything except the gains as soon as there is a plan, `found` each gain at once; without
+    `with_gains` there are none. `progress` gets, before each search for a gain, the number of finished searches and
+    their total. These searches take no more processor time than the plan, at most 10 s together with it, and at least 2
+    s. After `time_limit_s` all searches end.
     """
     from time import process_time
 
@@ -342,7 +342,7 @@ def explain(
     else:
         job, base = _job_of(job, base, on=on, cluster=cluster)
         clock = clock or SystemClock()
-        # The plan is the first thing that it explains.
+        # The plan is needed before its explanation, so it gets a share of the time.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
         read |= {"base": base}
         document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **read)
@@ -388,7 +388,7 @@ def _names_local_nodes(job: Job) -> bool:
 
 
 def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) -> ComputeProfiles:
-    """Return the compute profiles, with the machine where nodes may be local."""
+    """Return the compute profiles, with the machine if nodes may be local."""
     from sailor_cloud import workload
     from sailor_cloud.workload.this_machine import this_machine
 
@@ -399,10 +399,10 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
 def choose(
     document: PlanDocument, pick: Pick, *, base: Path | None = None, profiles: Path | None = None
 ) -> PlanDocument:
-    """Return a document with another plan of its decision as the plan, its figures computed again.
+    """Return a document with another plan of its decision as the plan, and its figures recomputed.
 
-    `profiles` is a folder whose compute profiles go before the shipped ones. Raises RequestError where the document has
-    no decision.
+    `profiles` is a folder whose compute profiles take precedence over the shipped ones. Raises RequestError if the
+    document has no decision.
     """
     from sailor_cloud.model.document import Status
     from sailor_cloud.model.shown import Rows
@@ -452,10 +452,10 @@ def simulate(
     profiles: Path | None = None,
     timeline: bool = False,
 ) -> Evaluation:
-    """Simulate the plan of a document, or of its file, again: with the document's own offers, as of its own day.
+    """Simulate the plan of a document, or of its file, again: with the document's offers, on its day.
 
-    `profiles` is a folder whose compute profiles go before the shipped ones. `timeline` also records every operation of
-    one iteration. Raises RequestError for a document without a plan.
+    `profiles` is a folder whose compute profiles take precedence over the shipped ones. `timeline` also records every
+    operation of one iteration. Raises RequestError for a document without a plan.
     """
     return _simulated(document, base, profiles, timeline=timeline).evaluation
 
@@ -503,9 +503,9 @@ def simulate_layout(
 ) -> Simulation:
     """Predict a layout on nodes, without a search: 'tp=4 pp=2 dp=4' on ['4 x a2-highgpu-8g@us-central1-a'].
 
-    The nodes need not lie within the job's resources, and a machine without a price has time and memory but no cost.
-    `engine` names the training program. Raises RequestError with every reason why the layout does not fit the model,
-    the batch, the nodes or the engine; other arguments are those of `plan`.
+    The nodes may be outside the job's resources; a machine without a price has time and memory but no cost. `engine`
+    names the training program. Raises RequestError with every reason why the layout does not fit the model, the batch,
+    the nodes or the engine; other arguments are those of `plan`.
     """
     from sailor_cloud import catalog as catalogs
     from sailor_cloud import network as networks
@@ -541,10 +541,10 @@ def simulate_layout(
 
 
 def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | None = None) -> Verified:
-    """Hold a plan from elsewhere against its job and today's data, before `up` carries it out.
+    """Check an external plan against its job and today's data, before `up` runs it.
 
-    Returns it with every figure computed again, and what differs. Raises RequestError for whatever keeps it from
-    being bought: offers that the job does not allow, limits that it breaks, figures more than 5 % off.
+    Returns it with every figure recomputed, and the differences. Raises RequestError for everything that prevents the
+    purchase: offers that the job does not allow, exceeded limits, figures more than 5 % off.
     """
     from sailor_cloud import catalog, network, workload
     from sailor_cloud.catalog.clusters import know
@@ -584,22 +584,20 @@ def up(
     buy_reserved: bool = False,
     checked: bool = False,
 ) -> Outcome:
-    """Carry out a plan to its receipt, in the calling thread.
+    """Run a plan until its receipt, in the calling thread.
 
     Before it buys, it refuses what the command line refuses: stale or doubtful prices and missing permissions, unless
-    the `allow_` arguments permit them, and reservations and capacity blocks that would be bought, unless `buy_reserved`
-    does. `checked` skips this for a caller that has called `check_before_buying`, which also tells what the buyer
-    should know.
+    the `allow_` arguments permit them, and purchases of reservations and capacity blocks, unless `buy_reserved` permits
+    them. `checked` skips this for a caller that has called `check_before_buying`, which also warns the buyer.
 
-    Without `fallback` no other plan replaces it: lost nodes are replaced by equal ones, and the run
-    ends if nodes are unavailable. With `replan_slow_links` a better plan replaces it once links are measured more than
-    30 % below their profile. Without `allow_doubtful` a plan that replaces it buys at no doubtful price. `ssh_from` is
-    the address, as CIDR, from which nodes on a cloud let SSH in.
+    Without `fallback` no other plan replaces it: equal nodes replace lost ones, and the run ends if nodes are
+    unavailable. With `replan_slow_links` a better plan replaces it if links are measured more than 30 % below their
+    profile. Without `allow_doubtful`, replacing plans buy at no doubtful price. `ssh_from` is the address, as CIDR,
+    from which cloud nodes accept SSH.
 
-    `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run; that
-    function is also called by nobody else, so signal handlers are the caller's business. Raises RequestError where the
-    plan can't be carried out, CredentialsError where the caller lacks a permission; every other failure is in the
-    outcome.
+    `on_start` is called once, inside the event loop, with the run's folder and a function that stops the run. Nothing
+    else calls that function, so the caller must handle signals. Raises RequestError if the plan can't be run,
+    CredentialsError if the caller lacks a permission; the outcome has every other failure.
     """
     from sailor_cloud.catalog.clusters import know
     from sailor_cloud.launch.replanning.search import CatalogSearch
@@ -656,8 +654,8 @@ def resume(
 ) -> Outcome:
     """Take over a run whose controller died, and continue as `up` does.
 
-    Raises RequestError where it is over already or its files can't be believed, CredentialsError where the caller lacks
-    a permission that the run needs, unless `allow_missing_permissions` permits that.
+    Raises RequestError if it is over or its files are not trustworthy, CredentialsError if the caller lacks a
+    permission that the run needs, unless `allow_missing_permissions` permits that.
     """
     from sailor_cloud import resources
     from sailor_cloud.launch.replanning.search import CatalogSearch
@@ -710,10 +708,10 @@ def replay(
 ) -> tuple[Replayed, ...]:
     """Run a job against an availability trace in simulated time, once for each policy.
 
-    `progress` gets before each policy how many are done, of how many.
+    `progress` gets, before each policy, the number of finished ones and their total.
 
-    The first plan is the best for the devices that the trace has at its start; what comes later the controller learns
-    by asking. Returns nothing where that plan is infeasible.
+    The first plan is the best for the devices at the start of the trace; the controller learns about later ones by
+    requests. The result is empty if that plan is infeasible.
     """
     from sailor_cloud import workload
     from sailor_cloud.catalog import load
@@ -730,7 +728,7 @@ def replay(
     document = search(limited) if limited is not None else None
     if document is None or document.plan is None:
         return ()
-    # The job keeps its own limits, so that a plan may grow when more devices come.
+    # The job keeps its original limits, so that a plan may grow with new devices.
     whole = dataclasses.replace(document, job=job)
     found = []
     for done, policy in enumerate(policies):
@@ -751,9 +749,9 @@ def replay_spot(
 ) -> tuple[SpotReplayed, ...]:
     """Compare policies for a deadline on recorded spot availability: when to wait, when to pay for on-demand.
 
-    The work is that of the job's best plan on demand, the prices those of its nodes on both markets, the change-over
-    the start-up of its slowest provider and half of a checkpoint interval. `deadlines_s` default to the job's own.
-    Returns nothing where no plan on demand is feasible. Raises RequestError, MissingPriceError.
+    The work is that of the job's best on-demand plan, the prices are those of its nodes on both markets. The
+    change-over is the start-up of its slowest provider plus half a checkpoint interval. `deadlines_s` default to the
+    job's deadline. The result is empty if no on-demand plan is feasible. Raises RequestError, MissingPriceError.
     """
     from sailor_cloud.catalog import load
     from sailor_cloud.errors import MissingPriceError

@@ -1,4 +1,4 @@
-"""Time enters the program through one injected clock."""
+"""The injected clock through which the program gets the time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time of day (timezone-aware, UTC) and a monotonic number of seconds."""
+    """Returns the time of day (timezone-aware, UTC) and a monotonic number of seconds."""
 
     def now(self) -> datetime: ...
 
@@ -28,7 +28,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class DatedClock:
-    """A clock that is always at one instant but still measures how long things take; what `--as-of` uses."""
+    """A clock with a fixed date that still measures durations; for `--as-of`."""
 
     instant: datetime
 
@@ -41,7 +41,7 @@ class DatedClock:
 
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that stands still until it is advanced; what tests use."""
+    """A clock that stands still until it is advanced; for tests."""
 
     instant: datetime
     elapsed_s: float = 0.0

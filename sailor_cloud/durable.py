@@ -1,4 +1,4 @@
-"""Files that are on disk when a write returns, and that a crash leaves whole or as they were."""
+"""Files that are on disk when a write returns, and that a crash leaves complete or unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TextIO
 
 @contextmanager
 def written(path: Path) -> Iterator[TextIO]:
-    """Give a file to write text to, as it is, through to the disk; what is there already is written over."""
+    """Open a file for text without newline translation, and sync it at the end; old content is overwritten."""
     with path.open("w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
@@ -21,7 +21,7 @@ def written(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replaced(target: Path) -> Iterator[TextIO]:
-    """Give a file of mode 0600 that replaces another one at once, or not at all where writing fails."""
+    """Open a file of mode 0600 that replaces another one atomically, or not at all if writing fails."""
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
@@ -35,6 +35,6 @@ def replaced(target: Path) -> Iterator[TextIO]:
 
 
 def write_atomically(target: Path, text: str) -> None:
-    """Replace a file by a text; see `replaced`."""
+    """Replace a file's content by a text; see `replaced`."""
     with replaced(target) as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""The errors that sailor-cloud raises on purpose; each carries the exit code of the command that meets it."""
+"""The expected errors of sailor-cloud; each has the exit code of a command that ends with it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# What moves the cursor, changes colours, breaks lines or turns text around instead of being shown (Unicode's categories
-# Cc, Cs, Zl and Zp without line feed and tab, and all that its property Bidi_Control names).
+# Characters that move the cursor, change colours, break lines or reverse text instead of being shown (Unicode's
+# categories Cc, Cs, Zl and Zp without line feed and tab, and its property Bidi_Control).
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _MOST_SHOWN = 50
 
 
 def is_control(character: str) -> bool:
-    """Tell whether a character moves the cursor, changes colours or turns text around instead of being shown."""
+    """Return whether a character moves the cursor, changes colours or reverses text instead of being shown."""
     return _CONTROL.match(character) is not None
 
 
 def printable(text: str) -> str:
-    """Return a text of a file or a cloud as a terminal may show it: control characters as their escapes.
+    """Return a text of a file or a cloud that is safe for a terminal: control characters become escapes.
 
-    A text that is JSON stays the same JSON.
+    JSON text stays the same JSON.
     """
     return _CONTROL.sub(_escape, text)
 
@@ -32,7 +32,7 @@ def _escape(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One fault in an input file: where it is, what is wrong and what to do about it."""
+    """One fault in an input file: its place, the fault and a remedy."""
 
     path: str
     message: str
@@ -44,12 +44,12 @@ class Problem:
 
 
 def of_system(error: OSError) -> str:
-    """Return what the system says of a file, in the words of our own errors."""
+    """Return the operating system's message about a file, in our wording."""
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
 class SailorError(Exception):
-    """An expected failure; its text says what is wrong, with the values, and the next step."""
+    """An expected failure; its text states the fault with its values, and the next step."""
 
     exit_code = 1
 
@@ -74,7 +74,7 @@ class DataError(SailorError):
 
 
 class MissingPriceError(DataError):
-    """Nothing is ever priced at 0 because its price is unknown."""
+    """A price is unknown; nothing is ever priced at 0 instead."""
 
 
 class StalePriceError(DataError):
@@ -86,7 +86,7 @@ class DoubtfulPriceError(DataError):
 
 
 class ProfileMissingError(DataError):
-    """No compute profile and no datasheet figures for an accelerator."""
+    """An accelerator has neither a compute profile nor datasheet figures."""
 
 
 class ProvisionError(SailorError):

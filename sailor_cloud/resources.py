@@ -1,4 +1,4 @@
-"""Finds the data folders, in a checkout and in an installed wheel, and the folder where runs are kept."""
+"""Finds the data folders, in a checkout and in an installed wheel, and the folder of runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFolders:
-    """Folders of the user whose files go before the shipped ones: --pricing, --network and --profiles."""
+    """Folders of the user whose files take precedence over the shipped ones: --pricing, --network and --profiles."""
 
     pricing: Path | None = None
     network: Path | None = None
@@ -29,7 +29,7 @@ _FOLDERS: ContextVar[DataFolders] = ContextVar("folders", default=_NONE)
 
 
 def folders() -> DataFolders:
-    """Return the folders that everything reads which names none itself."""
+    """Return the folders for readers that get no other ones."""
     return _FOLDERS.get()
 
 
@@ -37,7 +37,7 @@ def folders() -> DataFolders:
 def data_folders(
     *, pricing: Path | None = None, network: Path | None = None, profiles: Path | None = None
 ) -> Iterator[None]:
-    """Let everything within read these folders; one that is not given stays what it was."""
+    """Set these folders for the block; one that is not given stays unchanged."""
     outer = folders()
     token = _FOLDERS.set(
         DataFolders(
@@ -51,13 +51,13 @@ def data_folders(
 
 
 def data_root() -> Path:
-    """Return the folder that holds `pricing`, `bandwidth_profiles`, `compute_profiles` and `terraform`."""
+    """Return the folder with `pricing`, `bandwidth_profiles`, `compute_profiles` and `terraform`."""
     installed = _PACKAGE / "_data"
     return installed if installed.is_dir() else _PACKAGE.parent
 
 
 def runtime_root() -> Path:
-    """Return the folder that holds the `sailor_runtime` package, without importing it."""
+    """Return the folder with the `sailor_runtime` package, without importing it."""
     checkout = _PACKAGE.parent / "runtime"
     return checkout if (checkout / "sailor_runtime").is_dir() else _PACKAGE.parent
 
@@ -65,7 +65,7 @@ def runtime_root() -> Path:
 def home() -> Path:
     """Return the folder of this user's runs: `$SAILOR_CLOUD_HOME`, else `~/.local/state/sailor-cloud`.
 
-    It need not exist. Raises RequestError where something else is in its place, or it may not be read.
+    It need not exist. Raises RequestError if it is not a folder, or unreadable.
     """
     chosen = os.environ.get("SAILOR_CLOUD_HOME")
     folder = Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud"
@@ -79,7 +79,7 @@ def home() -> Path:
 
 
 def writable_home() -> Path:
-    """Make the folder of this user's runs and return it. Raises RequestError where nothing can be written there."""
+    """Create the folder of this user's runs and return it. Raises RequestError if it is not writable."""
     folder = home()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

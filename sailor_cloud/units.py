@@ -1,4 +1,4 @@
-"""Sizes, times and money: GiB is 2**30 bytes, GB is 10**9 bytes, durations are seconds; and how people read them."""
+"""Sizes, times and money, and their texts: GiB is 2**30 bytes, GB is 10**9 bytes, durations are seconds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def duration_text(duration_s: float) -> str:
 
 
 def sufficient_duration_text(duration_s: float) -> str:
-    """Return the shortest time span that `duration_text` shows in full and that is no shorter than the one given."""
+    """Return the shortest time span that `duration_text` shows exactly and that is at least the given one."""
     for size, step in ((2 * _YEAR_S, 0.1 * _YEAR_S), (86400, 3600), (3600, 60), (99.95, 1), (10, 0.1), (1, 0.01)):
         if duration_s >= size:
             return duration_text(math.ceil(duration_s / step * (1.0 - 1e-12)) * step)
@@ -66,14 +66,14 @@ def probability_text(chance: float) -> str:
 
 
 def usd_text(amount: float) -> str:
-    """Return dollars with as many digits as the size deserves: `812.40`, `0.0312`."""
+    """Return dollars with digits that suit the size: `812.40`, `0.0312`."""
     if amount == 0 or abs(amount) >= 10:
         return f"{amount:,.2f}"
     return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
 
 
 def dollars_text(amount: float) -> str:
-    """Return dollars to the cent, and with more digits only where cents would say nothing: `5.31`, `0.0312`."""
+    """Return dollars to the cent, and with more digits only if cents would show nothing: `5.31`, `0.0312`."""
     return f"{amount:,.2f}" if abs(amount) >= 0.1 else usd_text(amount)
 
 
@@ -83,7 +83,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def pace_text(ratio: float, than: str = "") -> str:
-    """Return how fast something is that takes `ratio` times as long: `3.0× faster`, `12 % slower`, `as fast`.
+    """Return the speed of something that takes `ratio` times as long: `3.0× faster`, `12 % slower`, `as fast`.
 
     `than`: what it is compared with, such as `than the fastest`.
     """
