@@ -29,7 +29,7 @@ _FOLDERS: ContextVar[DataFolders] = ContextVar("folders", default=_NONE)
 
 
 def folders() -> DataFolders:
-    """Return the folders for readers that get no other ones."""
+    """Return the folders in effect, for readers without explicit ones."""
     return _FOLDERS.get()
 
 

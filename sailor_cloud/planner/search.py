@@ -303,7 +303,7 @@ class _Run:
         self.incumbents = _Incumbents(self.space, self.target, _INCUMBENTS)
 
     def search(self) -> None:
-        """Search for everything that is asked for, the plan first."""
+        """Search for everything in the wishes, the plan first."""
         space, target, asked, searched = self.space, self.target, self.asked, self.searched
         self.effort.tell(0.0)
         if not space.pools:

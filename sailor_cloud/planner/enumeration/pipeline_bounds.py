@@ -2,8 +2,8 @@
 
 Let c be the compute seconds of both passes of a microbatch through stage i of S, a_j those of stage j and of the cut
 between it and the stages nearer to i, M the number of microbatches, and A the sum of all stages and cuts. No schedule
-of one forward and one backward pass in turn ends before M c plus the largest of: the a_j before stage i; A - c -
-(S - 1) c / 2; and, where M > S, the a_j before stage i and 2 a_j - c of those after it.
+that alternates forward and backward passes (1F1B) ends before M c plus the largest of: the a_j before stage i; A - c -
+(S - 1) c / 2; and, if M > S, the a_j before stage i and 2 a_j - c of those after it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
 
 
 def offsets_s(compute_s: Floats, cuts_s: Floats) -> tuple[Floats, Floats]:
-    """Return what each stage's own passes do not cover: for at most as many microbatches as stages, and for more.
+    """Return the seconds besides a stage's own passes: for at most as many microbatches as stages, and for more.
 
     compute_s: shape [..., stages], of one microbatch; cuts_s: shape [..., stages - 1]; the offsets: shape of compute_s.
     """

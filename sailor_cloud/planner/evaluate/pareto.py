@@ -77,7 +77,7 @@ def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
 
 
 def near(seconds: Floats, usd: Floats, among: list[int], slack: float) -> NDArray[np.bool_]:
-    """Return which are not both slower and costlier by `slack` than one of the frontier `among`."""
+    """Return which are not both slower and more expensive by `slack` than one of the frontier `among`."""
     faster = np.searchsorted(seconds[among] * slack, seconds, side="left")
     return np.asarray(usd < np.concatenate([[np.inf], usd[among]])[faster] * slack)
 

@@ -33,11 +33,10 @@ CutKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """`largest`: the ways, each with as many blocks as there can be. numbers, blocks [options]: all that they hold.
+    """`largest`: the ways, each with as many blocks as possible. numbers, blocks [options]: all that they contain.
 
-    fixed: what measures follow from but for times of stages and cuts, the last fields of `LookedUp`, [fields, ways].
-    Stages and cuts are those of `stages` and `cuts` by number, [ways] each; there is no cut inside a block where
-    `inside` is -1.
+    fixed: the inputs of measures except times of stages and cuts, the last fields of `LookedUp`, [fields, ways]. Stages
+    and cuts are those of `stages` and `cuts` by number, [ways] each; if `inside` is -1, there is no cut inside a block.
     """
 
     largest: list[Option]

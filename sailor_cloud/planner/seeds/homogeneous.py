@@ -109,7 +109,7 @@ class Homogeneous:
                 yield moved[1]
 
     def _kinds(self) -> list[list[int]]:
-        """Return the pools by instance type, each cheapest first, without costlier types of equally many devices."""
+        """Return the pools by instance type, each cheapest first, without more expensive types with as many devices."""
         cheapest: dict[tuple[object, ...], int] = {}
         for index, pool in enumerate(self.space.pools):
             key = (pool.row, pool.offer.market, pool.devices)

@@ -16,7 +16,7 @@ from sailor_cloud.simulator import Evaluation
 Floats = NDArray[np.float64]
 
 # Plans that exceed a limit by up to this factor may keep it after a few moves, or under the replay, so a search
-# continues from them. Guesses are less certain; those between the two factors get this penalty as an exponent.
+# continues from them. Guesses are less certain, up to the second; beyond the first, this exponent raises their penalty.
 NEAR, NEARLY, _FURTHER = 1.1, 1.2, 3
 # Sums of the same terms in another order differ by less than this share; such plans count as equally good.
 TIE = 1e-9

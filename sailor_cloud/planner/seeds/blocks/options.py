@@ -131,7 +131,7 @@ class Options:
         return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
 
     def _measures(self, units: Sequence[Unit], ways: Ways, size: int, replicas: int) -> Measures:
-        """Return the measures of all options, but for `rows`, `zones` and `far_s`."""
+        """Return the measures of all options, except `rows`, `zones` and `far_s`."""
         sharers = min(replicas, 2)
         stages = np.array(
             [self._stage(units[at].pools[0], tp, size, count, sharers) for at, tp, count in ways.stages]
