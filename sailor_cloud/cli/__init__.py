@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Run the command line; Ctrl-C ends it with a line and a code, even while modules are being imported."""
@@ -13,5 +11,5 @@ def main() -> None:
         from sailor_cloud.cli.main import main as run
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(130)
     run()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sailor_cloud.cli import INTERRUPTED
 from sailor_cloud.cli.echo import complain, forget
 from sailor_cloud.errors import SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
@@ -22,6 +21,7 @@ from sailor_cloud.report.encoding import make_writable
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+INTERRUPTED = 130
 # New containers, and rounds of the previous generation, before a collection. Python's own 700 suits programs that
 # allocate less at once.
 CYCLES_LOOKED_FOR_EVERY = (20_000, 20, 50)

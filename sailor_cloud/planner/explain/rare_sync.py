@@ -39,7 +39,6 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
     seldom = _seldom(scenario)
     if seldom is None or not plans:
         return ()
-    chosen = evaluate(plans[0], scenario)
     for plan in plans:
         if len({scenario.offer(node.offer).provider for node in plan.nodes}) > 1:
             continue
@@ -47,7 +46,7 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
             continue
         there, then = _fitted(plan, seldom)
-        now = evaluate(plan, scenario)
+        chosen, now = evaluate(plans[0], scenario), evaluate(plan, scenario)
         ours, before, after = (
             each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR
             for each in (chosen, now, then)
