@@ -30,6 +30,7 @@ _SPACES = re.compile(r"\s+")
 # Lines that depend on how fast or how large the machine is.
 _MACHINE = re.compile(r": (?:create|delete) running$")
 _CORES = re.compile(r"^machine +(\d+) cores?\b", re.MULTILINE)
+_WRAPPED = re.compile(r"\n {13}(?=\S)")
 _SLOW_LINKS = "; links far below the plan"
 _NUMBER = re.compile(r"[+-]?(?<![\w#])\d[\d.,]*(?:e[+-]?\d+)?")
 
@@ -81,10 +82,11 @@ def cores(output: str) -> int:
 def skeleton(output: str) -> list[str]:
     """Return the lines of an output without what differs from run to run: numbers, times, names of runs, order.
 
-    The decision before the goal depends on how fast the machine is: which choices coincide, and what is as fast.
+    The decision before the goal depends on how fast the machine is: which choices coincide, and what is as fast. A fact
+    may wrap on a slow machine, whose times have more digits.
     """
     lines = set()
-    _, goal, rest = output.partition("\ngoal ")
+    _, goal, rest = _WRAPPED.sub(" ", output).partition("\ngoal ")
     for line in (goal.lstrip() + rest if goal else output).splitlines():
         if _MACHINE.search(line):
             continue
