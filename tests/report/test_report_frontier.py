@@ -12,6 +12,7 @@ import pytest
 from factories.documents import document
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
+from sailor_cloud.report.decision.choices import frontier_rows
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -40,7 +41,13 @@ def test_a_table_tells_devices_zones_time_and_both_sorts_of_money(width: int) ->
     shown = plan_as_text(with_points(document()), width=width)
     rows = [" ".join(line.split()) for line in shown[shown.index("cost against time") :].splitlines()[1:3]]
     zones = ("", "") if width == 60 else (" 2 zones", " us-central1-a")
-    assert rows == [f"8 A100-40{zones[0]} 2.00 s 50.00 15.20 run", f"6 A100-40{zones[1]} 3.00 s 60.00 11.40 hour"]
+    first, second = f"8 A100-40{zones[0]} 2.00 s 50.00 15.20 run", f"6 A100-40{zones[1]} 3.00 s 60.00 11.40 hour"
+    # The document's budget is 1 USD.
+    over = "" if width == 60 else ", over budget"
+    assert rows == [first + over, second + over]
+    richer = with_points(document())
+    richer = replace(richer, constraints=richer.constraints.model_copy(update={"budget_usd": 55.0}))
+    assert [cells[-1] for cells in frontier_rows(richer)] == ["run", "hour, over budget"]
     assert "cost against time" not in plan_as_text(document(), width=width)
 
 

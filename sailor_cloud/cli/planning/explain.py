@@ -145,7 +145,7 @@ def _check_named(job: Job, name: str) -> None:
 def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_json: bool) -> int:
     """Print the cost of insisting on something, or that the plan uses it."""
     from sailor_cloud.report.console import result_console
-    from sailor_cloud.report.decision.decision_rows import left_out_table
+    from sailor_cloud.report.plan.explanation_text import left_out_rows
     from sailor_cloud.report.tables import print_report
 
     if document.plan is None:
@@ -158,7 +158,7 @@ def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_j
     if as_json:
         echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
     elif rows:
-        print_report(left_out_table(rows), result_console())
+        print_report(left_out_rows(rows, explanation.verdict), result_console())
     else:
         echo(f"the plan uses {name}")
     return 0

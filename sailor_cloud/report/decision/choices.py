@@ -118,7 +118,12 @@ def frontier_numbers(document: PlanDocument) -> tuple[str, ...]:
 
 
 def frontier_rows(document: PlanDocument) -> list[tuple[str, ...]]:
-    """Return the cells of each point, fastest first: devices, zones, the numbers, and the cost in which it is best."""
+    """Return the cells of each point, fastest first: devices, zones, the numbers, and the cost in which it is best.
+
+    The last cell also says if the point is over the budget.
+    """
+    budget = document.constraints.budget_usd
+    over = [budget is not None and (point.total_usd or 0.0) > budget for point in document.frontier]
     return [
         (
             " + ".join(f"{count} {name}" for name, count in point.devices.items()),
@@ -126,7 +131,7 @@ def frontier_rows(document: PlanDocument) -> list[tuple[str, ...]]:
             text.seconds(point.iteration_s),
             text.usd(point.usd),
             "" if point.nodes_usd_per_hour is None else text.usd(point.nodes_usd_per_hour),
-            "run" if point.cheapest else "hour",
+            ("run" if point.cheapest else "hour") + (", over budget" if too_much else ""),
         )
-        for point in document.frontier
+        for point, too_much in zip(document.frontier, over, strict=True)
     ]

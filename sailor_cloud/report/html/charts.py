@@ -244,8 +244,9 @@ def _small(document: PlanDocument, point: FrontierPoint, factor: float) -> dict[
 
 
 def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
-    """Return the points of the frontier, without slow ones that would compress the others."""
-    longest = FRONTIER_SPAN * min(choice.iteration_s for choice in found)
+    """Return the points of the frontier without slow ones, which would compress the others; the choices stay."""
+    picked = () if document.decision is None else document.decision.choices
+    longest = max([FRONTIER_SPAN * min(choice.iteration_s for choice in found), *(each.iteration_s for each in picked)])
     return [point for point in document.frontier if point.iteration_s <= longest]
 
 
@@ -390,7 +391,7 @@ def memory_chart(document: PlanDocument) -> Markup:
             "type": "scatter",
             "symbol": "rect",
             "symbolSize": [3, 22],
-            "color": "var(--bad)",
+            "color": "var(--ink)",
             "data": limits,
             "label": {"show": True, "position": "right", "formatter": "{b}"},
         }

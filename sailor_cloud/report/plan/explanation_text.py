@@ -18,6 +18,7 @@ from sailor_cloud.units import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sailor_cloud.model.document import LeftOut
     from sailor_cloud.planner.explaining import Explanation, RuledOut
     from sailor_cloud.planner.marginal import Gain
 
@@ -29,7 +30,7 @@ def print_reasons(found: Explanation, console: Console) -> None:
     title.append(f"  {verdict}", style="green" if found.feasible else "bold red")
     parts: list[RenderableType] = [title, _block(_list("why", found.reasons))]
     if found.left_out:
-        parts.append(_block(left_out_table(found.left_out)))
+        parts.append(left_out_rows(found.left_out, found.verdict))
     if found.ruled_out:
         table = plain_table("ruled out", "by", "why")
         for ground, rows in _by_ground(found.ruled_out).items():
@@ -37,6 +38,14 @@ def print_reasons(found: Explanation, console: Console) -> None:
                 table.add_row(line.what, ground, line.why)
         parts.append(_block(table))
     print_report(Group(*parts), console)
+
+
+def left_out_rows(rows: Sequence[LeftOut], verdict: str) -> RenderableType:
+    """Return the table of what a plan leaves out; for a plan file, a line says how little was searched."""
+    if verdict != Status.GIVEN:
+        return _block(left_out_table(rows))
+    note = "found by a quick search around this plan; 'explain' of the job file searches fully"
+    return Group(_block(left_out_table(rows)), Text(note, style="dim"))
 
 
 def print_gain(gain: Gain, console: Console) -> None:

@@ -283,7 +283,7 @@ def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
     if most is None or (document.status is Status.GIVEN and any(broken_limits(document))):
         return ()
     value = (
-        f"{text.usd(most)} USD if the controller dies at worst-case prices; the nodes shut themselves down only "
+        f"{text.usd(most)} USD if the controller dies at worst-case prices; the nodes shut themselves down "
         f"{text.seconds(document.ttl_s)} after their start. That is over the budget of "
         f"{text.usd(document.constraints.budget_usd or 0.0)} USD."
     )

@@ -19,7 +19,7 @@ from sailor_cloud.simulator.engines import ENGINES, SAILOR, Selective
 class StageRow:
     """The same stage of several equal pipelines, without their choice among equal nodes.
 
-    `same_nodes`: it is on the same nodes as the stage before it.
+    `same_as`: the last earlier stage on the same nodes, if any.
     """
 
     index: int
@@ -28,7 +28,7 @@ class StageRow:
     tp: int
     hardware: Hardware
     nodes: int
-    same_nodes: bool
+    same_as: int | None
     devices: int
     usd_per_hour: float | None
 
@@ -144,17 +144,16 @@ def _group(plan: Plan, places: list[int], nodes: dict[str, Hardware]) -> Pipelin
         pipelines=tuple(member.id for member in members),
         microbatch_size=first.microbatch_size,
         microbatches=first.microbatches,
-        stages=tuple(
-            _row(index, stages, columns[index - 1] if index else [], nodes) for index, stages in enumerate(columns)
-        ),
+        stages=tuple(_row(index, stages, columns[:index], nodes) for index, stages in enumerate(columns)),
     )
 
 
-def _row(index: int, stages: list[Stage], before: list[Stage], found: dict[str, Hardware]) -> StageRow:
+def _row(index: int, stages: list[Stage], before: list[list[Stage]], found: dict[str, Hardware]) -> StageRow:
     first = stages[0]
     hardware = found[first.node]
     devices = sum(stage.tp for stage in stages)
     nodes = {stage.node for stage in stages}
+    same = [number for number, earlier in enumerate(before) if {stage.node for stage in earlier} == nodes]
     return StageRow(
         index=index,
         layers=first.layers_text,
@@ -162,14 +161,12 @@ def _row(index: int, stages: list[Stage], before: list[Stage], found: dict[str, 
         tp=first.tp,
         hardware=hardware,
         nodes=len(nodes),
-        same_nodes=nodes == {stage.node for stage in before},
+        same_as=same[-1] if same else None,
         devices=devices,
         usd_per_hour=devices_usd_per_hour(hardware, devices),
     )
 
 
-# Replaces the nodes of a stage that shares them with the stage before it.
-SAME_NODES = "same nodes"
 NUMBERS = ("USD/h", "used", "price age")
 HEADINGS = ("pipelines", "stage", "layers", "devices", "zone", "nodes", "market", *NUMBERS)
 _MARKS = {
@@ -226,7 +223,9 @@ def group_columns(document: PlanDocument) -> tuple[tuple[str, ...], tuple[tuple[
 
 def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: str) -> GroupLine:
     batch = f"{group.microbatches} x {group.microbatch_size}"
-    shared = row.same_nodes
+    shared = row.same_as is not None
+    # The nodes are listed once, so that adding rows up gives what is bought.
+    same = "same nodes" if row.same_as == row.index - 1 else f"nodes of stage {row.same_as}"
     return GroupLine(
         pipelines=f"{text.ranges(group.pipelines)}: {batch}" if row.index == 0 else "",
         stage=str(row.index),
@@ -234,7 +233,7 @@ def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: st
         layers="" if document.job.model is None else row.layers + mark,
         devices=f"{row.devices} {row.hardware.accelerator}" + (f", tp {row.tp}" if row.tp > 1 else ""),
         zone="" if shared else row.hardware.zone,
-        nodes=SAME_NODES if shared else f"{row.nodes} x {row.hardware.instance_type}",
+        nodes=same if shared else f"{row.nodes} x {row.hardware.instance_type}",
         market="" if shared else _market(row.hardware),
         usd_per_hour=_usd(row.usd_per_hour),
         quota="" if shared else _quota(document, row.hardware),

@@ -271,11 +271,11 @@ def alternatives_table(document: PlanDocument, *, width: int) -> Table:
 
 
 def frontier_table(document: PlanDocument, *, width: int) -> Table:
-    """Return the plans from the fastest to the cheapest; on a narrow terminal without their zones."""
+    """Return the plans from the fastest to the cheapest; on a narrow terminal without zones and budget."""
     numbers, zones = frontier_numbers(document), ("",) if width >= NARROW else ()
     table = plain_table(TITLE, *zones, *numbers, BEST, numbers=numbers, gap=2 if width >= NARROW else 1)
-    for devices, zone, *rest in frontier_rows(document):
-        table.add_row(devices, *(zone for _ in zones), *rest)
+    for devices, zone, *rest, best in frontier_rows(document):
+        table.add_row(devices, *(zone for _ in zones), *rest, best if zones else best.partition(",")[0])
     return table
 
 
