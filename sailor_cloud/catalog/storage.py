@@ -105,8 +105,6 @@ def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:
 def _existing(folder: Path) -> Path:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --pricing wants one with files as in pricing/README.md")
-    if not any(folder.glob("*.csv")) and not any(folder.glob("offers/*.csv")):
-        raise DataError(f"{folder} holds no prices; --pricing wants a folder with files as in pricing/README.md")
     return folder
 
 

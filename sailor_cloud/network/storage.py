@@ -10,7 +10,6 @@ from typing import TypeVar
 from sailor_cloud import resources
 from sailor_cloud.catalog.files.tables import RowOf, optional, parse_date, raw_rows
 from sailor_cloud.catalog.providers import tables
-from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network.egress import EgressRow, EgressTable, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
@@ -34,8 +33,6 @@ def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Pat
     own = resources.folders() if root is None else resources.DataFolders()
     profiles, pricing = profiles or own.network, pricing or own.pricing
     home = root or resources.data_root()
-    if profiles is not None and not any(profiles.glob("*.csv")):
-        raise DataError(f"{profiles} holds no bandwidth; --network wants files as in bandwidth_profiles/README.md")
     bandwidth = partial(tables, "bandwidth_profiles", root=home, named=profiles)
     prices = partial(tables, "pricing", root=home, named=pricing)
     refreshed = resources.refreshed_prices() if root is None and pricing is None else None

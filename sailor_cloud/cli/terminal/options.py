@@ -118,6 +118,9 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def within(*, profiles: Path | None, network: Path | None, pricing: Path | None, **options: Any) -> Any:
+        for folder, what in ((pricing, "prices; see pricing"), (network, "bandwidth; see bandwidth_profiles")):
+            if folder is not None and not any(folder.glob("*.csv")) and not any(folder.glob("offers/*.csv")):
+                raise RequestError(f"{folder} holds no {what}/README.md for the files of such a folder")
         with resources.data_folders(profiles=profiles, network=network, pricing=pricing):
             return command(**options)
 
