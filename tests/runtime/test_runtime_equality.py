@@ -32,7 +32,7 @@ from sailor_runtime.training.model.weights import SavedWeights
 from sailor_runtime.training.narrow import narrowed
 
 # One world trains all cases, so all tests belong to one worker.
-pytestmark = [pytest.mark.timeout(450), pytest.mark.slow, pytest.mark.xdist_group("runtime equality")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow, pytest.mark.xdist_group("runtime equality")]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -344,7 +344,7 @@ SINGLE_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def run_world(cases: list[dict[str, Any]], folder: Path, *, timeout_s: float = 400.0) -> dict[str, dict[str, Any]]:
+def run_world(cases: list[dict[str, Any]], folder: Path, *, timeout_s: float = 800.0) -> dict[str, dict[str, Any]]:
     """Run all cases in one world of as many ranks as the largest needs; return rank 0's results by case."""
     ranks = 0
     for case in cases:
