@@ -121,8 +121,8 @@ def search(
 
     `decoder` is the job's model if the caller has read it already; `engine` is the training program; `restrictions`
     make the space smaller. A time limit counts from `started_s` on the clock, by default from now. Raises RequestError
-    for an unknown model or if there was no time for any plan, DataError for an unknown accelerator or a path without
-    bandwidth or price.
+    for an unknown model, NoPlanInTimeError if there was no time for any plan, DataError for an unknown accelerator or a
+    path without bandwidth or price.
     """
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
 

@@ -8,12 +8,11 @@ from datetime import datetime
 import pytest
 
 from factories.planning import AS_OF, data, example, make_space, tiny_job
-from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.search import Wishes, _Incumbents, search
 from sailor_cloud.planner.solving import Searched
-from sailor_cloud.planner.space.effort import Deadline, OutOfTimeError
+from sailor_cloud.planner.space.effort import Deadline, NoPlanInTimeError, OutOfTimeError
 from sailor_cloud.planner.space.goals import target_of
 from sailor_cloud.planner.space.restrictions import Restriction
 
@@ -52,7 +51,7 @@ def test_a_search_ends_with_a_plan_at_the_first_look_at_the_clock_after_its_time
 def test_where_no_plan_keeps_the_limits_in_time_the_nearest_one_says_what_it_needs() -> None:
     job = example("gcp-a100-v100.yaml", training__global_batch_size=10**7)
     with pytest.raises(
-        RequestError, match=r"nearest one found needs budget_usd \d{3},\d00.00 USD and deadline \d.\d years"
+        NoPlanInTimeError, match=r"nearest one found needs budget_usd \d{3},\d00.00 USD and deadline \d.\d years"
     ):
         limited(job, 1200, CountedClock())
 
@@ -78,8 +77,12 @@ def test_a_plan_in_a_smaller_space_stands_there_when_time_is_over() -> None:
 
 
 def test_without_time_for_any_plan_the_error_says_so() -> None:
-    with pytest.raises(RequestError, match=r"no plan was found within the time limit of 1 s; .* allow more"):
+    with pytest.raises(
+        NoPlanInTimeError, match=r"no plan was found within the time limit of 1 s; allow more time"
+    ) as found:
         limited(tiny_job(), 1.0, CountedClock(looks=10))
+    # Neither wrong input (2) nor infeasible (3).
+    assert found.value.exit_code == 1
 
 
 def test_what_is_kept_for_the_end_of_the_time_holds_no_plan_twice() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.model.document import Ground, PlanDocument, Status
-from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET
+from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, LATE, SHARE_OF_BUDGET
 
 
 def accelerators(document: PlanDocument) -> Counter[str]:
@@ -68,7 +68,12 @@ def test_nodes_live_until_the_deadline_and_its_grace():
 
 def test_without_a_deadline_nodes_live_as_long_as_the_budget_lasts():
     document = plan(tiny_job(constraints={"budget_usd": 0.05}))
-    assert document.ttl_s == pytest.approx(SHARE_OF_BUDGET * 0.05 / document.cost.usd_per_hour * 3600)
+    cost, planned_s = document.cost, document.prediction.duration_s
+    left_usd = SHARE_OF_BUDGET * 0.05 - cost.total_usd
+    lasts_s = planned_s + left_usd / cost.usd_per_hour * 3600
+    at_worst_s = 0.05 / cost.worst_case_usd_per_hour * 3600
+    assert document.ttl_s == pytest.approx(min(lasts_s, max(at_worst_s, LATE * planned_s)))
+    assert planned_s < document.ttl_s
 
 
 def test_with_neither_budget_nor_deadline_nothing_ends_the_nodes():
