@@ -12,7 +12,8 @@ from unittest import mock
 import pytest
 
 from factories.called import called
-from factories.commands import ROOT
+from factories.commands import COMMAND, ROOT
+from sailor_cloud.model.untrusted import MOST_JOB_BYTES
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
 # What to replace in the quickstart by what, or a whole text, and what is said about it.
@@ -104,6 +105,11 @@ def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_o
         (("plan", "job.yaml", "--format", "htlm"), "'htlm' is not one of 'table', 'json', 'markdown', 'html'"),
         (("plan", "job.yaml", "--as-of", "yesterday"), "'yesterday' does not match the format"),
         (("plan", "job.yaml", "--pricing", "gone"), "'gone' does not exist"),
+        (("plan", "job.yaml", "--pricing", "nothing"), "nothing holds no CSV file; docs/data.md names those"),
+        (("prices", "list", "--pricing", "nothing"), "nothing holds no CSV file; docs/data.md names those"),
+        (("plan", "job.yaml", "--network", "nothing"), "nothing holds no CSV file; docs/data.md names those"),
+        (("plan", "job.yaml", "-o", "x.pdf"), "can't tell the format of x.pdf; give it a suffix (.htm, .html, .json,"),
+        (("plan", "large.json"), "large.json is too large for a job file; 'explain', 'simulate' and 'up JOB --plan' "),
         (("up", "job.yaml", "--budget", "-5"), "-5.0 is not in the range x>0"),
         (("prices", "lst"), "No such command 'lst'. Did you mean 'list'?"),
         (("explain", "empty"), "empty: is empty"),
@@ -115,6 +121,8 @@ def test_wrong_files_and_values_exit_2_with_the_reason_on_one_line(
 ) -> None:
     (tmp_path / "job.yaml").write_text(QUICKSTART)
     (tmp_path / "empty").touch()
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "large.json").write_text(" " * (MOST_JOB_BYTES + 1))
     answer = called(*command, cwd=tmp_path)
     assert answer.returncode == 2, answer.stderr
     assert message in answer.stderr.splitlines()[-1]
@@ -175,6 +183,29 @@ def test_prices_credentials_terminal_and_state_folder_are_checked_before_the_sea
     assert (answer.returncode, answer.stdout, search.called) == (code, "", False)
     (line,) = answer.stderr.splitlines()
     assert line.startswith(message)
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.quote(str(COMMAND))} prices list >&-"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+    program = (
+        "import builtins, sys\n"
+        "real = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'click':\n"
+        "        raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "from sailor_cloud.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("plan", "--help"), ("schema", "job"), ("prices", "list")])

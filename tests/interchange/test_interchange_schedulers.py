@@ -225,7 +225,8 @@ def test_nodes_install_a_wheel_that_is_named_and_never_a_name_of_a_registry(
 
     wanted = f"pip install 'sailor-cloud[runtime,stores] @ {WHEEL}'\n"
     assert setup("--wheel", WHEEL) == wanted
-    assert setup("--wheel", "/opt/a.whl") == "pip install 'sailor-cloud[runtime,stores] @ file:///opt/a.whl'\n"
+    local = tmp_path / "a.whl"
+    assert setup("--wheel", str(local)) == f"pip install 'sailor-cloud[runtime,stores] @ {local.as_uri()}'\n"
     for wrong in ("", "sailor-cloud", "http://example.org/a.whl", "https://example.org/a.whl'; id #", "a.whl"):
         with pytest.raises(RequestError, match="the wheel of sailor-cloud that nodes install is"):
             setup(*(["--wheel", wrong] if wrong else []))

@@ -12,6 +12,7 @@ from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
 from sailor_cloud.report.plan.facts import outcome_facts
+from sailor_cloud.report.plan.groups import group_lines
 from sailor_cloud.report.plan.money import unlimited_usd
 from sailor_cloud.report.plan.plan_text import plan_as_text
 
@@ -139,6 +140,23 @@ def test_a_stage_on_the_nodes_of_the_one_before_says_so() -> None:
     rows = [" ".join(line.split()) for line in shown.splitlines()]
     assert "1 4-5 1 CPU-fast same nodes 0.2000" in rows
     assert "1 CPU-slow" not in shown
+
+
+def test_the_nodes_of_an_earlier_stage_are_listed_once() -> None:
+    base = document()
+    assert base.plan is not None
+    one = base.plan.pipelines[0]
+    first, second = one.stages
+    last = replace(first, first_layer=second.end_layer - 1, end_layer=second.end_layer, devices=(1,))
+    stages = (first, replace(second, end_layer=second.end_layer - 1), last)
+    nodes = (replace(base.plan.nodes[0], devices=2), *base.plan.nodes[1:])
+    plan = replace(base.plan, nodes=nodes, pipelines=(replace(one, stages=stages),))
+    lines = group_lines(replace(base, plan=plan))
+    assert [line.nodes for line in lines if line.stage] == [
+        "1 x local-cpu-fast",
+        "1 x local-cpu-slow",
+        "nodes of stage 0",
+    ]
 
 
 def test_devices_that_are_paid_for_and_idle_have_a_row() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.terminal.options import asked_for, json_option
+from sailor_cloud.cli.terminal.options import DataFolder, asked_for, json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
     from sailor_cloud.network import EgressPrice, Link, Network, Place
 
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 SIZES = (1_000_000, 16_000_000, 256_000_000)
 SHOWN_SIZES = (SIZES[0], SIZES[-1])
 # Below this many columns only the longest transfer is shown.
@@ -41,8 +40,10 @@ class Row:
 @click.option(
     "--pairs", type=click.IntRange(min=1), help="Devices that send simultaneously; default: all of the instance."
 )
-@click.option("--network", "network_dir", type=FOLDER, metavar="DIR", help="Read another folder of bandwidth profiles.")
-@click.option("--pricing", type=FOLDER, metavar="DIR", help="Read another folder of prices.")
+@click.option(
+    "--network", "network_dir", type=DataFolder(), metavar="DIR", help="Read another folder of bandwidth profiles."
+)
+@click.option("--pricing", type=DataFolder(), metavar="DIR", help="Read another folder of prices.")
 @json_option
 def bandwidth(
     src: str,

@@ -12,6 +12,7 @@ import click
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import (
     NOT_NEGATIVE,
+    DataFolder,
     ProviderName,
     as_of_option,
     clock_for,
@@ -31,7 +32,6 @@ DAY = click.DateTime(["%Y-%m-%d"])
 SORTS = ("usd-per-gpu-hour", "usd-per-pflops-hour", "usd-per-hour", "id")
 MARKET = click.Choice([market.value for market in Market if not market.has_terms])
 PRECISION = click.Choice([precision.value for precision in Precision])
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.group(short_help="Show, refresh and compare prices.")
@@ -82,7 +82,7 @@ def _sold_or_compared() -> list[str]:
     "--precision", type=PRECISION, default="fp16", show_default=True, help="Peak rate that usd-per-pflops-hour uses."
 )
 @click.option("--limit", type=click.IntRange(min=0), default=40, show_default=True, help="Rows of the table; 0: all.")
-@click.option("--pricing", type=FOLDER, metavar="DIR", help="Read another folder of prices.")
+@click.option("--pricing", type=DataFolder(), metavar="DIR", help="Read another folder of prices.")
 @as_of_option
 @json_option
 def list_(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -110,7 +111,17 @@ def as_of_option(command: _Command) -> _Command:
     )(command)
 
 
-_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+class DataFolder(click.Path):
+    """An existing folder of prices or bandwidth; one without any table is a mistake, not an empty catalog."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, file_okay=False, path_type=Path)
+
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        folder = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not any(folder.glob("*.csv")) and not any(folder.glob("*/*.csv")):
+            self.fail(f"{folder} holds no CSV file; docs/data.md names those that replace the shipped ones", param, ctx)
+        return folder
 
 
 def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,20 +129,17 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def within(*, profiles: Path | None, network: Path | None, pricing: Path | None, **options: Any) -> Any:
-        for folder, what in ((pricing, "prices; see pricing"), (network, "bandwidth; see bandwidth_profiles")):
-            if folder is not None and not any(folder.glob("*.csv")) and not any(folder.glob("offers/*.csv")):
-                raise RequestError(f"{folder} holds no {what}/README.md for the files of such a folder")
         with resources.data_folders(profiles=profiles, network=network, pricing=pricing):
             return command(**options)
 
     found: Callable[..., Any] = within
-    for name, what in (
-        ("--pricing", "prices"),
-        ("--network", "bandwidth profiles"),
-        ("--profiles", "compute profiles"),
+    for name, what, folder in (
+        ("--pricing", "prices", DataFolder()),
+        ("--network", "bandwidth profiles", DataFolder()),
+        ("--profiles", "compute profiles", click.Path(exists=True, file_okay=False, path_type=Path)),
     ):
         option = click.option(
-            name, metavar="DIR", type=_FOLDER, help=f"A folder of {what} to use before the shipped ones."
+            name, metavar="DIR", type=folder, help=f"A folder of {what} to use before the shipped ones."
         )
         found = option(found)
     return found

@@ -42,11 +42,10 @@ def ttl_s(
         lives.append(limits.deadline + DEADLINE_GRACE_S)
     if limits.budget_usd is not None and cost.usd_per_hour > 0:
         planned_s, spend = duration_s or 0.0, SHARE_OF_BUDGET * limits.budget_usd
-        lasts_s = spend / cost.usd_per_hour * SECONDS_PER_HOUR + waits
-        if duration_s is not None and cost.total_usd is not None:
-            # Nodes cost less while they start and end than the rate of training.
-            left_s = (spend - cost.total_usd) / cost.usd_per_hour * SECONDS_PER_HOUR
-            lasts_s = max(lasts_s, planned_s + left_s)
+        # Nodes that start and end cost less than the rate, which includes the traffic of training.
+        known = duration_s is not None and cost.total_usd is not None
+        begun_s, spent_usd = (planned_s, cost.total_usd or 0.0) if known else (waits, 0.0)
+        lasts_s = begun_s + (spend - spent_usd) / cost.usd_per_hour * SECONDS_PER_HOUR
         if limits.deadline is None:
             worst_s = limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR + waits
             lasts_s = min(lasts_s, max(worst_s, LATE * planned_s))

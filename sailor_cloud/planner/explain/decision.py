@@ -200,9 +200,8 @@ class Deciding:
             if shown is None:
                 continue
             mine, theirs = _figures(shown), _figures(best)
-            if mine[number] <= theirs[number] * (1.0 + _EQUAL) and mine[1 - number] < theirs[1 - number] * (
-                1.0 - _ALIKE
-            ):
+            equal = mine[number] <= theirs[number] * (1.0 + _EQUAL)
+            if equal and mine[1 - number] < theirs[1 - number] * (1.0 - _ALIKE):
                 return shown
         return best
 
@@ -459,7 +458,7 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.CHEAPEST in those and Pick.FASTEST in those:
         return "no plan found within the limits is cheaper or faster"
     if Pick.CHEAPEST in those:
-        return f"the least money within the limits; {pace_text(slow / fast, 'than the fastest')}"
+        return f"the least money within the limits; {pace_text(slow / fast, 'the fastest')}"
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (

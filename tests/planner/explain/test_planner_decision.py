@@ -13,9 +13,13 @@ from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status, Subject
 from sailor_cloud.model.job import Goal, Job
+from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.explain.decision import Deciding, warnings
+from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.space.draft import to_plan
@@ -139,6 +143,44 @@ def test_little_time_for_much_money_is_told() -> None:
     assert "'--choose balanced' takes that" in note
     cheapest = first_look(example("gcp-a100-v100.yaml", goal="minimize-cost", **one_zone))
     assert not any("much for little" in note for note in cheapest.notes)
+
+
+def test_of_equally_fast_plans_the_cheaper_one_is_chosen() -> None:
+    """Without steps preemption costs no time, so spot and on-demand nodes are equally fast."""
+    one_zone = {"resources__0__zones": ["us-central1-a"], "training__steps": None, "constraints": {}}
+    job = example("gcp-a100-v100.yaml", **one_zone)
+    space, target = make_space(job), target_of(job)
+    deciding = Deciding(space, target)
+    deciding.meet(homogeneous(space, target))
+
+    def markets(chosen: Chosen) -> set[Market]:
+        return {space.pools[slot.pool].offer.market for part in chosen.draft.pipelines for slot in part.slots}
+
+    fastest = deciding.picks(NORMAL)[Pick.FASTEST]
+    assert markets(fastest) == {Market.SPOT}
+    spot = next(slot.pool for part in fastest.draft.pipelines for slot in part.slots)
+    offer = space.pools[spot].offer
+    (other,) = [
+        number
+        for number, pool in enumerate(space.pools)
+        if pool.offer.market is Market.ON_DEMAND
+        and (pool.offer.instance_type, pool.devices) == (offer.instance_type, space.pools[spot].devices)
+    ]
+    pipelines = [
+        replace(part, slots=tuple(slot._replace(pool=other) for slot in part.slots)) for part in fastest.draft.pipelines
+    ]
+    dear = Assessor(space, target).draft(shapes_of(replace(fastest.draft, pipelines=tuple(pipelines))))
+    deciding.meet([dear])
+    by_goal = first_that_holds(space, target, [dear])
+    assert markets(by_goal) == {Market.ON_DEMAND}
+    assert markets(deciding.picks(NORMAL, by_goal)[Pick.FASTEST]) == {Market.SPOT}
+
+
+def test_no_point_of_the_frontier_is_cheaper_than_the_cheapest_choice() -> None:
+    document = searched(tiny_job(**SIZE), frontier=True)
+    assert len(document.frontier) > 1
+    least = min(point.total_usd for point in document.frontier)
+    assert document.decision.choice(Pick.CHEAPEST).usd <= least * (1.0 + 1e-3)
 
 
 def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_insisting() -> None:

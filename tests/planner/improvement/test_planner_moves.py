@@ -9,7 +9,7 @@ import pytest
 from factories.planning import example, make_space
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement import Improver, Neighbourhood
-from sailor_cloud.planner.improvement.moves import cells_of, fewer_or_more
+from sailor_cloud.planner.improvement.moves import Neighbour, cells_of, fewer_or_more
 from sailor_cloud.planner.space.draft import nodes_of
 from sailor_cloud.planner.space.goals import Figure, Limit, Target, target_of
 from sailor_cloud.planner.space.layouts import Slot
@@ -69,6 +69,56 @@ def test_a_plan_over_the_limit_becomes_one_that_keeps_it(space):
     assert found
     assert all(improver.rank(draft)[0] == 1.0 for draft in found)
     assert found[0].expected[Figure.ITERATION_S] <= improver.expected(four).expected[Figure.ITERATION_S]
+
+
+def neighbours(space, shapes, kind):
+    draft = Assessor(space, Target(goal=Figure.ITERATION_S, limits=())).draft(shapes)
+    (move,) = [move for move in Neighbourhood(space).kinds(draft) if move.__name__ == kind]
+    return list(move())
+
+
+def test_stages_that_change_places_leave_their_layers_on_equal_devices(space):
+    pool = pool_of(space, "V100-16", 4)
+    cut = (0, 2, 6, space.layers)
+    shape = Shape(slots=(Slot(pool, 0, 1), Slot(pool, 0, 1), Slot(pool, 1, 1)), cut=cut, microbatch_size=2)
+    found = [neighbour.shapes[0] for neighbour in neighbours(space, [shape], "order")]
+    turned = (Slot(pool, 0, 1), Slot(pool, 1, 1), Slot(pool, 0, 1))
+    assert cut in [each.cut for each in found if each.slots == turned]
+
+
+def test_one_of_several_equal_pipelines_changes_its_order_alone(space):
+    pool = pool_of(space, "V100-16", 4)
+    cut = (0, space.layers // 2, space.layers)
+    shapes = [
+        Shape(slots=(Slot(pool, 0, 1), Slot(pool, 1, 1)), cut=cut, microbatch_size=2),
+        Shape(slots=(Slot(pool, 0, 1), Slot(pool, 1, 1)), cut=cut, microbatch_size=2),
+    ]
+    orders = {tuple(shape.slots for shape in found.shapes) for found in neighbours(space, shapes, "order")}
+    forward, back = shapes[0].slots, shapes[0].slots[::-1]
+    assert (forward, back) in orders
+    assert (back, back) in orders
+
+
+def test_a_split_gives_a_slower_device_fewer_layers(space):
+    fast = pool_of(space, "A100-40", 8)
+    shape = Shape(slots=(Slot(fast, 0, 1),), cut=(0, space.layers), microbatch_size=2)
+    found = [each.shapes[0] for each in neighbours(space, [shape], "splits")]
+    mixed = [each for each in found if each.slots[1:] == shape.slots and each.slots[0].pool != fast]
+    mixed = [each for each in mixed if space.pools[each.slots[0].pool].accelerator.name == "V100-16"]
+    place = next(each.slots[0] for each in mixed if each.slots[0].tp == 1)
+    slow, quick = space.table(place.pool, 1, 2), space.table(fast, 1, 2)
+    busier = {b: max(slow.compute_s(0, b), quick.compute_s(b, space.layers)) for b in range(1, space.layers)}
+    best = min(busier, key=busier.__getitem__)
+    assert best < space.layers // 2
+    assert best in [each.cut[1] for each in mixed if each.slots[0] == place]
+
+
+def test_plans_that_differ_in_the_numbers_of_equal_nodes_have_one_key(space):
+    a, b, c = side_by_side(space, 3)
+    assert Neighbour((a, b)).key() == Neighbour((b, c)).key() == Neighbour((c, a)).key()
+    assert Neighbour((a, b)).key() != Neighbour((a, b), 4).key()
+    together = replace(b, slots=a.slots)
+    assert Neighbour((a, together)).key() != Neighbour((a, b)).key()
 
 
 def test_near_values_grow_with_the_excess_and_end(space):
