@@ -192,7 +192,9 @@ def _document(wanted: Job, kinds: list[tuple[str, str]], offers: Mapping[tuple[s
                 pipeline(index, (stage(0, 6, name),), microbatch_size=share) for index, name in enumerate(names)
             ),
         ),
-        prediction=replace(base.prediction, iteration_s=iteration_s, iteration_s_replay=iteration_s),
+        prediction=replace(
+            base.prediction, iteration_s=iteration_s, iteration_s_replay=iteration_s, duration_s=3600 * hours
+        ),
         cost=Cost(
             usd_per_iteration=rate * iteration_s / 3600,
             usd_per_hour=rate + egress / steps * 3600 / iteration_s,

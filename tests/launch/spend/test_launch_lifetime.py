@@ -25,9 +25,9 @@ def test_a_plan_whose_duration_nobody_knows_lives_for_its_ttl() -> None:
 
 
 def test_a_plan_written_elsewhere_never_outlives_its_budget() -> None:
-    # 0.30 USD an hour on a budget of 0.03 USD: six minutes, less the twentieth that is kept back.
+    # 10 s for 0.003 USD in all; after them, at 0.30 USD an hour, the rest of 0.03 USD less a twentieth kept back.
     poor = replace(document(), ttl_s=36000.0, constraints=Constraints(budget_usd=0.03))
-    assert life_s(poor) == pytest.approx(0.95 * 360.0)
+    assert life_s(poor) == pytest.approx(10.0 + (0.95 * 0.03 - 0.003) / 0.30 * 3600.0)
 
 
 def test_a_run_that_nothing_would_end_is_refused() -> None:
