@@ -379,9 +379,9 @@ class Subject(StrEnum):
 class LeftOut:
     """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
 
-    `why` says it in words. The other fields describe the best plan found that uses it, by money if the cheapest plan is
-    chosen, else by time x money; without one, `runs_on` is empty and figures are None. `keeps_limits` is False if every
-    plan that uses it exceeds a limit.
+    `why` says it in words. The other fields describe the best plan found that uses it: the cheapest one if the cheapest
+    plan is chosen, else the nearest in time and money. Without one, `runs_on` is empty and figures are None.
+    `keeps_limits` is False if every plan that uses it exceeds a limit.
     """
 
     subject: Subject

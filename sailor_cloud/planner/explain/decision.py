@@ -237,11 +237,12 @@ class Deciding:
     def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
         """Return what insisting on something would change, by the best known plan that uses it.
 
-        The best costs least if the cheapest plan is chosen, else it has the least time x money.
+        The best costs least if the cheapest plan is chosen. Else it is the nearest to the chosen one: the larger of its
+        time and its money, each as a ratio to the chosen plan's, is the smallest.
         """
         uses = [draft for draft in self._drafts.values() if name in self._uses(draft).names(subject)]
         ours = _figures(chosen)
-        value = self._value()
+        value = self._value(ours)
         kept = [draft for draft in uses if self._excess(draft) == 1.0]
         for drafts, target in ((kept, self.target), (uses, replace(self.target, limits=()))):
             ordered = sorted(drafts, key=lambda draft: (significant(value(draft)), draft.order()))
@@ -266,15 +267,16 @@ class Deciding:
             )
         return LeftOut(subject=subject, name=name, why=self._why_not(subject, name))
 
-    def _value(self) -> Callable[[Draft], float]:
-        """Return the sort key of plans that insist on something: money if the cheapest is chosen, else time x money.
+    def _value(self, ours: tuple[float, float]) -> Callable[[Draft], float]:
+        """Return the sort key of plans that insist on something, given the seconds and USD of the chosen plan.
 
-        By time alone, they would spend the whole budget.
+        By time alone, they would spend the whole budget; by the product, a slow and cheap plan would be shown.
         """
-        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
-        if chosen is Pick.CHEAPEST:
+        picked = self.asked or goal_pick(self.space.scenario.job.goal)
+        if picked is Pick.CHEAPEST:
             return of_run
-        return lambda draft: _run_seconds(draft) * of_run(draft)
+        seconds, usd = ours
+        return lambda draft: max(_run_seconds(draft) / seconds, of_run(draft) / (usd or 1.0))
 
     def _why_not(self, subject: Subject, name: str) -> str:
         """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""

@@ -201,6 +201,26 @@ def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_
         assert f"+{row.total_usd - decision.choice(Pick.CHEAPEST).usd:.2f} USD" in row.why
 
 
+def test_insisting_shows_the_plan_nearest_to_the_chosen_one_in_time_and_money() -> None:
+    job = example("seven-kinds.yaml")
+    space, decision = make_space(job), first_look(job)
+    fastest = decision.choice(Pick.FASTEST)
+    plans = [to_plan(space, draft) for draft in homogeneous(space, target_of(job))]
+    kinds = {pool.offer.id: pool.accelerator.name for pool in space.pools}
+    rows = [row for row in decision.left_out if row.subject is Subject.ACCELERATOR]
+    assert len(rows) > 2
+    for row in rows:
+        shown = max(row.iteration_s / fastest.iteration_s, row.total_usd / fastest.usd)
+        uses = [plan for plan in plans if row.name in {kinds[node.offer] for node in plan.nodes}]
+        found = [one for one in (evaluate(plan, space.scenario) for plan in uses) if one.fits]
+        nearest = min(
+            max(one.prediction.iteration_s_replay / fastest.iteration_s, one.cost.total_usd / fastest.usd)
+            for one in found
+            if one.cost.total_usd <= job.constraints.budget_usd
+        )
+        assert shown <= 1.01 * nearest
+
+
 def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_estimate() -> None:
     plan = made()
     assert plan.cost is not None
