@@ -17,7 +17,7 @@ from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd
 from sailor_cloud.simulator.resimulate import broken_limits
-from sailor_cloud.units import probability_text
+from sailor_cloud.units import SECONDS_PER_HOUR, probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap of at least this size is explained, by parts of at least this share of the goal.
@@ -180,10 +180,11 @@ def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
     elsewhere = (Fact(name="elsewhere", value=line),) if line else ()
     if seconds is None or cost.usd_per_iteration is None:
         after = "once 20 steps are measured" if document.job.throughput == "measured" else "give throughput to know it"
-        return (Fact(name="rate", value=rate), Fact(name="total", value=f"unknown without a rate; {after}"), *elsewhere)
+        total = Fact(name="total", value=f"unknown without a rate; {after}")
+        return (Fact(name="rate", value=rate), total, *_at_most(document), *elsewhere)
     step = f"{text.seconds(seconds)} as stated, {text.usd(cost.usd_per_iteration)} USD"
     if steps is None:
-        return (Fact(name="step", value=step), Fact(name="rate", value=rate), *elsewhere)
+        return (Fact(name="step", value=step), Fact(name="rate", value=rate), *_at_most(document), *elsewhere)
     time = f"{text.seconds(seconds * steps)} from the first step to the last"
     total = Fact(name="total", value=_total(document))
     return (
@@ -278,9 +279,16 @@ def _total(document: PlanDocument) -> str:
 
 
 def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
-    """Return the nodes' cost if nothing ends them before their TTL; empty if that is within the budget."""
-    most = unlimited_usd(document)
-    if most is None or (document.status is Status.GIVEN and any(broken_limits(document))):
+    """Return the nodes' cost if nothing ends them before their TTL; empty if the total or the budget says enough."""
+    most, cost = unlimited_usd(document), document.cost
+    if document.status is Status.GIVEN and any(broken_limits(document)):
+        return ()
+    if most is None and cost is not None and cost.total_usd is None and document.ttl_s is not None:
+        usd = cost.worst_case_usd_per_hour * document.ttl_s / SECONDS_PER_HOUR
+        usd = min(usd, document.constraints.budget_usd or usd)
+        end = f"the nodes shut themselves down {text.seconds(document.ttl_s)} after their start"
+        return (Fact(name="at most", value=f"{text.usd(usd)} USD, since {end}"),)
+    if most is None:
         return ()
     value = (
         f"{text.usd(most)} USD if the controller dies at worst-case prices; the nodes shut themselves down "
