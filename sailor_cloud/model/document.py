@@ -380,8 +380,8 @@ class LeftOut:
     """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
 
     `why` says it in words. The other fields describe the best plan found that uses it: the cheapest one if the cheapest
-    plan is chosen, else the nearest in time and money. Without one, `runs_on` is empty and figures are None.
-    `keeps_limits` is False if every plan that uses it exceeds a limit.
+    plan is chosen, else by the sum of time and money, as ratios to the chosen plan's. Without one, `runs_on` is empty
+    and figures are None. `keeps_limits` is False if every plan that uses it exceeds a limit.
     """
 
     subject: Subject

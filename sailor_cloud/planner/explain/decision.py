@@ -237,8 +237,8 @@ class Deciding:
     def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
         """Return what insisting on something would change, by the best known plan that uses it.
 
-        The best costs least if the cheapest plan is chosen. Else it is the nearest to the chosen one: the larger of its
-        time and its money, each as a ratio to the chosen plan's, is the smallest.
+        The best costs least if the cheapest plan is chosen. Else the sum of its time and its money, each as a ratio to
+        the chosen plan's, is the smallest.
         """
         uses = [draft for draft in self._drafts.values() if name in self._uses(draft).names(subject)]
         ours = _figures(chosen)
@@ -276,7 +276,7 @@ class Deciding:
         if picked is Pick.CHEAPEST:
             return of_run
         seconds, usd = ours
-        return lambda draft: max(_run_seconds(draft) / seconds, of_run(draft) / (usd or 1.0))
+        return lambda draft: _run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
 
     def _why_not(self, subject: Subject, name: str) -> str:
         """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""
