@@ -8,21 +8,18 @@ CPU seconds that `reference_work.py` takes beside it.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from reference_work import reference_cpu_s
+from time_and_gap import ROOT, timed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from commit import measured_on
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(sys.executable).parent / "sailor-cloud")
-AS_OF = "2026-11-21"
 EXAMPLES = ("gcp-a100-v100.yaml", "seven-kinds.yaml", "llama3-8b-two-clouds.yaml")
 _HEADS = ("job", "wall s of plan", "wall s of explain", "scaled CPU s of plan", "scaled CPU s of explain", "ratio")
 
@@ -35,7 +32,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         preset = Path(folder) / "aws.yaml"
         subprocess.run([PROGRAM, "init", "--preset", "aws", "-o", str(preset)], check=True, capture_output=True)
-        measure("explain", ROOT / "examples" / "quickstart.yaml", compiled=folder)
+        _measured("explain", ROOT / "examples" / "quickstart.yaml", compiled=folder)
         for job in (*(ROOT / "examples" / name for name in EXAMPLES), preset):
             rows.append(_row(job, compiled=folder))
             print(rows[-1], file=sys.stderr, flush=True)
@@ -49,30 +46,19 @@ def main() -> None:
 def _row(job: Path, *, compiled: str) -> str:
     reference_s = reference_cpu_s()
     (plan_s, plan_cpu), (explain_s, explain_cpu) = (
-        measure(name, job, compiled=compiled) for name in ("plan", "explain")
+        _measured(name, job, compiled=compiled) for name in ("plan", "explain")
     )
     reference_s = (reference_s + reference_cpu_s()) / 2.0
     figures = (plan_s, explain_s, plan_cpu / reference_s, explain_cpu / reference_s, explain_cpu / plan_cpu)
     return f"| {job.stem} | {' | '.join(f'{figure:.1f}' for figure in figures)} |"
 
 
-def measure(command: str, job: Path, *, compiled: str) -> tuple[float, float]:
-    """Return the wall and CPU seconds of a command in a process of its own; `compiled` is for compiled modules."""
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    started = time.perf_counter()
-    process = subprocess.Popen(
-        [PROGRAM, command, str(job), "--as-of", AS_OF],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
-    assert process.stderr is not None
-    said = process.stderr.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"sailor-cloud {command} {job} failed: {said}")
-    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime
+def _measured(command: str, job: Path, *, compiled: str) -> tuple[float, float]:
+    """Return the wall and CPU seconds of a command; `compiled` is a folder for compiled modules."""
+    wall_s, usage, output = timed(command, str(job), compiled=compiled)
+    if not output:
+        raise SystemExit(f"sailor-cloud {command} {job} failed")
+    return wall_s, usage.ru_utime + usage.ru_stime
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -143,22 +144,26 @@ def measure(case: Case, *options: str, compiled: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "job.yaml"
         file.write_text(yaml.safe_dump(job))
-        program = str(Path(sys.executable).parent / "sailor-cloud")
-        command = [program, "plan", str(file), "--json", "--as-of", AS_OF, *options]
-        started = time.perf_counter()
-        environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
-        assert process.stdout is not None
-        output = process.stdout.read()
-        _, _, usage = os.wait4(process.pid, 0)
-        wall_s = time.perf_counter() - started
+        wall_s, usage, output = timed("plan", str(file), "--json", *options, compiled=compiled)
     return Measured(
         wall_s=wall_s,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_mib=usage.ru_maxrss / 1024,
         document=json.loads(output),
     )
+
+
+def timed(*arguments: str, compiled: str) -> tuple[float, resource.struct_rusage, bytes]:
+    """Run a command as of one day in a process of its own; return wall seconds, resources used, and stdout."""
+    command = [str(Path(sys.executable).parent / "sailor-cloud"), *arguments, "--as-of", AS_OF]
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, _, usage = os.wait4(process.pid, 0)
+    return time.perf_counter() - started, usage, output
 
 
 def _row(case: Case, measured: Measured, reference_s: float) -> str:

@@ -15,9 +15,9 @@ from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
-from sailor_cloud.report.plan.money import unlimited_usd
+from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
 from sailor_cloud.simulator.resimulate import broken_limits
-from sailor_cloud.units import SECONDS_PER_HOUR, probability_text
+from sailor_cloud.units import probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap of at least this size is explained, by parts of at least this share of the goal.
@@ -280,21 +280,20 @@ def _total(document: PlanDocument) -> str:
 
 def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
     """Return the nodes' cost if nothing ends them before their TTL; empty if the total or the budget says enough."""
-    most, cost = unlimited_usd(document), document.cost
-    if document.status is Status.GIVEN and any(broken_limits(document)):
+    cost, budget, most = document.cost, document.constraints.budget_usd, until_shutdown_usd(document)
+    broken = document.status is Status.GIVEN and any(broken_limits(document))
+    if cost is None or most is None or document.ttl_s is None or broken:
         return ()
-    if most is None and cost is not None and cost.total_usd is None and document.ttl_s is not None:
-        usd = cost.worst_case_usd_per_hour * document.ttl_s / SECONDS_PER_HOUR
-        usd = min(usd, document.constraints.budget_usd or usd)
-        end = f"the nodes shut themselves down {text.seconds(document.ttl_s)} after their start"
-        return (Fact(name="at most", value=f"{text.usd(usd)} USD, since {end}"),)
-    if most is None:
+    end = f"the nodes shut themselves down {text.seconds(document.ttl_s)} after their start"
+    if unlimited_usd(document) is not None:
+        value = (
+            f"{text.usd(most)} USD if the controller dies at worst-case prices; {end}. That is over the budget of "
+            f"{text.usd(budget or 0.0)} USD."
+        )
+    elif cost.total_usd is None:
+        value = f"{text.usd(most)} USD, since {end}"
+    else:
         return ()
-    value = (
-        f"{text.usd(most)} USD if the controller dies at worst-case prices; the nodes shut themselves down "
-        f"{text.seconds(document.ttl_s)} after their start. That is over the budget of "
-        f"{text.usd(document.constraints.budget_usd or 0.0)} USD."
-    )
     return (Fact(name="at most", value=value),)
 
 

@@ -139,18 +139,22 @@ def _line_row(document: PlanDocument, line: CostLine) -> PriceRow:
     )
 
 
-def unlimited_usd(document: PlanDocument) -> float | None:
-    """Return the highest cost of the nodes, at worst prices, if nothing ends them before their shutdown.
+def until_shutdown_usd(document: PlanDocument) -> float | None:
+    """Return the cost of the nodes at worst prices until they shut themselves down; None if nothing ends them.
 
-    None if the budget covers that, or if nothing ends the nodes. If every spot node has a price cap, the budget covers
-    it: the caps are set for that.
+    If every spot node has a price cap, the budget covers it: the caps are set for that.
     """
     budget, cost, plan = document.constraints.budget_usd, document.cost, document.plan
-    if document.ttl_s is None or budget is None or cost is None or plan is None:
-        return None
-    offers = document.inputs.offers_by_id()
-    spot = {offers[node.offer].provider for node in plan.nodes if offers[node.offer].market is Market.SPOT}
-    if spot and all(providers.of(provider).caps_spot_prices for provider in spot):
+    if document.ttl_s is None or cost is None or plan is None:
         return None
     usd = cost.worst_case_usd_per_hour * document.ttl_s / SECONDS_PER_HOUR
-    return usd if usd > budget * (1.0 + _ROUNDING) else None
+    offers = document.inputs.offers_by_id()
+    spot = {offers[node.offer].provider for node in plan.nodes if offers[node.offer].market is Market.SPOT}
+    capped = bool(spot) and all(providers.of(provider).caps_spot_prices for provider in spot)
+    return min(usd, budget) if capped and budget is not None else usd
+
+
+def unlimited_usd(document: PlanDocument) -> float | None:
+    """Return `until_shutdown_usd` if that is more than the budget, else None."""
+    budget, usd = document.constraints.budget_usd, until_shutdown_usd(document)
+    return usd if usd is not None and budget is not None and usd > budget * (1.0 + _ROUNDING) else None

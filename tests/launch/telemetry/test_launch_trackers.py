@@ -78,7 +78,9 @@ def test_wandb_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     project.close()
     (run,) = (tmp_path / "wandb").glob("offline-run-*-run-1")
     # Its own service may write the last records after the run has been finished.
-    wait_until(lambda: b"loss" in next(run.glob("run-*.wandb")).read_bytes(), "the record of the loss")
+    (record,) = run.glob("run-*.wandb")
+    wait_until(lambda: b"loss" in record.read_bytes(), "the record of the loss")
+    assert b"tiny" in record.read_bytes(), "the job's name is part of the run's configuration"
 
 
 def test_mlflow_keeps_a_run_in_a_folder_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
