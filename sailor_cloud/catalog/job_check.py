@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
+
+from pydantic import ValidationError
 
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.capacity import capacity_problems
 from sailor_cloud.catalog.catalog import Catalog, did_you_mean
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.job import Job, Resource
+from sailor_cloud.model.provider import CLUSTERS
 
 
 def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
@@ -21,6 +25,28 @@ def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
         ),
         *capacity_problems(job, catalog),
     ]
+
+
+def names_beside_faults(raw: Any, origin: str, catalog: Catalog) -> list[Problem]:
+    """Return the unknown names in the resources of a job file of which other fields are wrong."""
+    entries = raw.get("resources") if isinstance(raw, dict) else None
+    return [
+        problem
+        for index, entry in enumerate(entries if isinstance(entries, list) else ())
+        if (resource := _readable(entry)) is not None and resource.provider not in CLUSTERS
+        for problem in _problems(f"{origin}: resources[{index}]", resource, catalog)
+    ]
+
+
+def _readable(entry: Any) -> Resource | None:
+    """Return an entry of a job's resources without its wrong fields; None if it needs one of them."""
+    try:
+        return Resource.model_validate(entry)
+    except ValidationError as error:
+        wrong = {fault["loc"][0] for fault in error.errors() if fault["loc"]}
+    if not isinstance(entry, dict) or not wrong & entry.keys():
+        return None
+    return _readable({name: value for name, value in entry.items() if name not in wrong})
 
 
 def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Problem]:

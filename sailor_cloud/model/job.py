@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from enum import StrEnum
@@ -24,6 +25,7 @@ from sailor_cloud.model.duration import Duration as Duration
 from sailor_cloud.model.duration import no_truth
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.offer import Market, Precision, Provider
+from sailor_cloud.model.presets import PRESETS
 from sailor_cloud.units import duration_text
 
 
@@ -127,6 +129,17 @@ class ModelSource(_Part):
         default=None,
         description="Of a mixture of experts: tensor-parallel devices share out the experts instead of cutting each.",
     )
+
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, name: str | None) -> str | None:
+        if name is not None and name not in PRESETS:
+            close = difflib.get_close_matches(name, PRESETS, n=1)
+            guess = f"did you mean '{close[0]}'? " if close else ""
+            known = ", ".join(sorted(PRESETS))
+            other = "for any other model give {config: FOLDER} with its config.json"
+            raise ValueError(f"{name!r} is not a preset ({guess}known: {known}; {other})")
+        return name
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

@@ -92,8 +92,12 @@ def read_job(path: Path, *, on: str | None = None) -> Job:
 
     With `on`, a scheduler's inventory replaces the job's resources, so it may have none.
     """
-    raw = read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
-    return job_of_values(raw, origin=str(path), on=on)
+    return job_of_values(read_values(path), origin=str(path), on=on)
+
+
+def read_values(path: Path) -> Any:
+    """Return the plain values of a job file. Raises RequestError if the file is unreadable or not YAML."""
+    return read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
 
 
 def text_of(path: Path, what: str, *, written_by: str) -> str:

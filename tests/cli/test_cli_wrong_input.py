@@ -93,6 +93,22 @@ def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_o
     assert message in line
 
 
+def test_wrong_fields_and_unknown_names_are_told_together(tmp_path: Path) -> None:
+    text = QUICKSTART.replace("precision: fp32", "precision: fp33").replace("CPU-fast:", "CPU-fats:")
+    text = text.replace("model:\n", "model:\n  preset: opt-350n\n").replace("local-a,", "local-q,")
+    (tmp_path / "job.yaml").write_text(text.replace("markets:", "market:"))
+    answer = called("plan", "job.yaml", cwd=tmp_path)
+    assert answer.returncode == 2
+    for told in (
+        "precision: is 'fp33'",
+        "market: is not a field",
+        "'CPU-fats' is not",
+        "'opt-350n' is not",
+        "'local-q'",
+    ):
+        assert told in answer.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

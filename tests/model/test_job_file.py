@@ -79,7 +79,7 @@ def test_a_wrong_duration_shows_how_to_write_one() -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("{preset: a, config: b}", "exactly one of preset, config or inline sizes"),
+        ("{preset: gpt2, config: b}", "exactly one of preset, config or inline sizes"),
         ("{model_type: gpt2, vocab_size: 9}", "inline sizes lack hidden_size, num_hidden_layers"),
         ("{}", "exactly one of preset, config or inline sizes"),
     ],

@@ -13,9 +13,9 @@ import pytest
 from factories.run_specs import run_spec
 from sailor_cloud.launch.fleet.run_spec import model_spec
 from sailor_cloud.model.job import ModelSource
+from sailor_cloud.model.presets import PRESETS
 from sailor_cloud.workload import decoder
 from sailor_cloud.workload.models.decoders import decoder_from_config
-from sailor_cloud.workload.models.presets import PRESETS
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import range_parameters
 from sailor_runtime.training.narrow import narrowed

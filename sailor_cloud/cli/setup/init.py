@@ -111,7 +111,7 @@ def _choice(question: str, choices: tuple[str, ...], default: str) -> str:
 
 
 def _model(default: str) -> str:
-    from sailor_cloud.workload.models.presets import PRESETS
+    from sailor_cloud.model.presets import PRESETS
 
     return _choice("Model", tuple(sorted(PRESETS)), default)
 

@@ -33,7 +33,7 @@ def schema_text(kind: str) -> str:
     if kind == "plan":
         return as_text(document_schema())
     from sailor_cloud import catalog
-    from sailor_cloud.workload.models.presets import PRESETS
+    from sailor_cloud.model.presets import PRESETS
 
     known = catalog.load()
     offered = sorted({offer.accelerator for offer in known.offers()})

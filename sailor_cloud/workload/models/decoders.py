@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Decoder, Experts, Family
 from sailor_cloud.model.job import HUB, MOST, Job, ModelSource
+from sailor_cloud.model.presets import PRESETS
 from sailor_cloud.workload.models import hub
-from sailor_cloud.workload.models.presets import PRESETS
 from sailor_cloud.workload.models.user_module import with_module
 
 # Hugging Face has different names for a size in different families; the first one found counts.
@@ -72,8 +71,8 @@ _LEFT_OUT = (
 def decoder(source: ModelSource | None, *, base: Path | None = None) -> Decoder:
     """Return the sizes of the model that a job names.
 
-    `base` is the folder for a relative `config` path. Raises RequestError for an unknown preset (with the known ones),
-    an unreadable config, inconsistent sizes, and a job without a model.
+    `base` is the folder for a relative `config` path. Raises RequestError for an unreadable config,
+    inconsistent sizes, and a job without a model.
     """
     if source is None:
         raise RequestError("the job runs a command and names no model, without which nothing can be predicted")
@@ -95,8 +94,6 @@ def job_decoder(job: Job, *, base: Path | None = None) -> Decoder:
 
 def _named(source: ModelSource, base: Path | None) -> Decoder:
     if source.preset is not None:
-        if source.preset not in PRESETS:
-            raise RequestError([_unknown_preset(source.preset)])
         return decoder_from_config(PRESETS[source.preset], name=source.preset)
     if source.config is not None:
         if source.config.startswith(HUB):
@@ -320,10 +317,3 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     if not isinstance(config, dict):
         raise RequestError([Problem(path="model.config", message=f"{path} must hold one JSON object")])
     return config
-
-
-def _unknown_preset(name: str) -> Problem:
-    close = difflib.get_close_matches(name, PRESETS, n=1)
-    known = f"known: {', '.join(sorted(PRESETS))}; for any other model give {{config: FOLDER}} with its config.json"
-    hint = f"did you mean '{close[0]}'? {known}" if close else known
-    return Problem(path="model.preset", message=f"{name!r} is not a preset", hint=hint)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sailor_cloud.model.job import ModelSource
+from sailor_cloud.model.presets import PRESETS
 from sailor_cloud.workload import Attention, decoder, layer_costs, parameter_count
-from sailor_cloud.workload.models.presets import PRESETS
 
 OPT = decoder(ModelSource(preset="sailor-opt-350"))
 
