@@ -58,6 +58,12 @@ def decided() -> PlanDocument:
     return replace(base, decision=decision)
 
 
+def test_without_steps_the_first_screen_says_why_no_chance_is_shown_and_what_money_leaves_out() -> None:
+    shown = " ".join(plan_as_text(replace(document(steps=None), decision=decided().decision)).split())
+    assert "in limits: unknown without a number of steps; the run is stopped at the budget and the deadline" in shown
+    assert "start-up, checkpoints, recovery and teardown come on top" in shown
+
+
 @pytest.mark.parametrize("width", [60, 110])
 def test_the_first_screen_looks_as_reviewed(width: int, golden: Callable[[str, str], str]) -> None:
     shown = plan_as_text(decided(), width=width).partition("\nlocal-demo  feasible")[0]

@@ -271,8 +271,9 @@ def _total(document: PlanDocument) -> str:
     cost = document.cost
     assert cost is not None
     if cost.total_usd is None:
-        per_iteration = cost.usd_per_iteration or 0.0
-        return f"unknown without a number of steps; {text.usd(per_iteration)} USD per iteration"
+        per_iteration = f"{text.usd(cost.usd_per_iteration)} USD per iteration for nodes and egress"
+        on_top = "start-up, checkpoints, recovery and teardown come on top"
+        return f"unknown without a number of steps; {per_iteration}; {on_top}"
     budget = document.constraints.budget_usd
     limit = f"budget {text.usd(budget)} USD" if budget else "no budget"
     return f"{text.usd(cost.total_usd)} USD{_within(document)}, worst case {text.usd(cost.worst_case_usd)} USD; {limit}"
@@ -373,7 +374,9 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         "spot prices after 7",
     )
     money = (
-        "the total covers the whole run" if steps else "the job has no number of steps, so the cost is of one hour",
+        "the total covers the whole run"
+        if steps
+        else "the job has no number of steps, so the cost is of one hour of training, without start-up and teardown",
         "the worst case takes stale prices higher, spot nodes at the on-demand price, and more preemptions",
         "amounts are estimates at list price, without taxes and discounts",
     )
