@@ -295,6 +295,7 @@ class Alternative:
     usd_per_hour: float
     total_usd: float | None
     restrictions: tuple[str, ...] = ()
+    duration_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,6 +316,7 @@ class FrontierPoint:
     zones: tuple[str, ...]
     nodes_usd_per_hour: float | None = None
     cheapest: bool = True
+    duration_s: float | None = None
 
     @property
     def usd(self) -> float:

@@ -121,4 +121,5 @@ def _alternative(label: str, plan: Plan, found: Evaluation) -> Alternative:
         throughput_iterations_per_s=found.prediction.throughput_iterations_per_s,
         usd_per_hour=found.cost.usd_per_hour,
         total_usd=found.cost.total_usd,
+        duration_s=found.prediction.duration_s,
     )

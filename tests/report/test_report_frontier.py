@@ -30,6 +30,8 @@ def with_points(base: PlanDocument) -> PlanDocument:
             zones=("us-central1-a", "us-west1-b")[: 1 + devices // 8],
             nodes_usd_per_hour=1.9 * devices,
             cheapest=cheapest,
+            # 360 s of start-up and teardown.
+            duration_s=base.job.training.steps * iteration_s + 360.0 if base.job.training.steps else None,
         )
 
     points = (point(2.0, 0.05, 8, cheapest=True), point(3.0, 0.06, 6, cheapest=False))
@@ -62,9 +64,21 @@ def test_the_page_draws_the_line_through_the_cheapest_points_alone_and_says_what
     assert "no faster plan has nodes for 11.40 USD/h or less" in shown
     assert 'class="key"' in shown
     assert 'class="key"' not in plain
-    assert drawn(shown)["Pareto frontier"] == [[1.1111, 50.0]]
-    assert drawn(shown)["frontier per hour"] == [[1.6667, 60.0]]
     assert set(drawn(plain)) == {"alternative", "chosen"}
+
+
+def test_the_page_draws_the_time_that_the_decision_shows_with_start_up_and_teardown() -> None:
+    made = with_points(gcp_document())
+    shown = plan_as_html(made, timeline=())
+    assert "hours until the last teardown" in shown
+    assert drawn(shown)["Pareto frontier"] == [[1.2111, 50.0]]
+    assert drawn(shown)["frontier per hour"] == [[1.7667, 60.0]]
+    assert made.prediction is not None
+    assert made.prediction.duration_s is not None
+    assert drawn(shown)["chosen"][0][0] == pytest.approx(made.prediction.duration_s / 3600, abs=1e-4)
+    without = plan_as_html(with_points(document(steps=None)), timeline=())
+    assert "seconds of an iteration" in without
+    assert drawn(without)["Pareto frontier"][0][0] == pytest.approx(2.0)
 
 
 def drawn(page: str) -> dict[str, list[list[float]]]:

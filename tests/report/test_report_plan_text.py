@@ -217,6 +217,12 @@ def test_alternatives_say_what_they_cost_more_and_which_limit_they_break() -> No
     poor = gcp_document(budget_usd=other.total_usd - 10)
     row = next(line for line in plan_as_text(poor).splitlines() if line.startswith("A100-40 only"))
     assert "over budget by 10.00 USD" in row
+    assert other.duration_s is not None
+    # Training alone would keep this deadline; start-up and teardown do not.
+    limits = priced.constraints.model_copy(update={"deadline": other.duration_s - 120.0})
+    late = plan_as_text(replace(priced, constraints=limits))
+    row = next(line for line in late.splitlines() if line.startswith("A100-40 only"))
+    assert "misses the deadline by 2 min" in row
 
 
 def test_a_smaller_space_without_a_plan_stands_beside_the_alternatives_with_the_limit_that_binds() -> None:

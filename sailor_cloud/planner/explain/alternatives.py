@@ -266,6 +266,7 @@ class Beside:
             throughput_iterations_per_s=prediction.throughput_iterations_per_s,
             usd_per_hour=cost.usd_per_hour,
             total_usd=cost.total_usd,
+            duration_s=prediction.duration_s,
             restrictions=tuple(restriction.value for restriction in named.restrictions),
         )
 

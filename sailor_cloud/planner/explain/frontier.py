@@ -157,4 +157,5 @@ def _point(space: Space, draft: Draft, evaluation: Evaluation) -> FrontierPoint:
         devices=dict(sorted(devices.items())),
         zones=tuple(sorted(zones)),
         nodes_usd_per_hour=OfNodes(space)(draft),
+        duration_s=prediction.duration_s,
     )

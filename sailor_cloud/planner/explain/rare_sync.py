@@ -123,6 +123,7 @@ def _alternative(plan: Plan, found: Evaluation, told: str, where: str = "") -> A
         throughput_iterations_per_s=found.prediction.throughput_iterations_per_s,
         usd_per_hour=found.cost.usd_per_hour,
         total_usd=found.cost.total_usd,
+        duration_s=found.prediction.duration_s,
     )
 
 

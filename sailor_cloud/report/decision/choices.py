@@ -22,6 +22,7 @@ class Choice:
     chosen: bool
     plan: Plan
     iteration_s: float
+    duration_s: float | None
     usd_per_hour: float
     usd: float
     slower: float
@@ -46,6 +47,7 @@ def choices(document: PlanDocument) -> tuple[Choice, ...]:
         throughput_iterations_per_s=prediction.throughput_iterations_per_s,
         usd_per_hour=cost.usd_per_hour,
         total_usd=cost.total_usd,
+        duration_s=prediction.duration_s,
     )
     every = [chosen, *document.alternatives]
     points = [(other.iteration_s, _usd(other)) for other in every]
@@ -55,6 +57,7 @@ def choices(document: PlanDocument) -> tuple[Choice, ...]:
             chosen=other is chosen,
             plan=other.plan,
             iteration_s=other.iteration_s,
+            duration_s=other.duration_s,
             usd_per_hour=other.usd_per_hour,
             usd=_usd(other),
             slower=other.iteration_s / chosen.iteration_s - 1.0,
@@ -91,9 +94,8 @@ def _broken(document: PlanDocument, other: Alternative) -> tuple[str, ...]:
     broken = []
     if given.budget_usd is not None and other.total_usd is not None and other.total_usd > given.budget_usd:
         broken.append(f"over budget by {text.usd(other.total_usd - given.budget_usd)} USD")
-    steps = document.job.training.steps
-    if given.deadline is not None and steps is not None and other.iteration_s * steps > given.deadline:
-        broken.append(f"misses the deadline by {text.seconds(other.iteration_s * steps - given.deadline)}")
+    if given.deadline is not None and other.duration_s is not None and other.duration_s > given.deadline:
+        broken.append(f"misses the deadline by {text.seconds(other.duration_s - given.deadline)}")
     if given.max_usd_per_hour is not None and other.usd_per_hour > given.max_usd_per_hour:
         broken.append(f"over {text.usd(given.max_usd_per_hour)} USD/h")
     if given.min_throughput is not None and other.throughput_iterations_per_s < given.min_throughput:

@@ -16,7 +16,7 @@ from sailor_cloud.report.plan.facts import memory_rows
 from sailor_cloud.report.plan.groups import pipeline_groups
 from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd
 from sailor_cloud.simulator import TimelineSpan
-from sailor_cloud.units import GIB, MIB, SECONDS_PER_HOUR, pace_text, signed_usd_text
+from sailor_cloud.units import GIB, MIB, pace_text, signed_usd_text
 
 # Margins between points and the edge of a chart; zoom by the wheel or by dragging the bar.
 _GRID = {"left": 24, "right": 24, "top": 56, "bottom": 44, "containLabel": True}
@@ -140,7 +140,7 @@ FRONTIER_SPAN = 12.0
 
 
 def frontier_chart(document: PlanDocument) -> Markup:
-    """Draw training time (or seconds of an iteration) against USD; empty if there is only one plan."""
+    """Draw the time of the run (or of an iteration) against USD; empty if there is only one plan."""
     found = choices(document)
     unit, factor = _time_unit(document, found)
     nearby = _nearby(document, found)
@@ -151,7 +151,7 @@ def frontier_chart(document: PlanDocument) -> Markup:
     hourly = [_small(document, point, factor) for point in nearby if not point.cheapest]
     choose = [
         {
-            "value": [each.iteration_s * factor, each.usd],
+            "value": [each.seconds * factor, each.usd],
             "name": " and ".join(pick.value for pick in each.picks),
             "tip": f"{' and '.join(pick.value for pick in each.picks)}\n{each.why}",
         }
@@ -193,16 +193,17 @@ def _dots(name: str, data: list[dict[str, Any]], size: int, colour: str, **more:
 
 
 def _time_unit(document: PlanDocument, found: Sequence[Choice]) -> tuple[str, float]:
-    """Return the axis title, and the factor from seconds of an iteration to its unit."""
-    steps = document.job.training.steps
-    if steps is None:
+    """Return the axis title, and the factor from seconds to its unit."""
+    if document.job.training.steps is None:
         return "seconds of an iteration", 1.0
-    longest = max(choice.iteration_s for choice in found) * steps
-    if longest >= 2 * SECONDS_PER_HOUR:
-        return "hours of training", steps / SECONDS_PER_HOUR
-    if longest >= 120:
-        return "minutes of training", steps / 60.0
-    return "seconds of training", float(steps)
+    longest = max(_seconds(document, choice) for choice in found)
+    unit, size = ("hours", 3600) if longest >= 7200 else ("minutes", 60) if longest >= 120 else ("seconds", 1)
+    return f"{unit} until the last teardown", 1.0 / size
+
+
+def _seconds(document: PlanDocument, plan: Choice | FrontierPoint) -> float:
+    """Return the seconds of the run, or of an iteration without a number of steps."""
+    return plan.iteration_s * (document.job.training.steps or 1) if plan.duration_s is None else plan.duration_s
 
 
 def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
@@ -213,7 +214,7 @@ def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
         # A label at the end of the line would be outside the chart.
         lines.append({"yAxis": given.budget_usd, "name": "budget", "label": {"position": "insideEndTop"}})
     if steps and given.deadline is not None:
-        lines.append({"xAxis": given.deadline / steps * factor, "name": "deadline"})
+        lines.append({"xAxis": given.deadline * factor, "name": "deadline"})
     style = {
         "symbol": "none",
         "silent": True,
@@ -225,7 +226,7 @@ def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
 
 def _point(document: PlanDocument, choice: Choice, factor: float) -> dict[str, Any]:
     return {
-        "value": [choice.iteration_s * factor, choice.usd],
+        "value": [_seconds(document, choice) * factor, choice.usd],
         "name": choice.label,
         "tip": _frontier_tip(document, choice),
     }
@@ -240,7 +241,7 @@ def _small(document: PlanDocument, point: FrontierPoint, factor: float) -> dict[
     ]
     if not point.cheapest and point.nodes_usd_per_hour is not None:
         lines.append(f"no faster plan has nodes for {text.usd(point.nodes_usd_per_hour)} USD/h or less")
-    return {"value": [point.iteration_s * factor, point.usd], "tip": "\n".join(lines)}
+    return {"value": [_seconds(document, point) * factor, point.usd], "tip": "\n".join(lines)}
 
 
 def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
