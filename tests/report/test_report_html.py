@@ -272,6 +272,14 @@ def test_other_documents_open_without_a_complaint(browser: Browser, kind: str, t
     assert ("budget 1 USD is below" in browser.run("document.body.innerText")) == (kind == "infeasible")
 
 
+def test_the_page_without_a_plan_lists_what_is_short_and_what_would_do() -> None:
+    short = replace(infeasible().infeasibility, message="budget 1 USD can't be met; 2 USD would do (or instead: 9 h)")
+    page = plan_as_html(replace(infeasible(), infeasibility=short), timeline=())
+    assert "<li>budget 1 USD can't be met</li><li>2 USD would do (or instead: 9 h)</li>" in page
+    assert "infeasible; searched" in page
+    assert "V100-16" in page
+
+
 def without_library(content: str) -> str:
     return content.replace(files("sailor_cloud.report.html.vendor").joinpath("echarts.min.js").read_text("utf-8"), "")
 

@@ -142,11 +142,13 @@ FRONTIER_SPAN = 12.0
 def frontier_chart(document: PlanDocument) -> Markup:
     """Draw the time of the run (or of an iteration) against USD; empty if there is only one plan."""
     found = choices(document)
-    unit, factor = _time_unit(document, found)
     nearby = _nearby(document, found)
+    picked = [] if document.decision is None else [each for each in document.decision.choices if not each.chosen]
+    drawn: list[Choice | FrontierPoint] = [*found, *nearby]
+    seconds = [*(_seconds(document, each) for each in drawn), *(each.seconds for each in picked)]
+    unit, factor = _time_unit(document, max(seconds))
     chosen = [_point(document, choice, factor) for choice in found if choice.chosen]
     others = [_point(document, choice, factor) for choice in found if not choice.chosen]
-    picked = [] if document.decision is None else [each for each in document.decision.choices if not each.chosen]
     best = [_small(document, point, factor) for point in nearby if point.cheapest]
     hourly = [_small(document, point, factor) for point in nearby if not point.cheapest]
     choose = [
@@ -192,11 +194,10 @@ def _dots(name: str, data: list[dict[str, Any]], size: int, colour: str, **more:
     return {"name": name, "type": "scatter", "data": data, "symbolSize": size, "color": colour, **more}
 
 
-def _time_unit(document: PlanDocument, found: Sequence[Choice]) -> tuple[str, float]:
-    """Return the axis title, and the factor from seconds to its unit."""
+def _time_unit(document: PlanDocument, longest: float) -> tuple[str, float]:
+    """Return the axis title for times of plans up to so many seconds, and the factor from seconds to its unit."""
     if document.job.training.steps is None:
         return "seconds of an iteration", 1.0
-    longest = max(_seconds(document, choice) for choice in found)
     unit, size = ("hours", 3600) if longest >= 7200 else ("minutes", 60) if longest >= 120 else ("seconds", 1)
     return f"{unit} until the last teardown", 1.0 / size
 

@@ -250,12 +250,11 @@ def _infeasible(document: PlanDocument) -> Markup:
     reason = document.infeasibility
     message = reason.message if reason else "no plan meets the constraints"
     parts = [
-        element(
-            "header",
-            element("h1", document.job.name),
-            element("p", f"infeasible: {message}", class_="proof bad"),
-            _facts(request_facts(document), class_="facts"),
-        )
+        _header(document),
+        element("h2", "Why there is no plan, and what would permit one"),
+        # A message says what is short, and then each remedy.
+        element("ul", *(element("li", part) for part in message.split("; ")), class_="outcome bad"),
+        _facts(request_facts(document), class_="facts"),
     ]
     if ruled_out(document):
         parts.append(_section("Ruled out", _rejected(document)))
