@@ -5,15 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from factories.called import called
+from factories.cloud_plans import GCP_OFFERS, cloud_document
 from factories.simulated_runs import simulated_run
 from sailor_cloud.cli.main import cli
+from sailor_cloud.cli.runs import up
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.checks import account_check
 from sailor_cloud.run.folder import RunFolder
@@ -136,3 +140,26 @@ def test_what_can_not_be_done_is_said_without_a_traceback(command: tuple[str, ..
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("worst_usd", "ttl_s", "budget", "told"),
+    [
+        (0.0017, 7200.0, 9.0, ", at worst 0.0017 USD"),
+        (None, 7200.0, 9.0, ", at most 3.00 USD until they shut themselves down"),
+        (None, 7200.0, 2.0, ", and up to 3.00 USD without a controller to stop at the budget"),
+        (None, None, None, ", with neither a budget nor a deadline that ends them"),
+    ],
+)
+def test_the_question_before_a_purchase_names_the_most_that_the_nodes_cost(
+    worst_usd: float | None, ttl_s: float | None, budget: float | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = cloud_document(("n0", GCP_OFFERS[0]))
+    assert base.cost is not None
+    cost = replace(base.cost, usd_per_hour=1.0, worst_case_usd_per_hour=1.5, worst_case_usd=worst_usd)
+    limits = base.constraints.model_copy(update={"budget_usd": budget})
+    asked: list[str] = []
+    monkeypatch.setattr(up, "_check_terminal", lambda: None)
+    monkeypatch.setattr(click, "confirm", lambda question, **_: asked.append(question))
+    up._confirmed(replace(base, cost=cost, ttl_s=ttl_s, constraints=limits))
+    assert asked == [f"Buy these nodes at 1.00 USD/h{told}?"]
