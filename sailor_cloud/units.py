@@ -66,9 +66,11 @@ def probability_text(chance: float) -> str:
 
 
 def usd_text(amount: float) -> str:
-    """Return dollars with digits that suit the size: `812.40`, `0.0312`."""
+    """Return dollars with digits that suit the size: `812.40`, `0.0312`, `0.000014`."""
     if amount == 0 or abs(amount) >= 10:
         return f"{amount:,.2f}"
+    if abs(amount) < 0.0001:
+        return f"{amount:.{1 - math.floor(math.log10(abs(amount)))}f}"
     return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
 
 

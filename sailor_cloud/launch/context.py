@@ -32,6 +32,7 @@ from sailor_cloud.run.journal import Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.options import LaunchOptions
 from sailor_cloud.run.progress import Observer, ResourceNews, RunProgress
+from sailor_cloud.units import usd_text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -190,7 +191,7 @@ class RunContext:
         self.observer.progress(self.progress())
 
     def on_resource(self, progress: Progress) -> None:
-        price = "" if progress.usd_per_hour is None else f", {progress.usd_per_hour:.4f} USD/h"
+        price = "" if progress.usd_per_hour is None else f", {usd_text(progress.usd_per_hour)} USD/h"
         trouble = f", {progress.trouble}" if progress.trouble else ""
         state = f"{progress.action} {progress.step}{price}{trouble}"
         self.observer.resource(ResourceNews(key=progress.key, state=state, done=progress.step is Step.DONE))

@@ -17,6 +17,7 @@ from sailor_cloud.network import Network
 from sailor_cloud.provision.providers import on_a_cloud, on_this_machine
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
+from sailor_cloud.units import usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,8 @@ def refuse_stale_prices(document: PlanDocument, today: date) -> None:
     stale = [offer for offer in offers if is_stale(offer, today)]
     if stale:
         listed = "\n".join(
-            f"  {offer.id}: {offer.usd_per_hour:g} USD/h of {offer.as_of_from}, {age_days(offer, today)} days old"
+            f"  {offer.id}: {usd_text(offer.usd_per_hour)} USD/h of {offer.as_of_from}, "
+            f"{age_days(offer, today)} days old"
             for offer in stale
         )
         raise StalePriceError(

@@ -215,7 +215,7 @@ def test_stale_prices_stop_up_on_a_cloud(offer: Offer, limit: int) -> None:
     refuse_stale_prices(cloud_document(("n0", aged(offer, limit))), TODAY)
     with pytest.raises(StalePriceError, match="prices refresh") as refused:
         refuse_stale_prices(cloud_document(("n0", aged(offer, limit + 1))), TODAY)
-    assert f"{offer.id}: 1.5 USD/h" in str(refused.value)
+    assert f"{offer.id}: 1.500 USD/h" in str(refused.value)
     assert f"{limit + 1} days old" in str(refused.value)
 
 

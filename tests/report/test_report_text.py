@@ -12,6 +12,7 @@ from sailor_cloud.units import parse_duration_s, sufficient_duration_text
         (None, "unknown"),
         (0.0, "0.00"),
         (0.00312, "0.0031"),
+        (0.0000142, "0.000014"),
         (3.14159, "3.142"),
         (812.4, "812.40"),
         (12345.6, "12,345.60"),

@@ -28,7 +28,7 @@ from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.options import Ending, LaunchOptions
 from sailor_cloud.run.state import fold
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 # The interval between checks for the end of lost nodes during a wait.
 _LOOK_S = 60.0
@@ -124,7 +124,7 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
     offers = nodes.offers_of(context, option.document)
     context.observer.note(
         f"{option.label}: {len(survivors)} nodes stay, {_shopping_list(bought, offers)}; "
-        f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
+        f"{option.seconds:.0f} s and {usd_text(option.usd)} USD to the end"
     )
     if (lacking := given_up(option.document, nodes.stated_plan(context))) is not None:
         context.observer.note(lacking)
@@ -141,7 +141,7 @@ async def _wait(context: RunContext, option: Option | None, survivors: tuple[Nod
     pause_s = context.options.stockout_pause_s if option is None else option.wait_s
     why = "nothing that fits is available now"
     if option is not None:
-        why = f"{option.label}: {option.seconds:.0f} s and {option.usd:.4f} USD to the end, the best way now"
+        why = f"{option.label}: {option.seconds:.0f} s and {usd_text(option.usd)} USD to the end, the best way now"
         context.journal.append(Event.REPLANNED, choice=option.label, lost=[], bought=[], seconds=option.seconds)
     context.observer.note(f"{why}; trying again in {pause_s / 60:.0f} min")
     context.show("waiting for capacity")

@@ -21,6 +21,7 @@ from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.journal import Event
+from sailor_cloud.units import usd_text
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +181,7 @@ def hand_over(context: RunContext, generation: Generation, option: Option) -> Pl
     context.journal.append(Event.REPLANNED, choice=option.label, seconds=option.seconds)
     context.observer.note(
         f"{option.label}: switching to a plan with {len(option.document.plan.nodes)} nodes; "
-        f"{option.seconds:.0f} s and {option.usd:.4f} USD to the end"
+        f"{option.seconds:.0f} s and {usd_text(option.usd)} USD to the end"
     )
     if (lacking := given_up(option.document, nodes.stated_plan(context))) is not None:
         context.observer.note(lacking)

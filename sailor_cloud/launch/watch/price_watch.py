@@ -13,6 +13,7 @@ from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.recovery import nodes
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision.bookkeeping import ledger_key
+from sailor_cloud.units import usd_text
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class PriceWatch:
                 changed[offer.id] = offer
         for offer in changed.values():
             context.observer.note(
-                f"{offer.instance_type} spot in {offer.zone} now costs {offer.usd_per_hour:.4f} USD/h"
+                f"{offer.instance_type} spot in {offer.zone} now costs {usd_text(offer.usd_per_hour)} USD/h"
             )
 
 

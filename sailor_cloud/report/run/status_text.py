@@ -84,9 +84,9 @@ def _pace(run: RunStatus) -> str | None:
     planned = "" if run.planned_iteration_s is None else f", {run.planned_iteration_s:.4g} s planned"
     whole = sum(run.parts.values())
     shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in run.parts.items()) if whole else ""
-    usd = "" if run.usd_per_step is None else f"; {run.usd_per_step:.3g} USD each"
+    usd = "" if run.usd_per_step is None else f"; {text.usd(run.usd_per_step)} USD each"
     if run.usd_per_million_tokens is not None:
-        usd += f", {run.usd_per_million_tokens:.3g} USD per million tokens"
+        usd += f", {text.usd(run.usd_per_million_tokens)} USD per million tokens"
     where = f"; rank 0's last: {shares}" if shares else ""
     return f"iteration {run.iteration_s:.4g} s measured{planned}{usd}{where}"
 

@@ -21,6 +21,7 @@ from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision.bookkeeping import ledger_key
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.units import usd_text
 from sailor_cloud.workload import decoder
 
 Refresh = Callable[[tuple[Provider, ...], tuple[str, ...]], None]
@@ -96,7 +97,7 @@ def test_open_spot_nodes_are_charged_the_newest_price(tmp_path: Path) -> None:
     assert context.ledger.usd_per_hour() == 2.0 * before
     assert context.ledger.spent_usd(START + timedelta(hours=2)) == pytest.approx(3.0 * before)
     zones = sorted({offers[node.offer].zone for node in nodes})
-    assert notes == [f"vm-{name.lower()} spot in {zone} now costs {prices[name]:.4f} USD/h" for zone in zones]
+    assert notes == [f"vm-{name.lower()} spot in {zone} now costs {usd_text(prices[name])} USD/h" for zone in zones]
 
 
 @pytest.mark.parametrize(("market", "wanted"), [(Market.SPOT, True), (Market.ON_DEMAND, False)])
