@@ -22,6 +22,8 @@ _END = object()
 
 def read_at_most(path: Path, most_bytes: int) -> bytes:
     """Return the content of a file. Raises OSError, or RequestError if it is larger than such a file can be."""
+    if path == Path("-") and not path.exists():
+        raise RequestError("can't read -: there is no such file; standard input is /dev/stdin")
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:

@@ -11,7 +11,7 @@ from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
-from sailor_cloud.report.plan.facts import outcome_facts
+from sailor_cloud.report.plan.facts import notes, outcome_facts
 from sailor_cloud.report.plan.groups import group_lines
 from sailor_cloud.report.plan.money import unlimited_usd
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -56,6 +56,12 @@ def test_a_stale_price_is_marked_on_its_line_and_below() -> None:
     assert "322 d old STALE" in shown
     assert "STALE: prices from 2026-01-02 are used" in shown
     assert "2026-01-02 STALE" in plan_as_text(costing(document(), old), details=True)
+
+
+def test_prices_newer_than_the_day_of_the_plan_are_told() -> None:
+    early = replace(document(), as_of=document().as_of.replace(year=2025))
+    assert "prices up to 2026-11-01 are newer than 2025-11-20: their age is negative" in " ".join(notes(early))
+    assert "negative" not in " ".join(notes(document()))
 
 
 def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -> None:

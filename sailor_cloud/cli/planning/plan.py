@@ -118,12 +118,14 @@ def plan(
     from sailor_cloud.model.document import Pick, Status
     from sailor_cloud.planner.space.restrictions import Restriction
 
+    if as_json and form not in (None, "json"):
+        raise RequestError(f"--json and --format {form} ask for two formats; give one of them")
+    for path in outputs:
+        check_output(path)
     asked = "json" if as_json else form
     forms: dict[Path | None, str] = {path: form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
     if not outputs:
         forms = {None: asked or "table"}
-    for path in outputs:
-        check_output(path)
     if oracle and strategy is None:
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
     if strategy is not None and (restrictions or top or frontier or choose):

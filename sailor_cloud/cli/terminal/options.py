@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +34,8 @@ ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifa
 
 # The report formats by file suffix.
 _FORMS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}
+
+_FIRST_DAY = date(2020, 1, 1)
 
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -102,11 +104,25 @@ def _runs(_context: click.Context, _parameter: click.Parameter, incomplete: str)
     return [run_id for run_id in reversed(run_ids()) if run_id.startswith(incomplete)]
 
 
+class Day(click.DateTime):
+    """A day from 2020 to ten years from now: no price is that old, and for others an age means nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(["%Y-%m-%d"])
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        day: datetime = super().convert(value, param, ctx)
+        last = SystemClock().now().date() + timedelta(days=3652)
+        if not _FIRST_DAY <= day.date() <= last:
+            self.fail(f"{value} is not between {_FIRST_DAY} and {last}, ten years from now", param, ctx)
+        return day
+
+
 def as_of_option(command: _Command) -> _Command:
     return click.option(
         "--as-of",
         metavar="DATE",
-        type=click.DateTime(["%Y-%m-%d"]),
+        type=Day(),
         help="Compute the age of prices as of this day instead of today.",
     )(command)
 
@@ -223,6 +239,8 @@ def refuse_on_a_plan(path: Path, on: str | None, cluster: Path | None) -> None:
 
 def check_output(path: Path | None) -> None:
     """Raise RequestError early if a result could not be written to a file."""
+    if path == Path("-"):
+        raise RequestError("can't write -: leave -o out for standard output, and give --format or --json")
     if path is not None and not path.absolute().parent.is_dir():
         raise RequestError(f"can't write {path}: there is no folder {path.parent}")
 

@@ -322,6 +322,10 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
         found.append(
             f"STALE: prices from {_span(stale)} are used; they widen the worst case, and 'up' on a cloud refuses them"
         )
+    day = document.as_of.date()
+    newer = [line.price_as_of for line in cost.lines if line.price_as_of > day] if cost is not None else []
+    if newer:
+        found.append(f"prices up to {max(newer).isoformat()} are newer than {day.isoformat()}: their age is negative")
     doubted = [explained(offer) for offer in document.inputs.offers if offer.listed is not None]
     if doubted:
         found.append(f"DOUBTFUL: {'; '.join(doubted)}; 'up' on a cloud refuses such prices without --allow-doubtful")
