@@ -412,7 +412,7 @@ class _Run:
 
     def end_early(self) -> None:
         """Make the best plan known by now the answer. Raises OutOfTimeError if there is none."""
-        self.cut_short = True
+        self.cut_short = self.deciding.cut_short = True
         met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
         self.deciding.meet(met)
         if self.chosen is None or self.beside is None:

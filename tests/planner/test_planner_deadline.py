@@ -10,6 +10,7 @@ import pytest
 from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
+from sailor_cloud.planner.explain.shortage import NO_PLAN
 from sailor_cloud.planner.search import Wishes, _Incumbents, search
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.effort import Deadline, NoPlanInTimeError, OutOfTimeError
@@ -74,6 +75,14 @@ def test_a_plan_in_a_smaller_space_stands_there_when_time_is_over() -> None:
     assert document.plan is not None
     zones = {offer.zone for offer in document.inputs.offers}
     assert len(zones) == 1
+
+
+def test_what_the_search_had_no_time_for_is_not_said_to_have_no_plan() -> None:
+    document = limited(example("seven-kinds.yaml"), 120, CountedClock())
+    assert document.decision is not None
+    reasons = {row.why for row in document.decision.left_out if not row.runs_on}
+    assert "none found before the time limit ended the search" in reasons
+    assert NO_PLAN not in reasons
 
 
 def test_without_time_for_any_plan_the_error_says_so() -> None:

@@ -18,7 +18,7 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.pareto import figures, of_run, unbeaten
 from sailor_cloud.planner.explain.frontier import promising
 from sailor_cloud.planner.explain.frontier_steps import Explorer
-from sailor_cloud.planner.explain.shortage import shortage
+from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.improvement.restricted import stands_evenly
@@ -121,7 +121,7 @@ class Deciding:
     """Collects the plans of a search, and makes the decision from them on request.
 
     `asked`: the requested pick; without it the goal decides. `rejected` says what can't be used, and why.
-    `restrictions`: of the space that is searched.
+    `restrictions`: of the space that is searched. `cut_short`: a time limit ended the search.
     """
 
     space: Space
@@ -129,6 +129,7 @@ class Deciding:
     rejected: Sequence[Rejected] = ()
     asked: Pick | None = None
     restrictions: frozenset[Restriction] = frozenset()
+    cut_short: bool = False
     _drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
     _assessor: Assessor = field(init=False)
@@ -285,7 +286,8 @@ class Deciding:
         if not pools:
             return rows[0] if rows else "nothing that the job allows is sold there"
         every = {pool.accelerator.name for pool in pools}, {pool.offer.zone for pool in pools}
-        return shortage(part_of(self.space, *every), one_zone=subject is Subject.ZONE)
+        why = shortage(part_of(self.space, *every), one_zone=subject is Subject.ZONE)
+        return "none found before the time limit ended the search" if self.cut_short and why == NO_PLAN else why
 
     def _left(self, chosen: Chosen) -> list[tuple[Subject, str]]:
         """Return what the job names and a plan leaves out."""
