@@ -62,6 +62,8 @@ def test_without_steps_the_first_screen_says_why_no_chance_is_shown_and_what_mon
     shown = " ".join(plan_as_text(replace(document(steps=None), decision=decided().decision)).split())
     assert "in limits: unknown without a number of steps; the run is stopped at the budget and the deadline" in shown
     assert "start-up, checkpoints, recovery and teardown come on top" in shown
+    page = plan_as_html(replace(document(steps=None), decision=decided().decision), timeline=())
+    assert "<b>0.0010 USD per iteration</b>" in page
 
 
 @pytest.mark.parametrize("width", [60, 110])

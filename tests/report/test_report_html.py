@@ -280,6 +280,12 @@ def test_the_page_without_a_plan_lists_what_is_short_and_what_would_do() -> None
     assert "V100-16" in page
 
 
+def test_the_page_of_a_command_without_a_model_has_its_cost_and_no_iteration() -> None:
+    page = plan_as_html(replace(document(), prediction=None, totals=None), timeline=())
+    titles = ("Cost", "Prices", "One iteration", "Memory", "Cost against time")
+    assert [title for title in titles if f">{title}<" in page] == ["Cost", "Prices"]
+
+
 def without_library(content: str) -> str:
     return content.replace(files("sailor_cloud.report.html.vendor").joinpath("echarts.min.js").read_text("utf-8"), "")
 

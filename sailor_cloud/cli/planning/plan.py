@@ -201,7 +201,8 @@ def _written(document: PlanDocument, form: str, *, base: Path, details: bool, sh
             if document.plan is None:
                 return plan_as_html(document, timeline=())
             show(0, 2, "simulating an iteration for the report")
-            timeline = api.simulate(document, base=base, timeline=True).timeline
+            predicted = document.prediction is not None
+            timeline = api.simulate(document, base=base, timeline=True).timeline if predicted else ()
             show(1, 2, "drawing the report")
             return plan_as_html(document, timeline=timeline, regions=catalog.load().regions())
     from sailor_cloud.report.plan.plan_text import plan_as_text

@@ -130,17 +130,14 @@ def decision_as_html(job: Job, decision: Decision) -> Markup:
     cards = []
     for choice in decision.choices:
         name, usd, time, chance, runs_on = choice_cells(job, choice)
-        facts = [
-            element("dt", "runs on"),
-            element("dd", runs_on),
-            element("dt", "in limits"),
-            element("dd", chance),
-        ]
+        amount, _, per = usd.partition(" ")
+        given = (("runs on", runs_on), ("in limits", chance))
+        facts = [part for name, value in given if value for part in (element("dt", name), element("dd", value))]
         cards.append(
             element(
                 "article",
                 element("h3", name, element("span", "chosen", class_="badge") if choice.chosen else ""),
-                element("p", element("b", f"{usd} USD"), element("span", time), class_="price"),
+                element("p", element("b", f"{amount} USD {per}".rstrip()), element("span", time), class_="price"),
                 element("dl", *facts),
                 element("p", choice.why, class_="why"),
                 class_="choice chosen" if choice.chosen else "choice",

@@ -196,16 +196,15 @@ def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: S
         *(element("p", note, class_="note") for note in notes(document)),
         _section("Plan", _groups(document)),
         *_money(document),
-        _section("One iteration", schedule_chart(document, timeline), _waits(document)),
-        _section("Memory", memory_chart(document), _memory(document)),
+        *_prediction(document, timeline),
         _section("Zones and traffic", region_map(document, regions), zone_map(document), _traffic(document)),
     ]
     if document.cost is not None:
         parts.append(_section("Prices", _prices(document)))
     if ruled_out(document):
         parts.append(_section("Ruled out", _rejected(document)))
-    listed = element("ul", *(element("li", line) for line in assumptions(document)))
-    parts.append(_section("Assumptions", listed))
+    if listed := assumptions(document):
+        parts.append(_section("Assumptions", element("ul", *(element("li", line) for line in listed))))
     parts.append(_footer(document))
     return element("main", *parts)
 
@@ -214,14 +213,20 @@ def _money(document: PlanDocument) -> tuple[Markup, ...]:
     """Return the sections about money; empty for a plan without prices."""
     if document.cost is None:
         return ()
+    cost = _section("Cost", money_chart(document), _cost_lines(document))
+    if document.prediction is None:
+        return (cost,)
+    against = (frontier_chart(document), *_frontier_key(document), _alternatives(document))
+    return cost, _section("Cost against time", *against)
+
+
+def _prediction(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> tuple[Markup, ...]:
+    """Return the sections about an iteration and memory; empty for a command without a model."""
+    if document.prediction is None:
+        return ()
     return (
-        _section("Cost", money_chart(document), _cost_lines(document)),
-        _section(
-            "Cost against time",
-            frontier_chart(document),
-            *_frontier_key(document),
-            _alternatives(document),
-        ),
+        _section("One iteration", schedule_chart(document, timeline), _waits(document)),
+        _section("Memory", memory_chart(document), _memory(document)),
     )
 
 
