@@ -54,6 +54,8 @@ class _Group:
     seats: tuple[Seat, ...]
     cut: tuple[int, ...]
     size: int
+    # Samples of the first of them in an iteration; others may have a microbatch more or less.
+    samples: int
 
     @property
     def lengths(self) -> list[int]:
@@ -74,7 +76,7 @@ class Neighbourhood:
 
     def kinds(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
         """Return the kinds of moves; each yields the neighbours of a draft that can be bought."""
-        plan = self._plan(draft)
+        plan = _Plan(self, draft)
         return [
             plan.microbatches,
             plan.layers,
@@ -90,11 +92,8 @@ class Neighbourhood:
 
     def of_the_shape(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
         """Return the kinds of moves of microbatch sizes, numbers of stages and pipelines, and tensor parallelism."""
-        plan = self._plan(draft)
+        plan = _Plan(self, draft)
         return [plan.microbatches, plan.pipelines, plan.merges, plan.splits, plan.degrees]
-
-    def _plan(self, draft: Draft) -> _Plan:
-        return _Plan(self, shapes_of(draft), max(part.microbatches for part in draft.pipelines))
 
     def every(self, draft: Draft) -> Iterator[Neighbour]:
         """Yield all neighbours of a draft."""
@@ -128,8 +127,9 @@ class _Plan:
     """The neighbours of one plan, kind by kind."""
 
     around: Neighbourhood
-    shapes: Shapes
-    count: int
+    draft: Draft
+    shapes: Shapes = field(init=False)
+    count: int = field(init=False)
     space: Space = field(init=False)
     groups: list[_Group] = field(init=False)
     # Pools for moved stages: those in use, and for each row the one with the cheapest devices.
@@ -137,10 +137,15 @@ class _Plan:
 
     def __post_init__(self) -> None:
         self.space = self.around.space
+        self.shapes = shapes_of(self.draft)
+        self.count = max(part.microbatches for part in self.draft.pipelines)
         found: dict[tuple[tuple[Seat, ...], tuple[int, ...], int], list[Shape]] = {}
-        for shape in self.shapes:
-            found.setdefault((seats_of(shape.slots), shape.cut, shape.microbatch_size), []).append(shape)
-        self.groups = [_Group(tuple(members), *key) for key, members in found.items()]
+        samples: dict[tuple[object, ...], int] = {}
+        for shape, part in zip(self.shapes, self.draft.pipelines, strict=True):
+            key = seats_of(shape.slots), shape.cut, shape.microbatch_size
+            found.setdefault(key, []).append(shape)
+            samples.setdefault(key, part.microbatches * part.microbatch_size)
+        self.groups = [_Group(tuple(members), *key, samples[key]) for key, members in found.items()]
         pools, rates = self.space.pools, self.space.rates
         cheapest: dict[int, int] = {}
         for number in sorted(
@@ -155,20 +160,20 @@ class _Plan:
             yield from self._sized(self.shapes)
             return
         for group in self.groups:
-            sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size, *self._whole(group.size)}
+            sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size, *self._whole(group)}
             for size in sorted(sizes - {0, group.size}):
                 yield Neighbour(self._with(group, [replace(each, microbatch_size=size) for each in group.members]))
         counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
         for count in sorted({self.count, *counts} - {0}):
             yield Neighbour(self.shapes, count)
 
-    def _whole(self, size: int) -> Iterator[int]:
-        """Yield the next smaller and the next larger microbatch size that divides an equal share of the batch."""
-        share, rest = divmod(self.space.batch, len(self.shapes))
-        if rest == 0:
+    def _whole(self, group: _Group) -> Iterator[int]:
+        """Yield the next smaller and larger sizes that divide a member's samples, or an equal share of the batch."""
+        equal, rest = divmod(self.space.batch, len(self.shapes))
+        for share in {group.samples, *([equal] if rest == 0 else [])}:
             sizes = divisors(share)
-            yield from sizes[bisect_left(sizes, size) - 1 :][:1] if size > 1 else []
-            yield from sizes[bisect_right(sizes, size) :][:1]
+            yield from sizes[bisect_left(sizes, group.size) - 1 :][:1] if group.size > 1 else []
+            yield from sizes[bisect_right(sizes, group.size) :][:1]
 
     def layers(self) -> Iterator[Neighbour]:
         """Yield cuts in which one stage gives a layer to another, and balanced ones."""
