@@ -29,9 +29,9 @@ _Node = tuple[int, int]
 _Slots = tuple[Slot, ...]
 Shapes = tuple[Shape, ...]
 
-# Up to this many stages, all pairs of stages exchange layers; in longer pipelines, only the stages that compute longest
-# and those with the most gradients give layers, this many of each.
-_SHORT, _GIVING = 6, 2
+# Up to this many stages, all pairs of stages exchange layers; in longer pipelines, the stages that compute longest and
+# those with the most gradients give layers, and those that compute shortest take layers, this many of each.
+_SHORT, _FEW = 6, 2
 
 
 class Neighbour(NamedTuple):
@@ -588,15 +588,18 @@ class _Plan:
         ]
 
     def _recut(self, group: _Group) -> Iterator[tuple[int, ...]]:
-        """Yield the cuts in which a slow or large stage gives a layer to another one, fast ones first."""
+        """Yield the cuts in which a slow or large stage gives a layer, then those in which a fast stage takes one."""
         seconds, cut, stages = self._compute_s(group), group.cut, len(group.seats)
         table = self.space.table(group.seats[0].pool, group.seats[0].tp, 1)
         nbytes = [float(table.gradient_bytes(first, end)) for first, end in pairwise(cut)]
         by_time = sorted(range(stages), key=lambda stage: (-seconds[stage], stage))
         by_bytes = sorted(range(stages), key=lambda stage: (-nbytes[stage], stage))
-        giving = range(stages) if stages <= _SHORT else sorted({*by_time[:_GIVING], *by_bytes[:_GIVING]})
-        pairs = [(a, b) for a in giving for b in range(stages) if a != b and cut[a + 1] - cut[a] > 1]
-        for gives, takes in sorted(pairs, key=lambda pair: (seconds[pair[1]], pair)):
+        giving = range(stages) if stages <= _SHORT else sorted({*by_time[:_FEW], *by_bytes[:_FEW]})
+        to_fast = sorted(((a, b) for a in giving for b in range(stages)), key=lambda pair: (seconds[pair[1]], pair))
+        from_slow = [(a, b) for b in by_time[: -_FEW - 1 : -1] for a in by_time]
+        for gives, takes in dict.fromkeys([*to_fast, *from_slow]):
+            if gives == takes or cut[gives + 1] - cut[gives] == 1:
+                continue
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))

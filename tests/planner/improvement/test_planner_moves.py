@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -99,6 +100,18 @@ def test_one_of_several_equal_pipelines_changes_its_order_alone(space):
     assert (back, back) in orders
 
 
+def test_in_a_long_pipeline_slow_stages_give_layers_and_fast_ones_take_them(space):
+    pool = pool_of(space, "V100-16", 4)
+    lengths = (5, 4, 3, 3, 2, 3, 3, space.layers - 23)
+    cut = tuple(sum(lengths[:at]) for at in range(9))
+    shape = Shape(slots=tuple(Slot(pool, at // 4, 1) for at in range(8)), cut=cut, microbatch_size=2)
+    cuts = [neighbour.shapes[0].cut for neighbour in neighbours(space, [shape], "layers")]
+    given = [tuple(b - a for a, b in pairwise(each)) for each in cuts]
+    assert (4, 4, 3, 4, 2, 3, 3, lengths[7]) in given
+    assert (5, 4, 3, 2, 3, 3, 3, lengths[7]) in given
+    assert len(given) == len(set(given))
+
+
 def test_a_split_gives_a_slower_device_fewer_layers(space):
     fast = pool_of(space, "A100-40", 8)
     shape = Shape(slots=(Slot(fast, 0, 1),), cut=(0, space.layers), microbatch_size=2)
@@ -156,6 +169,15 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
             assessor.draft([replace(shape, microbatch_size=6) for shape in shapes])
         )
     }
+
+
+def test_a_microbatch_grows_to_the_next_size_that_divides_what_its_pipeline_carries(space):
+    """Of a batch of unequal shares: 36 samples in microbatches of 9 or 12."""
+    pool, batch = pool_of(space, "A100-40", 8), space.batch
+    shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=size) for size in (9, 1)]
+    draft = Assessor(space, Target(goal=Figure.ITERATION_S, limits=())).draft(shapes, microbatches=[4, batch - 36])
+    sizes = {neighbour.shapes[-1].microbatch_size for neighbour in Neighbourhood(space).kinds(draft)[0]()}
+    assert 12 in sizes
 
 
 def test_one_node_of_several_alike_is_bought_as_another_offer_or_all_of_them_are(space):
