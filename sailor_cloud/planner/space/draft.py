@@ -95,8 +95,7 @@ def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
 
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
     """Return a draft with the pools of a part of a space renumbered as in the whole space, or the reverse."""
-    places = {(pool.offer.id, pool.row): number for number, pool in enumerate(space.pools)}
-    numbers = [places.get((pool.offer.id, pool.row), -1) for pool in part.pools]
+    numbers = [space.by_offer.get(offer, -1) for offer in part.by_offer]
     return replace(
         draft,
         zero_stage=part.zero_stage,

@@ -161,6 +161,14 @@ class Space:
     def pools(self) -> tuple[Pool, ...]:
         return self.candidates.pools
 
+    @property
+    def by_offer(self) -> dict[tuple[str, int], int]:
+        """The number of each pool by its offer and row, in the order of pools."""
+        if "by offer" not in self.remembered:
+            self.remembered["by offer"] = {(pool.offer.id, pool.row): n for n, pool in enumerate(self.pools)}
+        found: dict[tuple[str, int], int] = self.remembered["by offer"]
+        return found
+
     def part(self, kept: list[int], *, zero_stage: int) -> Space:
         """Return the space over some of the pools; the same arguments return the same object, which shares `known`."""
         parts: dict[tuple[tuple[int, ...], int], Space] = self.remembered.setdefault("parts", {})
