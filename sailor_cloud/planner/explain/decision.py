@@ -18,6 +18,7 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.pareto import figures, of_run, unbeaten
 from sailor_cloud.planner.explain.frontier import promising
 from sailor_cloud.planner.explain.frontier_steps import Explorer
+from sailor_cloud.planner.explain.insisting import names_of, near_with
 from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
@@ -110,6 +111,11 @@ class _Uses:
                 return self.markets
         return self.clouds
 
+    def insists(self, subject: Subject, name: str) -> bool:
+        """Return whether something is used. On-demand nodes beside those of spot would not end preemptions."""
+        names = self.names(subject)
+        return names == (name,) if subject is Subject.MARKET else name in names
+
     def __str__(self) -> str:
         bought = " + ".join(f"{count} {name}" for name, count in self.devices)
         place = " and ".join(self.zones) if len(self.zones) <= 2 else f"{len(self.zones)} zones"
@@ -132,6 +138,8 @@ class Deciding:
     cut_short: bool = False
     _drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
+    # Chosen plans near which plans were looked for that use what those leave out.
+    _looked_near: set[tuple[object, ...]] = field(default_factory=set)
     _assessor: Assessor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -233,7 +241,13 @@ class Deciding:
 
     def prices_of_insisting(self, chosen: Chosen) -> tuple[LeftOut, ...]:
         """Return the cost of insisting on each thing that the job names and a plan leaves out."""
-        return tuple(self.insisted(subject, name, chosen) for subject, name in self._left(chosen))
+        left = self._left(chosen)
+        key = (chosen.draft.zero_stage, tuple(part.key() for part in chosen.draft.pipelines))
+        if key not in self._looked_near:
+            self._looked_near.add(key)
+            for subject, name in left:
+                self.meet(near_with(self.space, self.target, chosen.draft, subject, name))
+        return tuple(self.insisted(subject, name, chosen) for subject, name in left)
 
     def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
         """Return what insisting on something would change, by the best known plan that uses it.
@@ -241,7 +255,7 @@ class Deciding:
         The best costs least if the cheapest plan is chosen. Else the sum of its time and its money, each as a ratio to
         the chosen plan's, is the smallest.
         """
-        uses = [draft for draft in self._drafts.values() if name in self._uses(draft).names(subject)]
+        uses = [draft for draft in self._drafts.values() if self._uses(draft).insists(subject, name)]
         ours = _figures(chosen)
         value = self._value(ours)
         kept = [draft for draft in uses if self._excess(draft) == 1.0]
@@ -282,7 +296,7 @@ class Deciding:
     def _why_not(self, subject: Subject, name: str) -> str:
         """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""
         rows = [row.why for row in self.rejected if name in (row.what, row.zone, row.market) or row.subject == name]
-        pools = [pool for pool in self.space.pools if name in _names(pool.offer, subject)]
+        pools = [pool for pool in self.space.pools if name in names_of(pool.offer, subject)]
         if not pools:
             return rows[0] if rows else "nothing that the job allows is sold there"
         every = {pool.accelerator.name for pool in pools}, {pool.offer.zone for pool in pools}
@@ -412,11 +426,6 @@ def _once(drafts: Sequence[Draft]) -> list[Draft]:
     for draft, *place in zip(drafts, *(np.round(np.log(each) / _ALIKE) for each in figures(drafts)), strict=True):
         found.setdefault(tuple(place), draft)
     return list(found.values())
-
-
-def _names(offer: object, subject: Subject) -> tuple[str, ...]:
-    attribute = {Subject.CLOUD: "provider"}.get(subject, subject.value)
-    return (str(getattr(offer, attribute)),)
 
 
 def _seconds(draft: Draft) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count as counted
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +94,10 @@ class Neighbourhood:
         """Return the kinds of moves of microbatch sizes, numbers of stages and pipelines, and tensor parallelism."""
         plan = _Plan(self, draft)
         return [plan.microbatches, plan.pipelines, plan.merges, plan.splits, plan.degrees]
+
+    def bought_from(self, draft: Draft, pools: Iterable[int]) -> Iterator[Neighbour]:
+        """Yield a draft in which equal pipelines have their nodes of one offer from one of some pools."""
+        return _Plan(self, draft).bought_from(pools)
 
     def every(self, draft: Draft) -> Iterator[Neighbour]:
         """Yield all neighbours of a draft."""
@@ -378,6 +382,14 @@ class _Plan:
                 if other != nodes[0][0] and pools[other].accelerator.name == pools[nodes[0][0]].accelerator.name:
                     for most in sorted({1, len(nodes)}):
                         yield from self._sized(self._rebought(nodes[:most], other))
+
+    def bought_from(self, others: Iterable[int]) -> Iterator[Neighbour]:
+        """Yield plans in which a group has its nodes of one offer from one of some pools, with new microbatch sizes."""
+        for group in self.groups:
+            for pool, other in product(sorted({seat.pool for seat in group.seats}), others):
+                shapes = self._with(group, bought := self._repacked(group.members, pool, other))
+                if bought and self._stands(shapes):
+                    yield Neighbour(shapes, self.count)
 
     def _nodes(self) -> list[list[_Node]]:
         """Return the nodes of the plan, grouped by the stages of the groups that they hold."""

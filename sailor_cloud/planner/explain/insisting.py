@@ -1,0 +1,62 @@
+"""Plans near a chosen one that use an accelerator, a zone, a market or a cloud which it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sailor_cloud.model.document import Subject
+from sailor_cloud.model.offer import Offer
+from sailor_cloud.planner.evaluate.similar_zones import renamed, shapes_of
+from sailor_cloud.planner.improvement import Improver, Neighbour, Neighbourhood
+from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.space import Space
+
+
+def names_of(offer: Offer, subject: Subject) -> tuple[str, ...]:
+    """Return what an offer is called in one respect."""
+    return (str(offer.provider if subject is Subject.CLOUD else getattr(offer, subject.value)),)
+
+
+def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name: str) -> Iterator[Draft]:
+    """Yield plans near a draft that use what it leaves out, with their figures under the replay.
+
+    All nodes are bought in a zone or market, as far as it sells them. An accelerator replaces another one in equal
+    pipelines, in zones and markets of the draft if it is sold there. None for clouds, which seldom sell the same, and
+    for plans that the local search does not know, such as those with ZeRO-2.
+    """
+    if space.scenario.engine.uniform or draft.zero_stage > 1 or subject is Subject.CLOUD:
+        return
+    there = space.at(draft.zero_stage)
+    offers = [pool.offer for pool in there.pools]
+    wanted = [number for number, offer in enumerate(offers) if name in names_of(offer, subject)]
+    if subject is Subject.ACCELERATOR:
+        used = [offers[slot.pool] for part in draft.pipelines for slot in part.slots]
+        places = {(offer.zone, offer.market) for offer in used}
+        near = [number for number in wanted if (offers[number].zone, offers[number].market) in places]
+        neighbours = Neighbourhood(there).bought_from(draft, near or wanted)
+    else:
+        neighbours = _all_bought(there, draft, subject, wanted)
+    improver = Improver(there, target)
+    for neighbour in neighbours:
+        made = improver.made(neighbour, draft.zero_stage)
+        if made is not None:
+            yield made
+
+
+def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[int]) -> Iterator[Neighbour]:
+    """Yield a draft with all nodes bought in a zone or market, as far as it sells them."""
+    offers = [pool.offer for pool in space.pools]
+    sold = {_apart_from(subject, offers[number]): number for number in wanted}
+    used = {slot.pool for part in draft.pipelines for slot in part.slots}
+    names = {n: sold[key] for n in used if (key := _apart_from(subject, offers[n])) in sold}
+    shapes = renamed(shapes_of(draft), names)
+    if names and Neighbourhood(space).bought(shapes):
+        yield Neighbour(shapes)
+
+
+def _apart_from(subject: Subject, offer: Offer) -> tuple[object, ...]:
+    """Return what two offers have in common that differ in one respect and in price."""
+    respects = {Subject.ZONE: offer.zone, Subject.MARKET: (offer.market, offer.terms)}
+    others = tuple(value for respect, value in respects.items() if respect is not subject)
+    return offer.provider, offer.instance_type, offer.accelerator, *others
