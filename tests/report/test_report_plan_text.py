@@ -11,6 +11,7 @@ from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.report.plan.facts import notes, outcome_facts
 from sailor_cloud.report.plan.groups import group_lines
 from sailor_cloud.report.plan.money import unlimited_usd
@@ -56,6 +57,16 @@ def test_a_stale_price_is_marked_on_its_line_and_below() -> None:
     assert "322 d old STALE" in shown
     assert "STALE: prices from 2026-01-02 are used" in shown
     assert "2026-01-02 STALE" in plan_as_text(costing(document(), old), details=True)
+
+
+def test_a_rate_that_is_largely_egress_says_so() -> None:
+    given = document()
+    hours = given.prediction.iteration_s_replay * given.job.training.steps / 3600.0
+    for share, told in ((0.05, False), (0.5, True)):
+        egress = cost_line(CostKind.EGRESS, "a to b", quantity=hours, usd_per_unit=share * given.cost.usd_per_hour)
+        cost = replace(given.cost, lines=Rows((egress,)))
+        rate = next(fact.value for fact in outcome_facts(replace(given, cost=cost)) if fact.name == "rate")
+        assert (" of it egress), worst case " in rate) == told
 
 
 def test_prices_newer_than_the_day_of_the_plan_are_told() -> None:

@@ -10,7 +10,7 @@ from datetime import date
 
 import numpy as np
 
-from sailor_cloud.model.document import Choice, Cost, Decision, LeftOut, Pick, Prediction, Rejected, Subject
+from sailor_cloud.model.document import Choice, Cost, CostKind, Decision, LeftOut, Pick, Prediction, Rejected, Subject
 from sailor_cloud.model.job import Constraints, Goal
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
@@ -45,6 +45,8 @@ _TRIED, _INSISTED, _STEPS = 16, 6, 240
 _MUCH = 3.0
 # Less than this is never much, in USD.
 _MONEY = 1.0
+# A share of the money that people would ask about.
+_HALF = 0.5
 # A plan that keeps its limits with a lower probability has no margin.
 _LIKELY = 0.9
 # Mean error of estimated memory on published runs (benchmarks/results/published_memory.md, in sample).
@@ -518,7 +520,11 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
 
 
 def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
-    """Yield what may prevent a plan from being bought or from running: old prices, and memory that is nearly full."""
+    """Yield what may surprise a buyer: egress that is most of the money, old prices, and memory that is nearly full."""
+    egress = sum(line.usd for line in cost.lines if line.kind is CostKind.EGRESS)
+    share = egress / (sum(line.usd for line in cost.lines) or 1.0)
+    if share > _HALF and egress >= _MONEY:
+        yield f"{100 * share:.0f} % of the money is egress between zones; '--restrict one-zone' plans for one zone"
     stale = [line.price_as_of for line in cost.lines if line.stale]
     if stale:
         total = cost.worst_case_usd

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.prices.doubts import explained
-from sailor_cloud.model.document import Cost, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
+from sailor_cloud.model.document import Cost, CostKind, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report import text
@@ -17,7 +17,7 @@ from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
 from sailor_cloud.simulator.resimulate import broken_limits
-from sailor_cloud.units import probability_text
+from sailor_cloud.units import SECONDS_PER_HOUR, probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap of at least this size is explained, by parts of at least this share of the goal.
@@ -25,6 +25,8 @@ SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
 # As a share of the variance.
 SMALLEST_SHARE_SHOWN = 0.01
+# From this share of an hour's price on, egress is named.
+_MUCH_EGRESS = 0.1
 # The engine that `up` runs; others are simulated only.
 OURS = "sailor"
 _ZERO = {
@@ -162,8 +164,11 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     if prediction.duration_s is not None:
         facts.append(Fact(name="time", value=_duration(document, prediction.duration_s)))
     if cost is not None:
-        rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
-        facts += [Fact(name="rate", value=rate), Fact(name="total", value=_total(document)), *_at_most(document)]
+        facts += [
+            Fact(name="rate", value=_rate(document, cost)),
+            Fact(name="total", value=_total(document)),
+            *_at_most(document),
+        ]
     if line := elsewhere_line(document):
         facts.append(Fact(name="elsewhere", value=line))
     facts += _chance(document)
@@ -172,9 +177,19 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
     return tuple(facts)
 
 
+def _rate(document: PlanDocument, cost: Cost) -> str:
+    """Return what an hour of training costs; the share of egress where it is large."""
+    steps, seconds = document.job.training.steps, document.iteration_s
+    egress = sum(line.usd for line in cost.lines if line.kind is CostKind.EGRESS)
+    # Without a number of steps, the bill is of one hour.
+    egress /= seconds * steps / SECONDS_PER_HOUR if steps and seconds else 1.0
+    of_it = f" ({text.usd(egress)} of it egress)" if egress >= _MUCH_EGRESS * cost.usd_per_hour > 0.0 else ""
+    return f"{text.usd(cost.usd_per_hour)} USD/h{of_it}, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
+
+
 def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
     """Return the facts of a command without a model: its price per hour, and with a stated rate the rest."""
-    rate = f"{text.usd(cost.usd_per_hour)} USD/h, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
+    rate = _rate(document, cost)
     seconds, steps = document.iteration_s, document.job.training.steps
     line = elsewhere_line(document)
     elsewhere = (Fact(name="elsewhere", value=line),) if line else ()

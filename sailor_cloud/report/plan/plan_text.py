@@ -185,7 +185,8 @@ def _summary(document: PlanDocument, branch: CostBranch) -> str:
     if len(branch.lines) == 1:
         return _origin(document, branch.lines[0], details=False)
     oldest = max(age_days(document, line.price_as_of) for line in branch.lines)
-    return f"{len(branch.lines)} lines, up to {oldest} d old" + (" STALE" if branch.stale else "")
+    stale = "" if not branch.stale else " STALE" if all(line.stale for line in branch.lines) else ", some STALE"
+    return f"{len(branch.lines)} lines, up to {oldest} d old{stale}"
 
 
 LARGEST_PARTS = 3

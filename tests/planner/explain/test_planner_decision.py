@@ -11,7 +11,7 @@ import pytest
 from factories.documents import document as made
 from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.model.document import Decision, Pick, PlanDocument, Status, Subject
+from sailor_cloud.model.document import CostKind, Decision, Pick, PlanDocument, Status, Subject
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
@@ -31,6 +31,7 @@ from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.simulator import evaluate
 from sailor_cloud.units import GIB, probability_text, usd_text
 
+ONE_ZONE = "'--restrict one-zone' plans for one zone"
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
 
 
@@ -222,7 +223,7 @@ def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_beside_th
         assert row.iteration_s / fastest.iteration_s + row.total_usd / fastest.usd <= 1.01 * min(kept)
 
 
-def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_estimate() -> None:
+def test_a_decision_tells_of_stale_prices_of_egress_and_of_memory_within_the_error_of_its_estimate() -> None:
     plan = made()
     assert plan.cost is not None
     assert plan.prediction is not None
@@ -233,6 +234,11 @@ def test_a_decision_tells_of_stale_prices_and_of_memory_within_the_error_of_its_
         f"prices are up to 307 days old: the worst case is {usd_text(plan.cost.worst_case_usd)} USD"
     )
     assert stale.endswith("'up' on a cloud refuses stale prices")
+    for share, told in ((0.4, 0), (0.87, 1)):
+        egress = replace(fresh, kind=CostKind.EGRESS, usd=2.0 * share / (1.0 - share))
+        others = replace(fresh, kind=CostKind.COMPUTE, usd=2.0)
+        found = list(warnings(plan.prediction, replace(plan.cost, lines=Rows((others, egress))), date(2026, 11, 23)))
+        assert found == [f"{100 * share:.0f} % of the money is egress between zones; {ONE_ZONE}"] * told
     stage = replace(plan.prediction.memory[0], limit_bytes=16 * GIB)
     for share, measured, told in ((0.9, False, 0), (0.95, False, 1), (0.95, True, 0)):
         needed = int(share * stage.limit_bytes)
