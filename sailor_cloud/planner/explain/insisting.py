@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sailor_cloud.model.document import Subject
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.planner.evaluate.similar_zones import renamed, shapes_of
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.improvement import Improver, Neighbour, Neighbourhood
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
 
@@ -48,10 +51,18 @@ def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[i
     """Yield a draft with all nodes bought in a zone or market, as far as it sells them."""
     offers = [pool.offer for pool in space.pools]
     sold = {_apart_from(subject, offers[number]): number for number in wanted}
-    used = {slot.pool for part in draft.pipelines for slot in part.slots}
-    names = {n: sold[key] for n in used if (key := _apart_from(subject, offers[n])) in sold}
-    shapes = renamed(shapes_of(draft), names)
-    if names and Neighbourhood(space).bought(shapes):
+    taken: Counter[int] = Counter()
+    names: dict[tuple[int, int], tuple[int, int]] = {}
+    for pool, instance in sorted({slot[:2] for part in draft.pipelines for slot in part.slots}):
+        # Nodes of several zones may come to one offer, so all are numbered anew.
+        there = sold.get(_apart_from(subject, offers[pool]), pool)
+        names[pool, instance] = there, taken[there]
+        taken[there] += 1
+    shapes = tuple(
+        replace(shape, slots=tuple(Slot(*names[slot[:2]], slot.tp) for slot in shape.slots))
+        for shape in shapes_of(draft)
+    )
+    if taken.keys() & set(wanted) and Neighbourhood(space).bought(shapes):
         yield Neighbour(shapes)
 
 

@@ -10,12 +10,13 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise, product
 from itertools import count as counted
-from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
@@ -382,6 +383,19 @@ class _Plan:
                 if other != nodes[0][0] and pools[other].accelerator.name == pools[nodes[0][0]].accelerator.name:
                     for most in sorted({1, len(nodes)}):
                         yield from self._sized(self._rebought(nodes[:most], other))
+        yield from self._joined_nodes()
+
+    def _joined_nodes(self) -> Iterator[Neighbour]:
+        """Yield plans in which one node of the same accelerator, zone and market holds the stages of two."""
+        pools, kinds = self.space.pools, self._nodes()
+        load = self._loads(self.shapes)
+        pairs = [(a[0], b[0]) for a, b in combinations(kinds, 2)] + [(each[0], each[1]) for each in kinds if each[1:]]
+        for pair in pairs:
+            if len({_sold_as(pools[pool].offer) for pool, _ in pair}) == 1:
+                for other, pool in enumerate(pools):
+                    enough = pool.devices >= sum(load[node] for node in pair)
+                    if enough and _sold_as(pool.offer) == _sold_as(pools[pair[0][0]].offer):
+                        yield from self._sized(self._rebought(pair, other, together=True))
 
     def bought_from(self, others: Iterable[int]) -> Iterator[Neighbour]:
         """Yield plans in which a group has its nodes of one offer from one of some pools, with new microbatch sizes."""
@@ -403,11 +417,11 @@ class _Plan:
             alike[node[0], tuple(sorted(stages))].append(node)
         return list(alike.values())
 
-    def _rebought(self, nodes: Sequence[_Node], other: int) -> Shapes:
-        """Return the plan with some nodes replaced by another offer."""
+    def _rebought(self, nodes: Sequence[_Node], other: int, *, together: bool = False) -> Shapes:
+        """Return the plan with some nodes replaced by another offer, each by a node or all of them by one."""
         taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
         fresh = (number for number in counted() if number not in taken)
-        names = {node: (other, next(fresh)) for node in nodes}
+        names = dict.fromkeys(nodes, (other, next(fresh))) if together else {n: (other, next(fresh)) for n in nodes}
         return tuple(
             replace(shape, slots=tuple(Slot(*names.get(slot[:2], slot[:2]), slot.tp) for slot in shape.slots))
             for shape in self.shapes
@@ -469,12 +483,17 @@ class _Plan:
 
     def _stands(self, shapes: Shapes) -> bool:
         """Return whether no node uses more devices than it has, and all nodes can be bought."""
+        pools, loads = self.space.pools, self._loads(shapes)
+        return all(load <= pools[pool].devices for (pool, _), load in loads.items()) and self.around.bought(shapes)
+
+    @staticmethod
+    def _loads(shapes: Iterable[Shape]) -> Counter[_Node]:
+        """Return how many devices of each node are in use."""
         loads: Counter[_Node] = Counter()
         for shape in shapes:
             for pool, instance, tp in shape.slots:
                 loads[pool, instance] += tp
-        pools = self.space.pools
-        return all(load <= pools[pool].devices for (pool, _), load in loads.items()) and self.around.bought(shapes)
+        return loads
 
     def _units(self) -> list[list[_Group]]:
         """Return the groups one by one, and those with a common cut together."""
@@ -548,10 +567,7 @@ class _Plan:
 
         `without`: the stage that frees its devices first.
         """
-        load: Counter[_Node] = Counter()
-        for shape in self.shapes:
-            for slot in shape.slots:
-                load[slot[:2]] += slot.tp
+        load = self._loads(self.shapes)
         if without is not None:
             for shape in group.members:
                 load[shape.slots[without][:2]] -= shape.slots[without].tp
@@ -577,10 +593,7 @@ class _Plan:
 
     def _another(self, shape: Shape) -> Shape | None:
         """Return one more pipeline like a given one, on free devices and on new nodes."""
-        load: Counter[_Node] = Counter()
-        for each in self.shapes:
-            for slot in each.slots:
-                load[slot[:2]] += slot.tp
+        load = self._loads(self.shapes)
         slots: list[Slot] = []
         for pool, _, tp in shape.slots:
             devices = self.space.pools[pool].devices
@@ -615,6 +628,11 @@ class _Plan:
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
+
+
+def _sold_as(offer: Offer) -> tuple[object, ...]:
+    """Return what nodes that may become one have in common."""
+    return offer.accelerator, offer.zone, offer.market, offer.terms
 
 
 def _halved(slots: _Slots, s: int) -> _Slots | None:

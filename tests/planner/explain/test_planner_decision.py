@@ -348,6 +348,21 @@ def test_nodes_of_a_market_beside_others_are_not_what_insisting_on_it_means() ->
     assert "spot" not in rows[0].runs_on
 
 
+def test_nodes_of_two_zones_become_as_many_nodes_of_a_third_one() -> None:
+    job = example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a", "us-central1-b", "us-central1-c"])
+    space, target = make_space(job), target_of(job)
+    offers = [pool.offer for pool in space.pools]
+    pools = [
+        next(n for n, each in enumerate(offers) if (each.zone, each.accelerator) == (zone, "V100-16"))
+        for zone in ("us-central1-a", "us-central1-b")
+    ]
+    shapes = [Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=1) for pool in pools]
+    draft = Assessor(space, target).draft(shapes)
+    (found,) = near_with(space, target, draft, Subject.ZONE, "us-central1-c")
+    assert len({slot[:2] for part in found.pipelines for slot in part.slots}) == 2
+    assert {offers[slot.pool].zone for part in found.pipelines for slot in part.slots} == {"us-central1-c"}
+
+
 def test_an_accelerator_that_is_left_out_may_replace_some_nodes_of_the_plan() -> None:
     """A plan on T4 alone is many times slower than one in which a few T4 replace faster devices."""
     job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 16, "T4-16": 16})

@@ -171,6 +171,14 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
     }
 
 
+def test_two_nodes_become_one_that_holds_the_stages_of_both(space):
+    one, two = pool_of(space, "V100-16", 1), pool_of(space, "V100-16", 2)
+    cut = (0, space.layers // 2, space.layers)
+    shape = Shape(slots=(Slot(one, 0, 1), Slot(one, 1, 1)), cut=cut, microbatch_size=2)
+    found = [neighbour.shapes[0].slots for neighbour in neighbours(space, [shape], "offers")]
+    assert (Slot(two, 0, 1), Slot(two, 0, 1)) in found
+
+
 def test_a_microbatch_grows_to_the_next_size_that_divides_what_its_pipeline_carries(space):
     """Of a batch of unequal shares: 36 samples in microbatches of 9 or 12."""
     pool, batch = pool_of(space, "A100-40", 8), space.batch
