@@ -18,6 +18,7 @@ from sailor_cloud.planner.evaluate.similar_zones import elsewhere, families, sha
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.restricted import evened, evenly
+from sailor_cloud.planner.seeds.group_search import grouped
 from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
@@ -190,13 +191,15 @@ def _solve_part(
 def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
     """Return the best plans of an answer without ZeRO-1, changed to ZeRO-1, with the bound of all such plans.
 
-    ZeRO-1 frees memory, so local search makes them recompute less, or need fewer devices.
+    ZeRO-1 frees memory, so pipelines need fewer devices or recompute less. So groups of equal pipelines are searched
+    again.
     """
     assessor = Assessor(space, target)
     # A single pipeline has no other to shard with.
     several = {draft.order(): draft for draft in (*whole.drafts, *whole.others) if len(draft.pipelines) > 1}
     best = [several[order] for order in sorted(several)[:_SHARDED]]
     found = [draft for draft in (assessor.draft(shapes_of(draft)) for draft in best) if draft is not None]
+    found += grouped(space, target)
     kept = sorted(filter(assessor.keeps, found), key=Draft.order)[:KEPT_DRAFTS]
     bound = goal_bound(space, target, close=effort.bounded)
     return Answer(drafts=tuple(kept), bound=bound, others=tuple(found))

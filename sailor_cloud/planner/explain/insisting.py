@@ -54,7 +54,7 @@ def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[i
     taken: Counter[int] = Counter()
     names: dict[tuple[int, int], tuple[int, int]] = {}
     for pool, instance in sorted({slot[:2] for part in draft.pipelines for slot in part.slots}):
-        # Nodes of several zones may come to one offer, so all are numbered anew.
+        # Nodes of several zones may come to one offer, so all get new numbers.
         there = sold.get(_apart_from(subject, offers[pool]), pool)
         names[pool, instance] = there, taken[there]
         taken[there] += 1

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
-from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, on_shares, step_by_step
-from sailor_cloud.planner.space.draft import Draft, Rank, significant
+from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
+from sailor_cloud.planner.seeds.narrowing import narrowed
+from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 
-# Sets of sorts that are tried on fewer nodes.
-_FIRST = 4
+# Sets of sorts that are tried on fewer nodes; those with steps to nearby numbers of nodes, and how many steps.
+_FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
 # Returned drafts that keep limits, and that nearly do; and how many of one set of sorts.
 _KEPT, _ALIKE = 8, 2
 _TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
@@ -66,8 +67,12 @@ class GroupSearch:
         if turn == 0:
             return [Asked(groups) for groups in self._fresh(self._ground.whole(self.evaluator.assessor))]
         timed = self.evaluator.assessor.target.goal in _TIMES
-        promising = any(self._value(entry) < self.known for entry in self._found.values())
-        return self._on_others(self._first(), on_shares) if turn == 1 and (promising or not timed) else []
+        promising = [entry for entry in self._best_of_sorts() if self._value(entry) < self.known]
+        if turn > 1 + _CLIMBS or (timed and not promising):
+            return []
+        if turn == 1:
+            return self._on_others(self._first(), on_shares)
+        return self._on_others(promising[:_CLIMBING], a_few_more_or_less)
 
     def for_trades(self, turn: int) -> list[Asked]:
         """Return what to draw for drafts from the fastest to the cheapest, as in `for_the_best`."""
@@ -201,3 +206,15 @@ def meet_together(space: Space, target: Target) -> None:
             drafts, _ = search.drawn(asked)
             if all(search.evaluator.assessor.excess(draft, draft.foreseen) > 1.0 for draft in drafts):
                 break
+
+
+def grouped(space: Space, target: Target) -> list[Draft]:
+    """Return the best plans of such groups in a space; they may break limits a little."""
+    parts = narrowed(space)
+    searches = [GroupSearch(Evaluator(Assessor(part, target))) for part in parts]
+    run(searches, GroupSearch.for_the_best)
+    return [
+        draft if part is space else in_space(draft, part, space)
+        for part, search in zip(parts, searches, strict=True)
+        for draft in search.best()
+    ]

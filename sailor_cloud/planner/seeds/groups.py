@@ -26,8 +26,8 @@ _SORTS = (4, 4, 2, 1, 1)
 _SHARES = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5), (1.0, 0.5))
 # Most stages of a pipeline.
 _MOST_STAGES = 8
-# Numbers of nodes of one accelerator that are tried with all nodes of the others.
-_STEPS = 24
+# Numbers of nodes of one accelerator that are tried with all nodes of the others; and changes to a good number.
+_STEPS, _FEW = 24, (-4, -3, -2, -1, 1, 2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +175,13 @@ def step_by_step(groups: Groups) -> Iterator[Groups]:
     for number, (*_, most) in enumerate(groups):
         for count in sorted({round(most * step / _STEPS) for step in range(1, _STEPS)}):
             yield _having(groups, number, count)
+
+
+def a_few_more_or_less(groups: Groups) -> Iterator[Groups]:
+    """Yield groups with a few more or fewer nodes of one accelerator, even more than there are."""
+    for number, (*_, count) in enumerate(groups):
+        for more in _FEW:
+            yield _having(groups, number, count + more)
 
 
 def _having(groups: Groups, number: int, count: int) -> Groups:
