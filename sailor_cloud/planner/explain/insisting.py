@@ -1,4 +1,4 @@
-"""Plans near a chosen one that use an accelerator, a zone, a market or a cloud which it leaves out."""
+"""Plans near a chosen one that use an accelerator, a zone or a market which it leaves out."""
 
 from __future__ import annotations
 
