@@ -57,7 +57,8 @@ class GroupSearch:
     _seen: set[Groups] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._ground = Ground.of(self.evaluator.assessor.space)
+        assessor = self.evaluator.assessor
+        self._ground = Ground.of(assessor.space, swift=assessor.target.goal in _TIMES)
 
     def for_the_best(self, turn: int) -> list[Asked]:
         """Return what to draw in a turn, after the drafts of earlier turns were entered; empty at the end.
@@ -86,7 +87,8 @@ class GroupSearch:
         They do not depend on the goal: on the same nodes, less time costs less.
         """
         assessor = self.evaluator.assessor
-        known: dict[Asked, tuple[list[Draft], int]] = assessor.space.remembered.setdefault("drawn groups", {})
+        name = "drawn groups on the fastest cards" if self._ground.swift else "drawn groups"
+        known: dict[Asked, tuple[list[Draft], int]] = assessor.space.remembered.setdefault(name, {})
         if asked not in known:
             sized = [self._sized(shapes, asked.microbatches) for shapes in self._ground.placed(asked.groups)]
             known[asked] = [draft for drafts, _ in sized for draft in drafts], sum(judged for _, judged in sized)

@@ -45,19 +45,27 @@ Groups = tuple[tuple[str, Sort, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The nodes for groups: for each accelerator, pools with numbers of nodes."""
+    """The nodes for groups: for each accelerator, pools with numbers of nodes; `swift` as in `of`."""
 
     space: Space
     nodes: dict[str, list[tuple[int, int]]]
+    swift: bool
 
     @classmethod
-    def of(cls, space: Space) -> Ground:
-        """Return the nodes of each row's largest pool, on ties the cheapest; pools with most nodes come first."""
+    def of(cls, space: Space, *, swift: bool) -> Ground:
+        """Return the nodes of each row's largest pool; pools with most nodes come first.
+
+        Of equally large pools it is the cheapest, or with `swift` the one with the fastest network card: one slow card
+        delays the all-reduces of all pipelines.
+        """
+
+        def rank(index: int) -> tuple[float, ...]:
+            card = space.card_bytes_per_s(index) if swift else 0.0
+            return -space.pools[index].devices, -card, space.rates[index].expected
+
         largest: dict[int, int] = {}
         for index, pool in enumerate(space.pools):
-            kept = largest.setdefault(pool.row, index)
-            each = (-space.pools[kept].devices, space.rates[kept].expected)
-            if (-pool.devices, space.rates[index].expected) < each:
+            if rank(index) < rank(largest.setdefault(pool.row, index)):
                 largest[pool.row] = index
         found: dict[str, list[tuple[int, int]]] = {}
         for row, index in largest.items():
@@ -66,8 +74,8 @@ class Ground:
             if count:
                 found.setdefault(pool.accelerator.name, []).append((index, count))
         for nodes in found.values():
-            nodes.sort(key=lambda entry: (-entry[1], space.rates[entry[0]].expected, entry[0]))
-        return cls(space, dict(sorted(found.items())))
+            nodes.sort(key=lambda entry: (-entry[1], rank(entry[0]), entry[0]))
+        return cls(space, dict(sorted(found.items())), swift)
 
     def count(self, name: str) -> int:
         """Return how many nodes of an accelerator there are."""

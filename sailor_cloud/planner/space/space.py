@@ -406,6 +406,11 @@ class Space:
             self.known.egress_usd[key] = np.asarray(tensor * both)
         return self.known.egress_usd[key]
 
+    def card_bytes_per_s(self, pool: int) -> float:
+        """Return the rate of the network card of a pool's nodes, zero if it is unknown."""
+        instance = self.scenario.network.instance_of(self._place(pool, ""))
+        return 0.0 if instance is None else instance.baseline_bytes_per_s
+
     def _place(self, pool: int, node: str) -> Place:
         offer = self.pools[pool].offer
         return Place(zone=offer.zone, node=node, accelerator=offer.accelerator, instance_type=offer.instance_type)
