@@ -40,6 +40,38 @@ def found():
     return space, search.best()
 
 
+def test_groups_for_speed_are_on_the_fastest_cards_and_those_for_money_on_the_cheapest_nodes():
+    space = make_space(
+        job_of({"T4-16": 2, "V100-16": 2}, resources__0__zones=["europe-west4-a"], model={"preset": "gpt2"})
+    )
+    held = {
+        swift: {
+            space.pools[pool].offer.instance_type
+            for nodes in Ground.of(space, swift=swift).nodes.values()
+            for pool, _ in nodes
+        }
+        for swift in (False, True)
+    }
+    # Both types hold two T4; the smaller one has half the bandwidth.
+    assert held == {False: {"n1-standard-8", "n1-standard-16"}, True: {"n1-standard-16"}}
+    card = {pool.offer.instance_type: space.card_bytes_per_s(n) for n, pool in enumerate(space.pools)}
+    assert card["n1-standard-16"] == pytest.approx(2 * card["n1-standard-8"])
+
+
+def test_a_plan_for_speed_takes_every_device_of_three_accelerators():
+    accelerators = {"P100-16": 16, "T4-16": 2, "V100-16": 2}
+    job = job_of(
+        accelerators,
+        resources__0__zones=["europe-west4-a"],
+        resources__0__markets=["spot"],
+        model={"preset": "gpt2"},
+        training={"global_batch_size": 128, "sequence_length": 1024, "steps": 500, "precision": "fp16"},
+    )
+    found = plan(job)
+    names = Counter(found.inputs.offers_by_id()[node.offer].accelerator for node in found.plan.nodes)
+    assert set(names) == set(accelerators)
+
+
 def test_every_draft_is_a_valid_plan_and_what_the_replay_is_expected_to_find(found):
     space, drafts = found
     assert len(drafts) > 5
@@ -140,7 +172,7 @@ def test_sets_that_take_too_many_nodes_lead_to_fewer():
 
 def test_some_of_the_nodes_are_those_of_the_first_pools_or_an_equal_share_of_all():
     space = make_space(example("gcp-a100-v100.yaml"))
-    ground = Ground.of(space)
+    ground = Ground.of(space, swift=False)
     sort = Sort(1, 1, (0, space.layers))
 
     def zones(nodes: int) -> list[Counter[str]]:
