@@ -66,17 +66,15 @@ def probability_text(chance: float) -> str:
 
 
 def usd_text(amount: float) -> str:
-    """Return dollars with digits that suit the size: `812.40`, `0.0312`, `0.000014`."""
-    if amount == 0 or abs(amount) >= 10:
-        return f"{amount:,.2f}"
-    if abs(amount) < 0.0001:
-        return f"{amount:.{1 - math.floor(math.log10(abs(amount)))}f}"
-    return f"{amount:.4f}" if abs(amount) < 1 else f"{amount:.3f}"
+    """Return dollars to the cent, below 1 USD with three significant digits: `812.40`, `0.0312`, `0.000412`."""
+    return f"{amount:,.{usd_decimals(amount)}f}"
 
 
-def dollars_text(amount: float) -> str:
-    """Return dollars to the cent, and with more digits only if cents would show nothing: `5.31`, `0.0312`."""
-    return f"{amount:,.2f}" if abs(amount) >= 0.1 else usd_text(amount)
+def usd_decimals(amount: float) -> int:
+    """Return the decimals with which `usd_text` shows dollars."""
+    # Rounded first, since 0.9999 is shown as 1.00.
+    rounded = abs(float(f"{amount:.3g}"))
+    return 2 if rounded >= 1 or rounded == 0 else 2 - math.floor(math.log10(rounded))
 
 
 def counted(count: int, noun: str) -> str:
@@ -105,4 +103,4 @@ def signed_usd_text(amount: float) -> str:
     """Return a difference in dollars: `+6.56 USD`, `-0.0312 USD`, `for the same money`."""
     if abs(amount) < 0.00005:
         return "for the same money"
-    return f"{'-' if amount < 0 else '+'}{dollars_text(abs(amount))} USD"
+    return f"{'-' if amount < 0 else '+'}{usd_text(abs(amount))} USD"

@@ -35,7 +35,7 @@ from sailor_cloud.launch.watch.spending_guard import BudgetGuard, SpendingWatch
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.options import Ending, Outcome
-from sailor_cloud.units import dollars_text
+from sailor_cloud.units import usd_text
 from sailor_runtime.spec import CommandSpec, RunSpec
 
 _ENDING_EVENTS = {Ending.FAILED: Event.TRAINING_FAILED, Ending.INTERRUPTED: Event.INTERRUPTED}
@@ -151,7 +151,7 @@ class Controller:
         )
         outcome = Outcome(ending=ending, receipt=receipt, message=message)
         notice = Notice.FINISHED if ending is Ending.COMPLETED else Notice.FAILED
-        text = f"{ending.value}; {dollars_text(receipt.spent_usd)} USD spent" + (f": {message}" if message else "")
+        text = f"{ending.value}; {usd_text(receipt.spent_usd)} USD spent" + (f": {message}" if message else "")
         context.notifier.tell(notice, run=context.folder.run_id, text=text, outcome=ending.value)
         context.notifier.close()
         context.trackers.close()

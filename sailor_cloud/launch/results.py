@@ -25,7 +25,7 @@ from sailor_cloud.provision.cleanup.leftovers import kept_bucket
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.units import GB, dollars_text
+from sailor_cloud.units import GB, usd_text
 
 # An unreachable bucket delays the end of a run by at most this time.
 _PATIENCE_S = 60.0
@@ -113,8 +113,8 @@ class Fetch:
         used = usage.charges(self.document, legs(self.folder), self.prices, until=now)
         spent = ledger.spent_usd(now) + total_usd(used)
         if budget is not None and spent + usd > budget:
-            left = dollars_text(budget - spent)
-            raise KeptError(f"copying {size / GB:.2f} GB costs {dollars_text(usd)} USD, and {left} USD are left")
+            left = usd_text(budget - spent)
+            raise KeptError(f"copying {size / GB:.2f} GB costs {usd_text(usd)} USD, and {left} USD are left")
         before = sum(line.key.startswith("results") for line in ledger.lines(now))
         ledger.charge(
             f"results {before + 1}",

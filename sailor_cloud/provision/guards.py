@@ -34,7 +34,7 @@ class CloudTraffic:
     as_of: date | None
 
     def __str__(self) -> str:
-        price = "unknown" if self.usd_per_gb is None else f"{self.usd_per_gb:.4f} USD/GB"
+        price = "unknown" if self.usd_per_gb is None else f"{usd_text(self.usd_per_gb)} USD/GB"
         origin = f" ({self.source}, {self.as_of})" if self.source else ""
         return f"{self.src_zone} -> {self.dst_zone}: {price}{origin}"
 

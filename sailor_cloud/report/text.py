@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sailor_cloud.units import GIB, MIB, duration_text, usd_text
+from sailor_cloud.units import GIB, MIB, duration_text, usd_decimals, usd_text
 
 
 def usd(amount: float | None) -> str:
@@ -13,8 +13,7 @@ def usd(amount: float | None) -> str:
 
 def usd_beside(amount: float, whole: float) -> str:
     """Return dollars with the decimals that suit `whole`, so that the parts align below it."""
-    decimals = 2 if abs(whole) >= 10 else 3 if abs(whole) >= 1 else 4
-    return f"{amount:,.{decimals}f}"
+    return f"{amount:,.{usd_decimals(whole)}f}"
 
 
 def signed_usd_beside(amount: float, whole: float) -> str:

@@ -27,7 +27,7 @@ from sailor_cloud.model.job import Cloud, StateBackend
 from sailor_cloud.model.job_file import read_yaml
 from sailor_cloud.model.untrusted import MOST_JOB_VALUES, check_values, read_at_most
 from sailor_cloud.run.folder import private_dir
-from sailor_cloud.units import dollars_text
+from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -279,19 +279,17 @@ class Budgets:
         spent = math.fsum(one.counted_usd for one in same if one.spent_usd is not None)
         reserved = math.fsum(one.counted_usd for one in same if one.spent_usd is None)
         left = allowance.usd - spent - reserved
-        of = f"of {dollars_text(allowance.usd)} USD"
-        told = (
-            f"{wanted.month} {allowance.whose}: {dollars_text(spent)} spent and {dollars_text(reserved)} reserved {of}"
-        )
+        of = f"of {usd_text(allowance.usd)} USD"
+        told = f"{wanted.month} {allowance.whose}: {usd_text(spent)} spent and {usd_text(reserved)} reserved {of}"
         if wanted.reserved_usd > left + 1e-9:
             running = sorted({one.run_id for one in same if one.spent_usd is None})
             ends = f", or end one of {', '.join(running)}" if running else ""
             raise RequestError(
-                f"the budget has too little left: {told}, so {dollars_text(max(0.0, left))} USD, and this run may cost "
-                f"{dollars_text(wanted.reserved_usd)}; give a lower --budget, raise it in {FILE}{ends}"
+                f"the budget has too little left: {told}, so {usd_text(max(0.0, left))} USD, and this run may cost "
+                f"{usd_text(wanted.reserved_usd)}; give a lower --budget, raise it in {FILE}{ends}"
             )
         others = "" if book.shared else " (runs of other machines are not counted: the job has no cloud.state)"
-        return f"budget {told}; this run may cost {dollars_text(wanted.reserved_usd)}{others}"
+        return f"budget {told}; this run may cost {usd_text(wanted.reserved_usd)}{others}"
 
 
 def budgets_of(cloud: Cloud, home: Path) -> Budgets:

@@ -69,7 +69,7 @@ def test_list_shows_price_per_gpu_age_and_source(monkeypatch: pytest.MonkeyPatch
         "zone", "instance", "type", "devices", "market", "USD/h", "per", "GPU", "days", "old", "price", "seen"
     ]  # fmt: skip
     assert lines[1].split() == [
-        "us-central1-a", "n1-standard-16", "2xV100-16", "on-demand", "5.720", "2.860", "261", "STALE", "medium", "yes"
+        "us-central1-a", "n1-standard-16", "2xV100-16", "on-demand", "5.72", "2.86", "261", "STALE", "medium", "yes"
     ]  # fmt: skip
     assert "source gcosts@4445d8f1+skypilot-catalog@006059e0, 2026-03-05: N1 machine" in text
     assert "STALE: older than 90 days, spot 7" in text
@@ -110,8 +110,8 @@ def test_list_shows_both_confidences_and_outliers_of_every_offer(monkeypatch: py
     text = output(prices, *asked)
     lines = [line.split() for line in text.splitlines() if line.startswith("use1")]
     (odd,) = [line for line in lines if line[0] == "use1-az1" and "spot" in line]
-    assert odd[-5:] == ["medium*", "outlier,", "listed", "2.466", "yes"]
-    assert (odd[4], rows["use1-az1", "spot"]["listed"]["usd_per_hour"]) == ("8.191", 2.4655)
+    assert odd[-5:] == ["medium*", "outlier,", "listed", "2.47", "yes"]
+    assert (odd[4], rows["use1-az1", "spot"]["listed"]["usd_per_hour"]) == ("8.19", 2.4655)
     assert {line[-1] for line in lines} == {"yes"}
     assert "*: doubtful; plans count the price shown, not the one listed" in text
     unchecked = output(prices, "list", "--zone", "use1-az1", "--instance-type", "g5.2xlarge", *AS_OF)
@@ -184,7 +184,7 @@ def test_diff_before_any_refresh_shows_nothing() -> None:
 
 def test_history_shows_moves_and_sources() -> None:
     text = output(prices, "history", "a2-highgpu-1g", "--region", "us-central1", "--market", "spot", "--limit", "0")
-    assert "us-central1 A100-40 spot 2026-06-25 1.928 +5.0 % gcosts-history" in " ".join(text.split())
+    assert "us-central1 A100-40 spot 2026-06-25 1.93 +5.0 % gcosts-history" in " ".join(text.split())
     points = document(prices, "history", "a2-highgpu-1g", "--region", "us-central1", "--market", "spot")
     assert {point["region"] for point in points} == {"us-central1"}
 
@@ -224,7 +224,7 @@ def test_bandwidth_shows_time_error_and_price() -> None:
     text = output(bandwidth, "us-central1-a", "us-central1-b", "--accelerator", "A100-40", "--pairs", "4")
     assert "measured" in text
     assert "sailor@cf2c8e3c, 2025-08-14" in text
-    assert "other-zone: 0.0093 USD/GB paid by the sender in us-central1-a" in text
+    assert "other-zone: 0.00931 USD/GB paid by the sender in us-central1-a" in text
 
 
 def test_bandwidth_of_aws_names_both_payers() -> None:

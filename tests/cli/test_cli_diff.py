@@ -29,13 +29,13 @@ def diff(plans: tuple[str, str], *options: str) -> subprocess.CompletedProcess[s
 def test_a_diff_says_what_a_change_costs(plans: tuple[str, str]) -> None:
     answer = diff(plans)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("tiny: +0.0030 USD (+100 %), 0\n")
+    assert answer.stdout.startswith("tiny: +0.00300 USD (+100 %), 0\n")
 
 
 def test_a_limit_in_dollars_fails_the_command(plans: tuple[str, str]) -> None:
     answer = diff(plans, "--fail-above-usd", "0.001")
     assert answer.returncode == 1
-    assert answer.stderr == "error: the change costs 0.003 USD more, allowed are 0.001\n"
+    assert answer.stderr == "error: the change costs 0.00300 USD more, allowed are 0.00100\n"
     assert diff(plans, "--fail-above-usd", "0.004").returncode == 0
 
 
@@ -52,7 +52,7 @@ def test_without_a_plan_to_compare_with_the_whole_cost_counts(plans: tuple[str, 
     assert diff((base, head), "--fail-above-usd", "0.01").returncode == 0
     answer = diff((base, head), "--fail-above-usd", "0.001", "--fail-above-percent", "900")
     assert answer.returncode == 1
-    assert answer.stderr == "error: BASE has no plan, so the whole cost counts: 0.006 USD, allowed are 0.001\n"
+    assert answer.stderr == "error: BASE has no plan, so the whole cost counts: 0.00600 USD, allowed are 0.00100\n"
     answer = diff((base, head), "--fail-above-percent", "900")
     assert answer.returncode == 1
     assert "900 % can't be checked; give --fail-above-usd" in answer.stderr
@@ -75,7 +75,7 @@ def test_json_is_one_document(plans: tuple[str, str]) -> None:
 def test_markdown_goes_to_a_file(plans: tuple[str, str], tmp_path: Path) -> None:
     out = tmp_path / "comment.md"
     assert diff(plans, "--format", "markdown", "-o", str(out)).stdout == ""
-    assert out.read_text().startswith("### tiny: +0.0030 USD")
+    assert out.read_text().startswith("### tiny: +0.00300 USD")
 
 
 def test_a_missing_plan_says_how_to_write_one(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_what_can_not_be_done_is_said_without_a_traceback(command: tuple[str, ..
 @pytest.mark.parametrize(
     ("worst_usd", "ttl_s", "budget", "told"),
     [
-        (0.0017, 7200.0, 9.0, ", at worst 0.0017 USD"),
+        (0.0017, 7200.0, 9.0, ", at worst 0.00170 USD"),
         (None, 7200.0, 9.0, ", at most 3.00 USD until they shut themselves down"),
         (None, 7200.0, 2.0, ", and up to 3.00 USD without a controller to stop at the budget"),
         (None, None, None, ", with neither a budget nor a deadline that ends them"),

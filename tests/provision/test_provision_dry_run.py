@@ -215,7 +215,7 @@ def test_stale_prices_stop_up_on_a_cloud(offer: Offer, limit: int) -> None:
     refuse_stale_prices(cloud_document(("n0", aged(offer, limit))), TODAY)
     with pytest.raises(StalePriceError, match="prices refresh") as refused:
         refuse_stale_prices(cloud_document(("n0", aged(offer, limit + 1))), TODAY)
-    assert f"{offer.id}: 1.500 USD/h" in str(refused.value)
+    assert f"{offer.id}: 1.50 USD/h" in str(refused.value)
     assert f"{limit + 1} days old" in str(refused.value)
 
 
@@ -250,7 +250,8 @@ def test_doubtful_prices_stop_up_on_a_cloud() -> None:
     refuse_doubtful_prices(gcp_document())
     with pytest.raises(DoubtfulPriceError, match="1 of the plan's 2 offers") as refused:
         refuse_doubtful_prices(cloud_document(("n0", doubted(GCP_OFFERS[0])), ("n1", GCP_OFFERS[1])))
-    assert "a2-highgpu-1g spot in us-central1-a is listed at 0.5 USD/h (mine), of low confidence" in str(refused.value)
+    told = "a2-highgpu-1g spot in us-central1-a is listed at 0.500 USD/h (mine), of low confidence"
+    assert told in str(refused.value)
     assert "prices refresh" in str(refused.value)
 
 

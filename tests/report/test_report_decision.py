@@ -45,7 +45,7 @@ def decided() -> PlanDocument:
         within_limits=0.9999,
         devices={"CPU-fast": 1, "CPU-slow": 1},
         zones=("local-a", "local-b"),
-        why="the least time within the limits; +0.0020 USD for 33 % less time than the cheapest",
+        why="the least time within the limits; +0.00200 USD for 33 % less time than the cheapest",
     )
     left = (
         LeftOut(
@@ -53,7 +53,7 @@ def decided() -> PlanDocument:
         ),
         LeftOut(subject=Subject.ACCELERATOR, name="CPU-big", why="no price is known"),
     )
-    notes = ("the goal spends much for little: +0.0020 USD for 33 % less time",)
+    notes = ("the goal spends much for little: +0.00200 USD for 33 % less time",)
     decision = Decision(chosen=Pick.FASTEST, asked=None, choices=(cheap, fast), left_out=left, notes=notes)
     return replace(base, decision=decision)
 
@@ -63,7 +63,7 @@ def test_without_steps_the_first_screen_says_why_no_chance_is_shown_and_what_mon
     assert "in limits: unknown without a number of steps; the run is stopped at the budget and the deadline" in shown
     assert "start-up, checkpoints, recovery and teardown come on top" in shown
     page = plan_as_html(replace(document(steps=None), decision=decided().decision), timeline=())
-    assert "<b>0.0010 USD per iteration</b>" in page
+    assert "<b>0.00100 USD per iteration</b>" in page
 
 
 @pytest.mark.parametrize("width", [60, 110])

@@ -39,7 +39,7 @@ def test_the_headline_says_dollars_share_and_time() -> None:
     head = changed(base, usd=38.20, seconds=4 * 3600)
     assert headline(difference(base, head)) == "+38.20 USD (+12 %), +4 h"
     assert headline(difference(head, base)) == "-38.20 USD (-11 %), -4 h"
-    for usd, shown in ((5.9449, "+5.94 USD (+1.9 %)"), (0.0031, "+0.0031 USD (+0.0 %)")):
+    for usd, shown in ((5.9449, "+5.94 USD (+1.9 %)"), (0.0031, "+0.00310 USD (+0.0 %)")):
         assert headline(difference(base, changed(base, usd=usd, seconds=3600))) == f"{shown}, +1 h"
 
 
@@ -66,12 +66,12 @@ def test_without_steps_iterations_are_compared() -> None:
     base = document(steps=None)
     assert base.cost is not None
     head = replace(base, cost=replace(base.cost, usd_per_iteration=base.cost.usd_per_iteration * 2))
-    assert headline(difference(base, head)) == "+0.0001 USD/iteration (+100 %), 0 per iteration"
+    assert headline(difference(base, head)) == "+0.000100 USD/iteration (+100 %), 0 per iteration"
 
 
 def test_a_head_without_a_plan_is_called_so() -> None:
     assert headline(difference(document(), infeasible())) == "no plan any more: budget 1 USD is below 2.5 USD"
-    assert headline(difference(infeasible(), document())).startswith("feasible now: 0.0030 USD")
+    assert headline(difference(infeasible(), document())).startswith("feasible now: 0.00300 USD")
     assert headline(difference(infeasible(), infeasible())) == "infeasible as before"
 
 
@@ -90,6 +90,6 @@ def test_markdown_and_text_look_as_reviewed(golden: Callable[[str, str], str]) -
 
 def test_json_carries_headline_and_deltas() -> None:
     content = json.loads(difference_as_json(difference(document(), changed(document(), usd=0.001, seconds=5))))
-    assert content["headline"] == "+0.0010 USD (+33 %), +5.00 s"
+    assert content["headline"] == "+0.00100 USD (+33 %), +5.00 s"
     assert abs(content["usd"]["delta"] - 0.001) < 1e-12
     assert content["time"]["unit"] == "s"

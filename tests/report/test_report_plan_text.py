@@ -32,8 +32,8 @@ def test_a_narrow_terminal_breaks_no_name_of_an_alternative() -> None:
 
 def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> None:
     lines = [" ".join(line.split()) for line in plan_as_text(document()).splitlines()]
-    assert "0: 4 x 2 0 0-3 1 CPU-fast local-a 1 x local-cpu-fast on-demand 0.2000 1/1 19 d" in lines
-    assert "1 4-5 1 CPU-slow local-b 1 x local-cpu-slow on-demand 0.1000 1/1 19 d" in lines
+    assert "0: 4 x 2 0 0-3 1 CPU-fast local-a 1 x local-cpu-fast on-demand 0.200 1/1 19 d" in lines
+    assert "1 4-5 1 CPU-slow local-b 1 x local-cpu-slow on-demand 0.100 1/1 19 d" in lines
 
 
 def test_the_summary_sets_the_totals_beside_their_limits() -> None:
@@ -41,7 +41,7 @@ def test_the_summary_sets_the_totals_beside_their_limits() -> None:
     assert "0.500 s ± 6.0 % (9 of 10 within 15 %" in shown
     assert "10.0 s from first start to last teardown" in shown
     assert "deadline 10 min" in shown
-    assert "0.0030 USD (9 of 10 within 0.0025 to 0.0039), worst case 0.0100 USD; budget 1.000 USD" in shown
+    assert "0.00300 USD (9 of 10 within 0.00250 to 0.00390), worst case 0.0100 USD; budget 1.00 USD" in shown
     assert "every node shuts itself down 10 min after its start" in shown
 
 
@@ -86,8 +86,9 @@ def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -
         ).split()
     )
     assert (
-        "DOUBTFUL: local-cpu-fast on-demand in local-a is listed at 0.05 USD/h (mine), an outlier; plans count 0.2, "
-        "the highest on-demand price known in local; 'up' on a cloud refuses such prices without --allow-doubtful"
+        "DOUBTFUL: local-cpu-fast on-demand in local-a is listed at 0.0500 USD/h (mine), an outlier; plans count "
+        "0.200, the highest on-demand price known in local; 'up' on a cloud refuses such prices without "
+        "--allow-doubtful"
     ) in shown
     assert "example (doubtful)" in shown
     assert "DOUBTFUL" not in plan_as_text(plan)
@@ -129,7 +130,7 @@ def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told
     given = replace(plan, status=Status.GIVEN)
     for searched in (plan, given):
         told = [fact.value for fact in outcome_facts(searched) if fact.name == "at most"]
-        assert [value.startswith("9.020 USD if the controller") for value in told] == ([] if usd is None else [True])
+        assert [value.startswith("9.02 USD if the controller") for value in told] == ([] if usd is None else [True])
     broken = replace(given, constraints=given.constraints.model_copy(update={"max_usd_per_hour": 0.01}))
     assert not [fact for fact in outcome_facts(broken) if fact.name == "at most"], "nobody buys it"
     assert unlimited_usd(replace(plan, ttl_s=None)) is None
@@ -138,9 +139,9 @@ def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told
 def test_a_run_of_unknown_length_costs_at_most_what_its_nodes_do_until_they_end_themselves() -> None:
     # Prices of spot nodes on AWS are capped, so that the budget is the most.
     for offer, budget, usd in (
-        (GCP_OFFERS[0], None, "3.000"),
-        (GCP_OFFERS[0], 9.0, "3.000"),
-        (AWS_OFFERS[0], 2.0, "2.000"),
+        (GCP_OFFERS[0], None, "3.00"),
+        (GCP_OFFERS[0], 9.0, "3.00"),
+        (AWS_OFFERS[0], 2.0, "2.00"),
     ):
         base = cloud_document(("n0", offer))
         assert base.cost is not None
@@ -171,7 +172,7 @@ def test_a_stage_on_the_nodes_of_the_one_before_says_so() -> None:
     nodes = (replace(base.plan.nodes[0], devices=2),)
     shown = plan_as_text(replace(base, plan=replace(base.plan, nodes=nodes, pipelines=(shared,))))
     rows = [" ".join(line.split()) for line in shown.splitlines()]
-    assert "1 4-5 1 CPU-fast same nodes 0.2000" in rows
+    assert "1 4-5 1 CPU-fast same nodes 0.200" in rows
     assert "1 CPU-slow" not in shown
 
 
@@ -203,7 +204,7 @@ def test_devices_that_are_paid_for_and_idle_have_a_row() -> None:
         plan=replace(base.plan, nodes=nodes),
     )
     rows = [" ".join(line.split()) for line in plan_as_text(idle).splitlines()]
-    assert "idle 1 CPU-fast local-a local-cpu-fast on-demand 0.1000 2/1 19 d" in rows
+    assert "idle 1 CPU-fast local-a local-cpu-fast on-demand 0.100 2/1 19 d" in rows
 
 
 def test_the_money_tree_adds_up_to_the_total_and_names_each_direction_of_traffic() -> None:

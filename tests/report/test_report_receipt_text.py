@@ -69,8 +69,8 @@ def test_a_receipt_shows_when_each_resource_came_and_went() -> None:
 def test_estimates_stand_beside_what_came_of_them() -> None:
     assert "iteration, as planned 0.500 s 0.600 s +20 %" in shown(RECEIPT)
     assert "iteration, as calibrated - 0.600 s -" in shown(RECEIPT)
-    assert "whole run 0.0050 USD 0.0040 USD -20 %" in shown(RECEIPT)
-    assert "total of 0.0500 USD budget 0.0040" in shown(RECEIPT)
+    assert "whole run 0.00500 USD 0.00400 USD -20 %" in shown(RECEIPT)
+    assert "total of 0.0500 USD budget 0.00400" in shown(RECEIPT)
 
 
 def test_a_resource_that_is_still_there_is_never_called_gone() -> None:
@@ -109,7 +109,7 @@ def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
 def test_what_is_kept_is_listed_with_its_price_and_how_to_delete_it() -> None:
     bucket = KeptResource(type="bucket", name="b", usd_per_month=1.5, delete_command="gcloud storage rm -r gs://b")
     text = shown(replace(RECEIPT, kept=(bucket,)))
-    assert "bucket b kept, 1.500 USD/month gcloud storage rm -r gs://b" in text
+    assert "bucket b kept, 1.50 USD/month gcloud storage rm -r gs://b" in text
     assert text.rstrip().endswith("confirmed by an independent sweep; 1 kept on purpose")
 
 

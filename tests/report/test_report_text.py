@@ -11,14 +11,17 @@ from sailor_cloud.units import parse_duration_s, sufficient_duration_text
     [
         (None, "unknown"),
         (0.0, "0.00"),
-        (0.00312, "0.0031"),
-        (0.0000142, "0.000014"),
-        (3.14159, "3.142"),
+        (0.00312, "0.00312"),
+        (0.000412, "0.000412"),
+        (0.0000142, "0.0000142"),
+        (0.4, "0.400"),
+        (0.9996, "1.00"),
+        (3.14159, "3.14"),
         (812.4, "812.40"),
         (12345.6, "12,345.60"),
     ],
 )
-def test_dollars_keep_the_digits_that_matter(amount: float | None, shown: str) -> None:
+def test_dollars_are_shown_to_the_cent_and_below_one_dollar_with_three_digits(amount: float | None, shown: str) -> None:
     assert text.usd(amount) == shown
 
 

@@ -294,7 +294,7 @@ def test_a_book_is_written_as_others_read_it(tmp_path: Path) -> None:
 def test_a_budget_may_be_used_to_its_last_cent_and_nothing_is_left_below_zero(book: Book) -> None:
     mine(book).reserve("run-1", 0.0, NOW)
     mine(book).reserve("run-2", 99.5, NOW)
-    with pytest.raises(RequestError, match=r"so 0\.50 USD, and this run may cost 0\.51"):
+    with pytest.raises(RequestError, match=r"so 0\.500 USD, and this run may cost 0\.510"):
         mine(book).reserve("run-3", 0.51, NOW)
     mine(book).reserve("run-3", 0.5, NOW)
     released(book, "run-3", 10.0)

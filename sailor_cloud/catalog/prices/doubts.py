@@ -10,6 +10,7 @@ from sailor_cloud.catalog.files.offer_file import OfferBook, sibling_id
 from sailor_cloud.catalog.prices.changes import PricePoint
 from sailor_cloud.catalog.prices.interruptions import InterruptionTable
 from sailor_cloud.model.offer import Confidence, Doubt, ListedPrice, Market, Offer, Provider
+from sailor_cloud.units import usd_text
 
 # For prices whose source has no date and whose commit is unknown: their age is unknown, and they are stale.
 UNKNOWN_DAY = date(1970, 1, 1)
@@ -158,12 +159,13 @@ def explained(offer: Offer) -> str:
     if listed is None:
         return ""
     reasons = " and ".join(_REASONS[doubt] for doubt in listed.doubts)
+    ours, theirs = usd_text(offer.usd_per_hour), usd_text(listed.usd_per_hour)
     counted = (
         "no higher price is known"
         if listed.counted_from is None
-        else f"plans count {offer.usd_per_hour:.4g}, the highest {listed.counted_from} price known in {offer.region}"
+        else f"plans count {ours}, the highest {listed.counted_from} price known in {offer.region}"
     )
     return (
-        f"{offer.instance_type} {offer.market} in {offer.zone} is listed at {listed.usd_per_hour:.4g} USD/h "
+        f"{offer.instance_type} {offer.market} in {offer.zone} is listed at {theirs} USD/h "
         f"({listed.source}), {reasons}; {counted}"
     )

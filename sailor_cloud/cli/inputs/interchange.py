@@ -13,6 +13,7 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import as_of_option, clock_for, json_option, read_document, write_output
 from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.model import provider
+from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -108,7 +109,7 @@ def _import_capacity(job_file: Path, output: Path, days: int, as_of: datetime | 
         echo(json.dumps({"capacity": str(output), "entries": told, "missing": missing}, indent=2))
         return
     for entry in found:
-        price = "held already" if entry.id is not None else f"{entry.usd or 0.0:.2f} USD"
+        price = "held already" if entry.id is not None else f"{usd_text(entry.usd or 0.0)} USD"
         begins = "now" if entry.starts_at is None else f"{entry.starts_at:%Y-%m-%d %H:%M} UTC"
         echo(f"{entry.name}: {entry.nodes} x {entry.instance_type} in {entry.zone} from {begins}, {price}")
     for note in missing:

@@ -9,6 +9,7 @@ import click
 
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import NOT_NEGATIVE, json_option, read_document, write_output
+from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
     from sailor_cloud.report.comparison.difference import Difference
@@ -82,14 +83,14 @@ def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
     unit, head = found.usd.unit, found.usd.head
     if found.usd.base is None and head is not None:
         if usd is not None and head > usd:
-            return f"BASE has no plan, so the whole cost counts: {head:.4g} {unit}, allowed are {usd:g}"
+            return f"BASE has no plan, so the whole cost counts: {usd_text(head)} {unit}, allowed are {usd_text(usd)}"
         if usd is None and percent is not None:
             return (
                 f"BASE has no plan to compare with, so a limit of {percent:g} % can't be checked; give --fail-above-usd"
             )
     delta, share = found.usd.delta, found.usd.share
     if usd is not None and delta is not None and delta > usd:
-        return f"the change costs {delta:.4g} {unit} more, allowed are {usd:g}"
+        return f"the change costs {usd_text(delta)} {unit} more, allowed are {usd_text(usd)}"
     if percent is not None and share is not None and 100 * share > percent:
         return f"the change costs {100 * share:.3g} % more, allowed are {percent:g} %"
     return ""

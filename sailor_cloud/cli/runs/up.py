@@ -27,7 +27,7 @@ from sailor_cloud.cli.terminal.options import (
 )
 from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.errors import RequestError
-from sailor_cloud.units import dollars_text
+from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -280,7 +280,7 @@ def _reserved_confirmed(document: PlanDocument) -> bool:
     for one in apart:
         echo(f"bought separately from nodes: {one}", err=True)
     total = sum(one.usd for one in apart)
-    return not apart or click.confirm(f"Buy this capacity for {dollars_text(total)} USD?", err=True)
+    return not apart or click.confirm(f"Buy this capacity for {usd_text(total)} USD?", err=True)
 
 
 def _confirmed(document: PlanDocument) -> bool:
@@ -289,11 +289,11 @@ def _confirmed(document: PlanDocument) -> bool:
     cost = document.cost
     assert cost is not None
     _check_terminal()
-    worst = f", at worst {dollars_text(cost.worst_case_usd)} USD" if cost.worst_case_usd is not None else ""
+    worst = f", at worst {usd_text(cost.worst_case_usd)} USD" if cost.worst_case_usd is not None else ""
     if (most := unlimited_usd(document)) is not None:
-        worst += f", and up to {dollars_text(most)} USD without a controller to stop at the budget"
+        worst += f", and up to {usd_text(most)} USD without a controller to stop at the budget"
     elif not worst and (most := until_shutdown_usd(document)) is not None:
-        worst = f", at most {dollars_text(most)} USD until they shut themselves down"
+        worst = f", at most {usd_text(most)} USD until they shut themselves down"
     elif not worst and document.ttl_s is None and cost.usd_per_hour > 0.0:
         worst = ", with neither a budget nor a deadline that ends them"
-    return click.confirm(f"Buy these nodes at {dollars_text(cost.usd_per_hour)} USD/h{worst}?", err=True)
+    return click.confirm(f"Buy these nodes at {usd_text(cost.usd_per_hour)} USD/h{worst}?", err=True)

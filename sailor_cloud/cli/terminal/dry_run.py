@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.clock import SystemClock
+from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -66,10 +67,10 @@ def _print(roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], pl
         echo(f"\nTerraform root {root.stack} {root.region}: {len(root.resources)} resources")
         table = plain_table("resource", "name", "USD/h", "of which", numbers=("USD/h",))
         for resource in root.resources:
-            price = "" if resource.usd_per_hour is None else f"{resource.usd_per_hour:.4f}"
-            parts = [f"{what} {usd:.4f}" for what, usd in resource.parts] if len(resource.parts) > 1 else []
+            price = "" if resource.usd_per_hour is None else usd_text(resource.usd_per_hour)
+            parts = [f"{what} {usd_text(usd)}" for what, usd in resource.parts] if len(resource.parts) > 1 else []
             table.add_row(resource.type, resource.name, price, "; ".join([*parts, *filter(None, [resource.by_use])]))
-        table.add_row("together", "", f"{sum(resource.usd_per_hour or 0.0 for resource in root.resources):.4f}", "")
+        table.add_row("together", "", usd_text(sum(resource.usd_per_hour or 0.0 for resource in root.resources)), "")
         print_report(table, console)
         echo(f"\nvariables\n{json.dumps(root.variables, indent=2, sort_keys=True)}")
         if root.backend is not None:

@@ -18,7 +18,7 @@ from sailor_cloud.launch.replanning.replan import Policy, growth
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.run.journal import Event
-from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
+from sailor_cloud.units import SECONDS_PER_HOUR, duration_text, usd_text
 
 logger = logging.getLogger(__name__)
 
@@ -83,12 +83,12 @@ def told(rest: PlanDocument, monitor: Monitor, iteration_s: float) -> str:
     """Return a note on the cost of a step, of tokens and of the remaining steps, by the first steps' pace."""
     assert rest.cost is not None
     usd = rest.cost.usd_per_hour * iteration_s / SECONDS_PER_HOUR
-    parts = [f"measured over {monitor.steps_done} steps: {iteration_s:.3g} s and {usd:.3g} USD each"]
+    parts = [f"measured over {monitor.steps_done} steps: {iteration_s:.3g} s and {usd_text(usd)} USD each"]
     if monitor.tokens_per_iteration:
-        parts.append(f"{1e6 * usd / monitor.tokens_per_iteration:.3g} USD per million tokens")
+        parts.append(f"{usd_text(1e6 * usd / monitor.tokens_per_iteration)} USD per million tokens")
     steps = rest.job.training.steps
     if steps is not None and rest.cost.total_usd is not None:
         parts.append(
-            f"the other {steps} steps need {duration_text(round(steps * iteration_s))} and {usd * steps:.3g} USD"
+            f"the other {steps} steps need {duration_text(round(steps * iteration_s))} and {usd_text(usd * steps)} USD"
         )
     return ", ".join(parts)

@@ -24,7 +24,7 @@ from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.options import Ending
 from sailor_cloud.run.state import ResourceState, fold
-from sailor_cloud.units import SECONDS_PER_HOUR, counted, dollars_text, duration_text
+from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text, usd_text
 
 _T = TypeVar("_T")
 
@@ -264,8 +264,8 @@ def _check_affordable(context: RunContext, new_usd_per_hour: float) -> None:
     needed = context.spent_usd + rate * max(60.0, reserve_s) / SECONDS_PER_HOUR
     if needed >= budget:
         raise ShortfallError(
-            f"{dollars_text(needed)} USD would be spent before new nodes could do anything, "
-            f"of a budget of {dollars_text(budget)} USD",
+            f"{usd_text(needed)} USD would be spent before new nodes could do anything, "
+            f"of a budget of {usd_text(budget)} USD",
             Ending.BUDGET,
         )
 

@@ -26,7 +26,7 @@ from sailor_cloud.planner.explain.decision import goal_pick
 from sailor_cloud.provision.guards import two_clouds_problem
 from sailor_cloud.simulator import startup_s, teardown_s
 from sailor_cloud.simulator.money import wait_s as capacity_wait_s
-from sailor_cloud.units import SECONDS_PER_HOUR, dollars_text
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 
 def fresh_names(plan: Plan, survivors: Sequence[Node], taken: Collection[str], offers: Mapping[str, Offer]) -> Plan:
@@ -508,7 +508,7 @@ def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
 def _shortfall(option: Option, left: Left) -> str:
     lacks = []
     if left.usd is not None and option.usd > left.usd:
-        lacks.append(f"{dollars_text(option.usd)} USD where {dollars_text(max(left.usd, 0.0))} are left of the budget")
+        lacks.append(f"{usd_text(option.usd)} USD where {usd_text(max(left.usd, 0.0))} are left of the budget")
     if left.seconds is not None and option.seconds > left.seconds:
         lacks.append(f"{option.seconds:.0f} s where {max(left.seconds, 0.0):.0f} are left until the deadline")
     rest = "what is left" if left.steps is None else f"the {left.steps} iterations that are left"

@@ -9,7 +9,7 @@ from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.preflight import preflight_note
 from sailor_cloud.run.journal import Event
-from sailor_cloud.units import SECONDS_PER_HOUR, dollars_text
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 
 def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
@@ -83,7 +83,7 @@ def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
     usd = usd_per_hour(context.document) * left * pace / SECONDS_PER_HOUR
     return (
         f"step {saved} of {context.steps} is saved in {context.checkpoints_dir}; the other {left} iterations need "
-        f"about {dollars_text(usd)} USD more: {how}"
+        f"about {usd_text(usd)} USD more: {how}"
     )
 
 

@@ -14,7 +14,7 @@ from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.options import Ending
-from sailor_cloud.units import SECONDS_PER_HOUR, dollars_text
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,10 @@ class SpendingWatch:
             if spent >= share * budget:
                 self._once(
                     notice,
-                    f"{100 * share:.0f} % of the budget is spent: {dollars_text(spent)} of {dollars_text(budget)} USD",
+                    f"{100 * share:.0f} % of the budget is spent: {usd_text(spent)} of {usd_text(budget)} USD",
                 )
         if ending is Ending.BUDGET:
-            self._once(Notice.BUDGET_100, f"the budget of {dollars_text(budget)} USD is used up but for the teardown")
+            self._once(Notice.BUDGET_100, f"the budget of {usd_text(budget)} USD is used up but for the teardown")
 
     def _once(self, notice: Notice, text: str) -> None:
         if notice.value not in self._told:
@@ -127,9 +127,9 @@ class SpendingWatch:
             usd += context.used_usd_per_step * (context.steps - monitor.step)
             if usd > self.guard.budget_usd:
                 self._warned = True
-                budget = dollars_text(self.guard.budget_usd)
+                budget = usd_text(self.guard.budget_usd)
                 context.observer.note(
-                    f"warning: at the measured {pace:.3f} s per iteration the run would need {dollars_text(usd)} USD; "
+                    f"warning: at the measured {pace:.3f} s per iteration the run would need {usd_text(usd)} USD; "
                     f"it will be stopped, with a checkpoint, below the budget of {budget} USD"
                 )
         if self.guard.deadline is not None and context.clock.now() + timedelta(seconds=seconds) > self.guard.deadline:

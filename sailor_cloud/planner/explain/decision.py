@@ -31,7 +31,6 @@ from sailor_cloud.planner.space.restrictions import Restriction, part_of
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import (
     GIB,
-    dollars_text,
     duration_text,
     pace_text,
     probability_text,
@@ -477,8 +476,8 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (
-        f"{dollars_text(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
-        f"{dollars_text(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
+        f"{usd_text(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
+        f"{usd_text(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
     )
 
 
@@ -503,7 +502,7 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
     """Yield a warning if the chosen plan may well reach a limit, and what would leave a margin."""
     chosen = next(choice for choice in choices if choice.chosen)
     likely = given.probability or _LIKELY
-    budget = "" if given.budget_usd is None else f"at {dollars_text(given.budget_usd)} USD"
+    budget = "" if given.budget_usd is None else f"at {usd_text(given.budget_usd)} USD"
     deadline = "" if given.deadline is None else f"after {duration_text(given.deadline)}"
     chances = ((chosen.within_budget, "budget", budget), (chosen.within_deadline, "deadline", deadline))
     low = [(chance, name, limit) for chance, name, limit in chances if chance is not None and chance < likely]
@@ -528,7 +527,7 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     stale = [line.price_as_of for line in cost.lines if line.stale]
     if stale:
         total = cost.worst_case_usd
-        worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{dollars_text(total)} USD"
+        worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{usd_text(total)} USD"
         yield (
             f"prices are up to {(as_of - min(stale)).days} days old: the worst case is {worst}, and 'up' on a cloud "
             "refuses stale prices"

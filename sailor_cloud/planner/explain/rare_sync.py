@@ -21,7 +21,7 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, islands
 from sailor_cloud.simulator.layout import lay_out
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 # DiLoCo's main experiments take 500 steps (arXiv 2311.08105); this is the more careful choice.
 _EVERY = 100
@@ -57,7 +57,7 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         saved = None if whole[0] is None or whole[1] is None else whole[0] - whole[1]
         if saved is not None and round(saved, 2) <= 0.0:
             continue
-        told = f"saves {saved:,.2f} USD" if saved is not None else f"saves {ours - after:,.4f} USD/iteration"
+        told = f"saves {usd_text(saved)} USD" if saved is not None else f"saves {usd_text(ours - after)} USD/iteration"
         return (_alternative(there, then, told),)
     return ()
 

@@ -17,7 +17,7 @@ from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, share_above
 from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.wishes import Wishes
-from sailor_cloud.units import dollars_text, duration_text
+from sailor_cloud.units import duration_text, usd_text
 
 
 def over_capacity(
@@ -134,7 +134,7 @@ def _costs_more(entry: Capacity, document: PlanDocument) -> str:
         return "is in no plan as good as the chosen one"
     usd = document.cost.total_usd if document.cost is not None else None
     seconds = document.prediction.duration_s if document.prediction is not None else None
-    money = "" if usd is None else f"{dollars_text(usd)} USD"
+    money = "" if usd is None else f"{usd_text(usd)} USD"
     time = "" if seconds is None else f"{duration_text(seconds)} with the wait"
     return f"its best plan takes {' and '.join(filter(None, (money, time)))}"
 

@@ -13,7 +13,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.rendering.root import placed_nodes
-from sailor_cloud.units import SECONDS_PER_HOUR, dollars_text
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class BoughtApart:
 
     def __str__(self) -> str:
         what = f"{self.nodes} x {self.offer.instance_type} in {self.offer.zone}, {self.offer.market}"
-        costs = f"{what}: {dollars_text(self.usd)} USD"
+        costs = f"{what}: {usd_text(self.usd)} USD"
         if self.cancellable:
             return f"{costs} until {self.ends_at:%Y-%m-%d %H:%M} UTC unless cancelled before"
         begins = self.offer.terms.starts_at if self.offer.terms is not None else None

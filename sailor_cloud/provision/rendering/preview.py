@@ -17,7 +17,7 @@ from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import WantedRoot, placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.simulator.money import BOOT_DISK_GIB
-from sailor_cloud.units import HOURS_PER_MONTH
+from sailor_cloud.units import HOURS_PER_MONTH, usd_text
 
 # Notes on a resource's further cost, by what is billed.
 STORAGE = "per GiB kept, see checkpoints in the plan"
@@ -138,7 +138,7 @@ class Bill:
     @property
     def nat_data(self) -> str:
         price = self.services().price(self.root.provider, self.root.region, Service.NAT_DATA)
-        return f"{price.usd_per_unit:g} USD per {price.unit} that passes"
+        return f"{usd_text(price.usd_per_unit)} USD per {price.unit} that passes"
 
     @property
     def address(self) -> float:

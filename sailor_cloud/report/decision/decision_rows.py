@@ -14,7 +14,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.report import text
 from sailor_cloud.report.markup import Markup, element, html_table
 from sailor_cloud.report.tables import markdown_table, plain_table
-from sailor_cloud.units import dollars_text, probability_text
+from sailor_cloud.units import probability_text, usd_text
 
 MARK, WIDE = "▶", 100
 _HEADINGS = ("choose", "USD", "time", "in limits", "runs on")
@@ -36,7 +36,7 @@ def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
     per = "" if job.training.steps else " per iteration"
     return (
         " and ".join(pick.value for pick in choice.picks),
-        dollars_text(choice.usd) + per,
+        usd_text(choice.usd) + per,
         text.seconds(choice.seconds) + per,
         "" if choice.within_limits is None else _short(choice.within_limits),
         f"{devices} {' and '.join(choice.markets)} in {place}",

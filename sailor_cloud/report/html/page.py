@@ -141,7 +141,7 @@ def _prices(document: PlanDocument) -> Markup:
     rows = (
         (
             row.what,
-            f"{row.usd:.4f}/{row.unit}",
+            f"{text.usd(row.usd)}/{row.unit}",
             row.as_of_from.isoformat() + (f" to {row.as_of_to.isoformat()}" if row.as_of_to != row.as_of_from else ""),
             f"{age_text(row.as_of_from, row.age_days)}{' STALE' if row.stale else ''}",
             row.source,

@@ -98,7 +98,7 @@ def _prices(document: PlanDocument) -> str:
     rows = (
         (
             row.what,
-            f"{row.usd:.4f}/{row.unit}",
+            f"{text.usd(row.usd)}/{row.unit}",
             row.as_of_from.isoformat(),
             f"{age_text(row.as_of_from, row.age_days)}{' STALE' if row.stale else ''}",
             row.provenance,

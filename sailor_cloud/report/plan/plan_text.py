@@ -380,7 +380,7 @@ def _prices(document: PlanDocument) -> Table:
             day += f" to {row.as_of_to.isoformat()}"
         table.add_row(
             row.what,
-            f"{row.usd:.4f}/{row.unit}",
+            f"{text.usd(row.usd)}/{row.unit}",
             day + (" STALE" if row.stale else ""),
             f"{row.age_days} d",
             row.provenance,

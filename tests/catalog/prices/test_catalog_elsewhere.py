@@ -122,7 +122,7 @@ def test_a_provider_that_gpuhunt_lacks_or_cannot_load_is_told(home: Path, record
 
 def test_prices_list_shows_a_provider_to_compare_with_and_says_that_nothing_is_bought_there(home: Path) -> None:
     answer = called("prices", "list", "--provider", "lambda", "--accelerator", "H100-80")
-    assert "3.990" in answer.stdout
+    assert "3.99" in answer.stdout
     assert "nothing is bought there" in answer.stdout
     rows = json.loads(called("prices", "list", "--provider", "lambda", "--json").stdout)
     assert {one["provider"] for one in rows} == {"lambda"}

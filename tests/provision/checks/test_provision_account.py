@@ -353,8 +353,8 @@ def test_aws_bills_a_run_by_its_tag_over_all_pages(explorer: Stubber) -> None:
     assert bill.lines == (("Amazon Elastic Compute Cloud - Compute", 3.5), ("EC2 - Other", 0.75))
     assert (bill.until, bill.final_until) == (datetime(2026, 11, 23, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC))
     told = plain_text(bill_report([replace(bill, ledger_usd=4.0)], spent_usd=6.5))
-    assert "billed until 2026-11-23 00:00 UTC: 4.250 USD; ledger until then: 4.000 USD" in told
-    assert "not billed yet: 2.500 USD of the ledger" in told
+    assert "billed until 2026-11-23 00:00 UTC: 4.25 USD; ledger until then: 4.00 USD" in told
+    assert "not billed yet: 2.50 USD of the ledger" in told
     assert "the provider may still change what was used after 2026-11-22 00:00 UTC" in told
 
 
@@ -427,7 +427,7 @@ def test_google_bills_a_run_by_its_label_also_when_the_query_takes_a_while() -> 
         f"/bigquery/v2/projects/{PROJECT}/queries/j1?location=EU&pageToken=p2",
     ]
     told = plain_text(bill_report([bill], spent_usd=4.0))
-    assert "billed until 2026-11-21 09:00 UTC: 3.375 EUR" in told
+    assert "billed until 2026-11-21 09:00 UTC: 3.38 EUR" in told
     assert "Cloud NAT and its addresses carry no labels and are not in it" in told
 
 
@@ -489,7 +489,7 @@ def test_every_cloud_of_a_run_is_asked_for_its_bill_beside_its_own_share_of_the_
     # Two hours at 2 USD; an hour of a node, its disk and a gateway at 4, 0.5 and 0.25 USD.
     assert [(bill.provider, bill.ledger_usd) for bill in bills] == [("aws", 4.75), ("gcp", 4.0)]
     # Until now 6 and 9.5 USD, of which 8.75 USD are in the bills' time.
-    assert "not billed yet: 6.750 USD of the ledger" in plain_text(bill_report(bills, spent_usd=15.5))
+    assert "not billed yet: 6.75 USD of the ledger" in plain_text(bill_report(bills, spent_usd=15.5))
 
 
 def test_a_cloud_whose_bill_cannot_be_read_does_not_hide_the_others(
@@ -503,8 +503,8 @@ def test_a_cloud_whose_bill_cannot_be_read_does_not_hide_the_others(
     monkeypatch.setattr(aws_account, "billed", refuse)
     told = plain_text(bill_report(billed(folder, clock=clock), spent_usd=15.5))
     assert "aws has billed nothing that can be found: Cost Explorer can't be asked" in told
-    assert "billed until 2026-11-21 08:00 UTC: 5.000 USD; ledger until then: 6.000 USD" in told
-    assert "not billed yet: 9.500 USD of the ledger" in told
+    assert "billed until 2026-11-21 08:00 UTC: 5.00 USD; ledger until then: 6.00 USD" in told
+    assert "not billed yet: 9.50 USD of the ledger" in told
     monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: refuse(run_id, date(2026, 11, 21)))
     with pytest.raises(ProvisionError, match="Cost Explorer can't be asked"):
         billed(folder, clock=clock)

@@ -32,7 +32,7 @@ from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.units import HOURS_PER_MONTH
+from sailor_cloud.units import HOURS_PER_MONTH, usd_text
 
 FOLDER = RunFolder(run_id="tiny-20261121-051313-a1b2", path=Path("/runs/tiny-20261121-051313-a1b2"))
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHVzZWQgb25seSBieSBhIHRlc3QgcGxhbg=="
@@ -138,14 +138,14 @@ def test_cloud_nat_is_priced_with_the_address_that_it_takes_and_what_passes_thro
         for service in (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS, Service.NAT_DATA)
     ]
     assert nat.usd_per_hour == prices[0].usd_per_unit + prices[1].usd_per_unit
-    assert nat.by_use == f"{prices[2].usd_per_unit:g} USD per GiB that passes"
+    assert nat.by_use == f"{usd_text(prices[2].usd_per_unit)} USD per GiB that passes"
 
 
 def test_what_costs_by_use_says_so() -> None:
     told = {r.type: r.by_use for root in previewed(private_links(), ssh_from=None) for r in root.resources if r.by_use}
     assert told == {
         "aws_s3_bucket": "per GiB kept, see checkpoints in the plan",
-        "aws_nat_gateway": "0.045 USD per GB that passes",
+        "aws_nat_gateway": "0.0450 USD per GB that passes",
         "aws_vpc_peering_connection": "per GB carried, see egress in the plan",
     }
 

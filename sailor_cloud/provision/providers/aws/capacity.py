@@ -16,7 +16,7 @@ from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.sweep import boto_client, is_refusal, refusal
 from sailor_cloud.provision.rendering.root import PlacedNode, Variables, WantedRoot
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
@@ -116,7 +116,8 @@ def offering(region: str, block: Mapping[str, Any]) -> Mapping[str, Any]:
     if cheapest.get("CurrencyCode", "USD") != "USD" or fee > block["usd"] + _CENT:
         unit = cheapest.get("CurrencyCode", "USD")
         raise RequestError(
-            f"the capacity block of {what} costs {fee:.2f} {unit} now, the plan says {block['usd']:.2f} USD; {hint}"
+            f"the capacity block of {what} costs {usd_text(fee)} {unit} now, "
+            f"the plan says {usd_text(block['usd'])} USD; {hint}"
         )
     return cheapest
 

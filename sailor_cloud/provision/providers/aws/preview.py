@@ -14,6 +14,7 @@ from sailor_cloud.provision.rendering.preview import (
     placement_groups,
     priced,
 )
+from sailor_cloud.units import usd_text
 
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.preview import Bill
@@ -94,7 +95,7 @@ def capacity_resources(bill: Bill) -> list[PlannedResource]:
         free(
             BLOCK,
             f"{name}-{entry}",
-            by_use=f"{about['usd']:.2f} USD at once; it can't be cancelled before {about['ends_at']}",
+            by_use=f"{usd_text(about['usd'])} USD at once; it can't be cancelled before {about['ends_at']}",
         )
         for entry, about in bill.variables["blocks"].items()
     ]
