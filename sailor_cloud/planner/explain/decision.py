@@ -19,7 +19,7 @@ from sailor_cloud.planner.evaluate.pareto import figures, of_run, unbeaten
 from sailor_cloud.planner.explain.frontier import promising
 from sailor_cloud.planner.explain.frontier_steps import Explorer
 from sailor_cloud.planner.explain.insisting import names_of, near_with
-from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
+from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET, shortage
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.improvement.restricted import stands_evenly
@@ -231,7 +231,7 @@ class Deciding:
             chosen=chosen,
             asked=self.asked,
             choices=cheapest_first,
-            left_out=self.prices_of_insisting(picks[chosen]),
+            left_out=self.prices_of_insisting(picks[chosen], complete=complete),
             notes=(
                 *(_much_for_little(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
@@ -240,17 +240,20 @@ class Deciding:
             complete=complete,
         )
 
-    def prices_of_insisting(self, chosen: Chosen) -> tuple[LeftOut, ...]:
-        """Return the cost of insisting on each thing that the job names and a plan leaves out."""
+    def prices_of_insisting(self, chosen: Chosen, *, complete: bool = True) -> tuple[LeftOut, ...]:
+        """Return the cost of insisting on each thing that the job names and a plan leaves out.
+
+        Not `complete`: the search continues.
+        """
         left = self._left(chosen)
         key = (chosen.draft.zero_stage, tuple(part.key() for part in chosen.draft.pipelines))
         if key not in self._looked_near:
             self._looked_near.add(key)
             for subject, name in left:
                 self.meet(near_with(self.space, self.target, chosen.draft, subject, name))
-        return tuple(self.insisted(subject, name, chosen) for subject, name in left)
+        return tuple(self.insisted(subject, name, chosen, complete=complete) for subject, name in left)
 
-    def insisted(self, subject: Subject, name: str, chosen: Chosen) -> LeftOut:
+    def insisted(self, subject: Subject, name: str, chosen: Chosen, *, complete: bool = True) -> LeftOut:
         """Return what insisting on something would change, by the best known plan that uses it.
 
         The best costs least if the cheapest plan is chosen. Else the sum of its time and its money, each as a ratio to
@@ -281,7 +284,7 @@ class Deciding:
                 usd_per_iteration=cost.usd_per_iteration,
                 keeps_limits=drafts is kept,
             )
-        return LeftOut(subject=subject, name=name, why=self._why_not(subject, name))
+        return LeftOut(subject=subject, name=name, why=self._why_not(subject, name, complete=complete))
 
     def _value(self, ours: tuple[float, float]) -> Callable[[Draft], float]:
         """Return the sort key of plans that insist on something, given the seconds and USD of the chosen plan.
@@ -294,7 +297,7 @@ class Deciding:
         seconds, usd = ours
         return lambda draft: _run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
 
-    def _why_not(self, subject: Subject, name: str) -> str:
+    def _why_not(self, subject: Subject, name: str, *, complete: bool) -> str:
         """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""
         rows = [row.why for row in self.rejected if name in (row.what, row.zone, row.market) or row.subject == name]
         pools = [pool for pool in self.space.pools if name in names_of(pool.offer, subject)]
@@ -302,7 +305,11 @@ class Deciding:
             return rows[0] if rows else "nothing that the job allows is sold there"
         every = {pool.accelerator.name for pool in pools}, {pool.offer.zone for pool in pools}
         why = shortage(part_of(self.space, *every), one_zone=subject is Subject.ZONE)
-        return "none found before the time limit ended the search" if self.cut_short and why == NO_PLAN else why
+        if why != NO_PLAN:
+            return why
+        if not complete:
+            return NO_PLAN_YET
+        return "none found before the time limit ended the search" if self.cut_short else NO_PLAN
 
     def _left(self, chosen: Chosen) -> list[tuple[Subject, str]]:
         """Return what the job names and a plan leaves out."""

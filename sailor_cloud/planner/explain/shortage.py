@@ -11,7 +11,8 @@ from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import GIB, MIB
 
-NO_PLAN = "no plan was found within the zones' limits"
+NO_PLAN = "no plan was found that fits the zones' quotas"
+NO_PLAN_YET = "no plan yet that fits the zones' quotas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.explain.decision import Deciding, warnings
 from sailor_cloud.planner.explain.insisting import near_with
+from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
@@ -257,6 +258,18 @@ def test_what_no_plan_can_use_says_why() -> None:
     row = deciding.insisted(Subject.ACCELERATOR, "T4-16", picks[Pick.CHEAPEST])
     assert row.total_usd is None
     assert row.why.startswith("has no bf16; it runs ")
+
+
+def test_while_the_search_continues_what_no_plan_uses_has_none_yet() -> None:
+    space, target = make_space(tiny_job()), target_of(tiny_job())
+    chosen = first_that_holds(space, target, [homogeneous_at(space, target)[0]])
+    assert chosen is not None
+    deciding = Deciding(space, target)
+    deciding.meet([chosen.draft])
+    used = {space.pools[slot.pool].accelerator.name for part in chosen.draft.pipelines for slot in part.slots}
+    (other,) = {"CPU-fast", "CPU-slow"} - used
+    rows = [deciding.insisted(Subject.ACCELERATOR, other, chosen, complete=done) for done in (False, True)]
+    assert [row.why for row in rows] == [NO_PLAN_YET, NO_PLAN]
 
 
 def test_insisting_on_what_breaks_the_budget_names_the_limit() -> None:
