@@ -79,7 +79,8 @@ def usd_decimals(amount: float) -> int:
 
 def counted(count: int, noun: str) -> str:
     """Return a number of things: `1 node`, `2 nodes`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    plural = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{count} {noun}{'' if count == 1 else plural}"
 
 
 def pace_text(ratio: float, other: str = "") -> str:

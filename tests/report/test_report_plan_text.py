@@ -12,7 +12,7 @@ from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.report.plan.facts import notes, outcome_facts
+from sailor_cloud.report.plan.facts import notes, outcome_facts, request_facts
 from sailor_cloud.report.plan.groups import group_lines
 from sailor_cloud.report.plan.money import unlimited_usd
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -43,6 +43,14 @@ def test_the_summary_sets_the_totals_beside_their_limits() -> None:
     assert "deadline 10 min" in shown
     assert "0.00300 USD (9 of 10 within 0.00250 to 0.00390), worst case 0.0100 USD; budget 1.00 USD" in shown
     assert "every node shuts itself down 10 min after its start" in shown
+
+
+def test_the_ttl_says_what_sets_it_where_its_document_agrees() -> None:
+    plan = document()
+    told = {fact.name: fact.value for fact in request_facts(replace(plan, ttl_s=1200.0))}["TTL"]
+    assert told.endswith("even if the controller dies; that is the deadline and 10 min for the teardown")
+    told = {fact.name: fact.value for fact in request_facts(replace(plan, ttl_s=700.0))}["TTL"]
+    assert told.endswith("even if the controller dies")
 
 
 def test_example_prices_are_called_examples() -> None:
@@ -129,10 +137,13 @@ def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told
     assert unlimited_usd(plan) == (None if usd is None else pytest.approx(usd))
     given = replace(plan, status=Status.GIVEN)
     for searched in (plan, given):
-        told = [fact.value for fact in outcome_facts(searched) if fact.name == "at most"]
-        assert [value.startswith("9.02 USD if the controller") for value in told] == ([] if usd is None else [True])
+        told = [fact.value for fact in outcome_facts(searched) if fact.name == "unattended"]
+        assert told == [
+            "9.02 USD at worst-case prices if nothing stops the nodes before their TTL; the controller stops the run "
+            "before it passes the budget of 9.00 USD"
+        ] * (usd is not None)
     broken = replace(given, constraints=given.constraints.model_copy(update={"max_usd_per_hour": 0.01}))
-    assert not [fact for fact in outcome_facts(broken) if fact.name == "at most"], "nobody buys it"
+    assert not [fact for fact in outcome_facts(broken) if fact.name == "unattended"], "nobody buys it"
     assert unlimited_usd(replace(plan, ttl_s=None)) is None
 
 

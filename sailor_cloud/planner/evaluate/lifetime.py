@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from sailor_cloud.model.document import Cost
@@ -24,6 +25,14 @@ SHARE_OF_BUDGET = 0.95
 LATE = 1.3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """A longest lifetime of a run's nodes, and what sets it, in words."""
+
+    seconds: float
+    why: str
+
+
 def ttl_s(
     limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
 ) -> float | None:
@@ -35,22 +44,51 @@ def ttl_s(
     a year is the longest. Nodes of capacity with terms, by `as_of`, cost nothing before their start, and end with the
     capacity.
     """
+    life = lifetime(limits, cost, duration_s=duration_s, offers=offers, as_of=as_of)
+    return None if life is None else life.seconds
+
+
+def lifetime(
+    limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
+) -> Life | None:
+    """Return `ttl_s` with what sets it."""
+    lives = list(_lives(limits, cost, duration_s=duration_s, offers=offers, as_of=as_of))
+    longest = Life(seconds=LONGEST_TTL_S, why="the longest that is allowed")
+    return min(*lives, longest, key=_seconds) if lives else None
+
+
+def _lives(
+    limits: Constraints, cost: Cost, *, duration_s: float | None, offers: Iterable[Offer], as_of: datetime
+) -> Iterator[Life]:
+    """Yield each limit on the lifetime of nodes."""
     terms = [(offer.terms, offer.market) for offer in offers if offer.terms is not None]
     waits = max((each.start_s(as_of) for each, _ in terms), default=0.0)
-    lives = [end for each, market in terms if (end := each.end_s(as_of, market)) is not None]
+    for each, market in terms:
+        end = each.end_s(as_of, market)
+        if end is not None:
+            yield Life(seconds=end, why="the end of the reserved capacity")
     if limits.deadline is not None:
-        lives.append(limits.deadline + DEADLINE_GRACE_S)
+        grace = f"the deadline and {duration_text(DEADLINE_GRACE_S)} for the teardown"
+        yield Life(seconds=limits.deadline + DEADLINE_GRACE_S, why=grace)
     if limits.budget_usd is not None and cost.usd_per_hour > 0:
         planned_s, spend = duration_s or 0.0, SHARE_OF_BUDGET * limits.budget_usd
         # Nodes that start and end cost less than the rate, which includes the traffic of training.
         known = duration_s is not None and cost.total_usd is not None
         begun_s, spent_usd = (planned_s, cost.total_usd or 0.0) if known else (waits, 0.0)
-        lasts_s = begun_s + (spend - spent_usd) / cost.usd_per_hour * SECONDS_PER_HOUR
+        life = Life(
+            seconds=begun_s + (spend - spent_usd) / cost.usd_per_hour * SECONDS_PER_HOUR,
+            why=f"the time in which list prices use up {100 * SHARE_OF_BUDGET:.0f} % of the budget",
+        )
         if limits.deadline is None:
             worst_s = limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR + waits
-            lasts_s = min(lasts_s, max(worst_s, LATE * planned_s))
-        lives.append(max(lasts_s, planned_s))
-    return min(*lives, LONGEST_TTL_S) if lives else None
+            late = Life(seconds=LATE * planned_s, why=f"{LATE:g} times the planned time, for a run that is late")
+            paid = Life(seconds=worst_s, why="the time that the budget pays for at worst-case prices")
+            life = min(life, max(paid, late, key=_seconds), key=_seconds)
+        yield max(life, Life(seconds=planned_s, why="the planned time"), key=_seconds)
+
+
+def _seconds(life: Life) -> float:
+    return life.seconds
 
 
 def too_short(life_s: float, duration_s: float | None) -> str:

@@ -24,14 +24,15 @@ from sailor_cloud.report.plan.facts import (
     request_facts,
     ruled_out,
 )
-from sailor_cloud.report.plan.groups import NUMBERS, group_columns
+from sailor_cloud.report.plan.groups import NUMBERS, group_columns, groups_key
 from sailor_cloud.report.plan.money import expected_usd, price_rows, worst_usd
 from sailor_cloud.simulator import TimelineSpan
 from sailor_cloud.units import pace_text
 
 
 def _groups(document: PlanDocument) -> Markup:
-    return html_table(*group_columns(document), numbers=NUMBERS)
+    table, key = html_table(*group_columns(document), numbers=NUMBERS), groups_key(document)
+    return joined(table, element("p", key, class_="key")) if key else table
 
 
 def _cost_lines(document: PlanDocument) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -12,6 +13,7 @@ from sailor_cloud.catalog.prices.doubts import explained
 from sailor_cloud.model.document import Cost, CostKind, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.model.plan import PipelineSchedule
+from sailor_cloud.planner.evaluate.lifetime import lifetime
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
@@ -70,7 +72,7 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
             Fact(
                 name="TTL",
                 value=f"a safety limit: every node shuts itself down {text.seconds(document.ttl_s)} after its start, "
-                "even if the controller dies",
+                f"even if the controller dies{_lifetime(document, document.ttl_s)}",
             )
         )
     machine = document.inputs.machine
@@ -79,6 +81,22 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
         speed = f"each {machine.speed:.2f} times as fast as the one that was timed"
         facts.append(Fact(name="machine", value=f"{cores}, {speed}"))
     return tuple(facts)
+
+
+def _lifetime(document: PlanDocument, ttl_s: float) -> str:
+    """Return what sets the TTL; empty if the document's own figures give another one."""
+    cost, prediction = document.cost, document.prediction
+    if cost is None:
+        return ""
+    life = lifetime(
+        document.constraints,
+        cost,
+        duration_s=None if prediction is None else prediction.duration_s,
+        offers=document.inputs.offers,
+        as_of=document.as_of,
+    )
+    same = life is not None and math.isclose(life.seconds, ttl_s, rel_tol=1e-6)
+    return f"; that is {life.why}" if life is not None and same else ""
 
 
 def model_name(document: PlanDocument) -> str:
@@ -150,8 +168,8 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
         Fact(
             name="iteration",
             value=f"{text.seconds(seconds)} ± {text.share(prediction.error_p50)} (9 of 10 within "
-            f"{text.share(prediction.error_p90)}; closed form {text.seconds(prediction.iteration_s)})"
-            f"{_unmeasured(prediction)}",
+            f"{text.share(prediction.error_p90)}; {text.seconds(prediction.iteration_s)} by the simpler formula of the "
+            f"search){_unmeasured(prediction)}",
         ),
         *_largest_error(prediction),
         Fact(
@@ -300,17 +318,16 @@ def _at_most(document: PlanDocument) -> tuple[Fact, ...]:
     broken = document.status is Status.GIVEN and any(broken_limits(document))
     if cost is None or most is None or document.ttl_s is None or broken:
         return ()
-    end = f"the nodes shut themselves down {text.seconds(document.ttl_s)} after their start"
     if unlimited_usd(document) is not None:
         value = (
-            f"{text.usd(most)} USD if the controller dies at worst-case prices; {end}. That is over the budget of "
-            f"{text.usd(budget or 0.0)} USD."
+            f"{text.usd(most)} USD at worst-case prices if nothing stops the nodes before their TTL; the controller "
+            f"stops the run before it passes the budget of {text.usd(budget or 0.0)} USD"
         )
-    elif cost.total_usd is None:
-        value = f"{text.usd(most)} USD, since {end}"
-    else:
-        return ()
-    return (Fact(name="at most", value=value),)
+        return (Fact(name="unattended", value=value),)
+    if cost.total_usd is None:
+        end = f"the nodes shut themselves down {text.seconds(document.ttl_s)} after their start"
+        return (Fact(name="at most", value=f"{text.usd(most)} USD, since {end}"),)
+    return ()
 
 
 def _within(document: PlanDocument) -> str:
@@ -387,7 +404,7 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
     profiles = ", ".join(ref.id for ref in document.inputs.compute_profiles) or "none"
     steps = document.job.training.steps
     schedule = "1F1B" if document.plan is None else _SCHEDULES[document.plan.pipeline_schedule]
-    searched = "" if document.status is Status.GIVEN else ", and the search used a closed form of it"
+    searched = "" if document.status is Status.GIVEN else ", and the search used a simpler formula"
     prices = (
         f"prices are judged as of {document.as_of.date().isoformat()}; on-demand prices count as stale after 90 days, "
         "spot prices after 7",

@@ -13,6 +13,7 @@ from sailor_cloud.model.plan import Plan, Recompute, Stage
 from sailor_cloud.report import text
 from sailor_cloud.report.plan.money import age_days
 from sailor_cloud.simulator.engines import ENGINES, SAILOR, Selective
+from sailor_cloud.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,16 +222,39 @@ def group_columns(document: PlanDocument) -> tuple[tuple[str, ...], tuple[tuple[
     return tuple(compress(HEADINGS, used)), tuple(tuple(compress(row, used)) for row in rows)
 
 
+def groups_key(document: PlanDocument) -> str:
+    """Return what the lines' figures mean, by the example of the first; empty for a command without a model."""
+    plan = document.plan
+    if plan is None or document.job.model is None:
+        return ""
+    first = pipeline_groups(document)[0]
+    count, size = counted(first.microbatches, "microbatch"), counted(first.microbatch_size, "sample")
+    who = "pipeline" if len(first.pipelines) == 1 else "each of pipelines"
+    head = max(layer for stage in plan.pipelines[0].stages for layer in stage.layers)
+    parts = [
+        f"{_batches(first)} = {who} {text.ranges(first.pipelines)} runs {count} of {size}",
+        f"layer 0 is the embedding, {head} the final norm and head",
+    ]
+    if document.inputs.offers:
+        parts.append("used: devices taken / allowed in the zone")
+    return "; ".join(parts)
+
+
+def _batches(group: PipelineGroup) -> str:
+    return f"{text.ranges(group.pipelines)}: {group.microbatches} x {group.microbatch_size}"
+
+
 def _stage(document: PlanDocument, group: PipelineGroup, row: StageRow, mark: str) -> GroupLine:
-    batch = f"{group.microbatches} x {group.microbatch_size}"
+    # A command without a model has no microbatches and no layers.
+    trained = document.job.model is not None
+    pipelines = _batches(group) if trained else text.ranges(group.pipelines)
     shared = row.same_as is not None
     # The nodes are listed once, so that adding rows up gives what is bought.
     same = "same nodes" if row.same_as == row.index - 1 else f"nodes of stage {row.same_as}"
     return GroupLine(
-        pipelines=f"{text.ranges(group.pipelines)}: {batch}" if row.index == 0 else "",
+        pipelines=pipelines if row.index == 0 else "",
         stage=str(row.index),
-        # A command without a model has no layers.
-        layers="" if document.job.model is None else row.layers + mark,
+        layers=row.layers + mark if trained else "",
         devices=f"{row.devices} {row.hardware.accelerator}" + (f", tp {row.tp}" if row.tp > 1 else ""),
         zone="" if shared else row.hardware.zone,
         nodes=same if shared else f"{row.nodes} x {row.hardware.instance_type}",

@@ -17,7 +17,7 @@ from sailor_cloud.report.plan.facts import (
     request_facts,
     ruled_out,
 )
-from sailor_cloud.report.plan.groups import NUMBERS, group_columns
+from sailor_cloud.report.plan.groups import NUMBERS, group_columns, groups_key
 from sailor_cloud.report.plan.money import cost_tree, expected_usd, price_rows, worst_usd
 from sailor_cloud.report.tables import cell, folded, markdown_table
 from sailor_cloud.units import pace_text
@@ -61,7 +61,9 @@ def _facts(facts: tuple[Fact, ...]) -> str:
 
 
 def _groups(document: PlanDocument) -> str:
-    return markdown_table(*group_columns(document), numbers=NUMBERS)
+    table = markdown_table(*group_columns(document), numbers=NUMBERS)
+    key = groups_key(document)
+    return f"{table}\n\n{key}" if key else table
 
 
 def _money(document: PlanDocument) -> str:

@@ -32,7 +32,7 @@ from sailor_cloud.report.plan.facts import (
     request_facts,
     ruled_out,
 )
-from sailor_cloud.report.plan.groups import GroupLine, group_lines, mark, pipeline_groups
+from sailor_cloud.report.plan.groups import GroupLine, group_lines, groups_key, mark, pipeline_groups
 from sailor_cloud.report.plan.money import CostBranch, age_days, cost_tree, expected_usd, price_rows, worst_usd
 from sailor_cloud.report.tables import plain_table, print_report, rendered
 from sailor_cloud.units import pace_text
@@ -316,7 +316,7 @@ def plan_report(
         return Group(*parts, _block(_facts(outcome_facts(document))))
     parts.append(_facts(request_facts(document)))
     tables: list[RenderableType] = [groups_table(document, width=width)]
-    tables += [Text(line, style="dim") for line in recompute_key(document)]
+    tables += [Text(line, style="dim") for line in (groups_key(document), *recompute_key(document)) if line]
     parts.append(_block(Group(*tables)))
     parts.append(_block(_facts(outcome_facts(document))))
     if document.cost is not None:

@@ -8,15 +8,39 @@ import pytest
 from factories.documents import document
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.model.offer import Market, Terms
-from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET, ttl_s
+from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET, Life, lifetime, ttl_s
 
 
-def life(limits: Constraints, usd_per_hour: float, worst: float, duration_s: float | None) -> float | None:
+def reasoned(limits: Constraints, usd_per_hour: float, worst: float, duration_s: float | None) -> Life | None:
     base = document()
     assert base.cost is not None
     total = None if duration_s is None else usd_per_hour * duration_s / 3600.0
     cost = replace(base.cost, usd_per_hour=usd_per_hour, worst_case_usd_per_hour=worst, total_usd=total)
-    return ttl_s(limits, cost, duration_s=duration_s, offers=base.inputs.offers, as_of=base.as_of)
+    return lifetime(limits, cost, duration_s=duration_s, offers=base.inputs.offers, as_of=base.as_of)
+
+
+def life(limits: Constraints, usd_per_hour: float, worst: float, duration_s: float | None) -> float | None:
+    found = reasoned(limits, usd_per_hour, worst, duration_s)
+    return None if found is None else found.seconds
+
+
+@pytest.mark.parametrize(
+    ("limits", "usd_per_hour", "worst", "duration_s", "why"),
+    [
+        (Constraints(deadline=3600.0), 1.0, 2.0, 1800.0, "the deadline and 10 min for the teardown"),
+        (Constraints(budget_usd=2.0), 4.0, 4.1, None, "the time in which list prices use up 95 % of the budget"),
+        (Constraints(budget_usd=2.0), 4.0, 8.0, None, "the time that the budget pays for at worst-case prices"),
+        (Constraints(budget_usd=2.0), 4.0, 8.0, 1000.0, "1.3 times the planned time, for a run that is late"),
+        (Constraints(budget_usd=2.0), 6.0, 10.0, 1180.0, "the planned time"),
+        (Constraints(budget_usd=2.0), 1e-9, 1e-9, None, "the longest that is allowed"),
+    ],
+)
+def test_a_lifetime_says_what_sets_it(
+    limits: Constraints, usd_per_hour: float, worst: float, duration_s: float | None, why: str
+) -> None:
+    found = reasoned(limits, usd_per_hour, worst, duration_s)
+    assert found is not None
+    assert found.why == why
 
 
 def test_the_deadline_and_its_grace_end_nodes_that_the_budget_could_pay_longer() -> None:
