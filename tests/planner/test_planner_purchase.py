@@ -13,6 +13,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import CostKind, Pick, PlanDocument, Status
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.planner.purchase import purchase
+from sailor_cloud.report.plan.facts import outcome_facts
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 CLOCK = DatedClock(datetime(2026, 11, 24, tzinfo=UTC))
@@ -140,3 +141,18 @@ def test_the_document_is_read_back_as_it_was_written() -> None:
 def test_a_wish_that_needs_a_model_is_refused_rather_than_forgotten(wish: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="states no model"):
         api.plan(parse_job(f"name: any\nrun: train.sh\nresources:\n{gcp('{A100-40: 16}')}\n"), clock=CLOCK, **wish)
+
+
+@pytest.mark.parametrize(
+    ("rest", "total"),
+    [
+        ("", "unknown without a rate; give throughput and training.steps to know it"),
+        ("training: {steps: 500}", "unknown without a rate; give throughput to know it"),
+        ("throughput: 0.5", "unknown without a number of steps; give training.steps to know it"),
+        ("throughput: measured", "unknown without a rate; give training.steps to know it after 20 steps"),
+        ("throughput: measured\ntraining: {steps: 500}", "unknown without a rate; known once 20 steps are measured"),
+    ],
+)
+def test_an_unknown_total_says_what_it_needs(rest: str, total: str) -> None:
+    found = bought(gcp("{A100-40: 8}"), rest)
+    assert {fact.name: fact.value for fact in outcome_facts(found)}["total"] == total

@@ -212,12 +212,16 @@ def _command_facts(document: PlanDocument, cost: Cost) -> tuple[Fact, ...]:
     line = elsewhere_line(document)
     elsewhere = (Fact(name="elsewhere", value=line),) if line else ()
     if seconds is None or cost.usd_per_iteration is None:
-        after = "once 20 steps are measured" if document.job.throughput == "measured" else "give throughput to know it"
+        if document.job.throughput == "measured":
+            after = "known once 20 steps are measured" if steps else "give training.steps to know it after 20 steps"
+        else:
+            after = f"give throughput{'' if steps else ' and training.steps'} to know it"
         total = Fact(name="total", value=f"unknown without a rate; {after}")
         return (Fact(name="rate", value=rate), total, *_at_most(document), *elsewhere)
     step = f"{text.seconds(seconds)} as stated, {text.usd(cost.usd_per_iteration)} USD"
     if steps is None:
-        return (Fact(name="step", value=step), Fact(name="rate", value=rate), *_at_most(document), *elsewhere)
+        total = Fact(name="total", value="unknown without a number of steps; give training.steps to know it")
+        return (Fact(name="step", value=step), Fact(name="rate", value=rate), total, *_at_most(document), *elsewhere)
     time = f"{text.seconds(seconds * steps)} from the first step to the last"
     total = Fact(name="total", value=_total(document))
     return (
