@@ -481,13 +481,18 @@ class GapPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Infeasibility:
-    """The constraint that can't be met, and the smallest change that would suffice."""
+    """The constraint that can't be met, and the smallest change that would suffice.
+
+    `message` says it all. `reason` and `remedies` are its parts, where it has any: each remedy alone permits a plan.
+    """
 
     constraint: str
     limit: float | None
     needed: float | None
     unit: str
     message: str
+    reason: str = ""
+    remedies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -55,6 +55,10 @@ def probable(
         most = max(most, _probability(found))
     if first.plan is None or _probability(found) >= wanted:
         return found if found is first else _with_bound_of(first, found)
+    reason = (
+        f"no plan was found that keeps budget and deadline with a probability of {100 * wanted:g} %; the most probable "
+        f"one reaches {100 * most:.3g} %"
+    )
     return replace(
         first,
         status=Status.INFEASIBLE,
@@ -74,8 +78,9 @@ def probable(
             limit=wanted,
             needed=most,
             unit="",
-            message=f"no plan was found that keeps budget and deadline with a probability of {100 * wanted:g} %; the "
-            f"most probable one reaches {100 * most:.3g} %: allow more money or time, or ask for less",
+            message=f"{reason}: allow more money or time, or ask for less",
+            reason=reason,
+            remedies=("more money or time", f"a probability of at most {100 * most:.3g} %"),
         ),
     )
 

@@ -28,6 +28,7 @@ from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.evaluate.lifetime import ttl_s
 from sailor_cloud.planner.space.candidates import Candidates, Pool, collect
+from sailor_cloud.planner.space.goals import limit_text
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.bill import cost_line, gateways, setup_lines
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -287,7 +288,8 @@ def _broken(job: Job, bought: list[_Bought], cost: Cost, duration_s: float | Non
     )
     for name, limit, needed, unit in figures:
         if limit is not None and needed is not None and needed > limit * (1 + 1e-9):
-            message = f"what the resources name needs {needed:.6g} {unit}, and {name} is {limit:g}"
+            least, most = limit_text(name, needed), limit_text(name, limit)
+            message = f"what the resources name needs {least}, and {name} is {most}"
             return Infeasibility(constraint=name, limit=limit, needed=needed, unit=unit, message=message)
     rate = None if job.iteration_s is None else 1.0 / job.iteration_s
     if limits.min_throughput is not None and rate is not None and rate < limits.min_throughput:

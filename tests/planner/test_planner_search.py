@@ -9,6 +9,7 @@ import pytest
 from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.model.document import Ground, PlanDocument, Status
 from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, LATE, SHARE_OF_BUDGET
+from sailor_cloud.planner.space.goals import limit_text
 
 
 def accelerators(document: PlanDocument) -> Counter[str]:
@@ -97,7 +98,7 @@ def test_an_infeasible_job_names_its_constraint_and_what_would_do(constraint, li
     assert document.plan is None
     assert document.infeasibility.constraint == constraint
     assert document.infeasibility.unit == path
-    shown = "17.0 s" if constraint == "deadline" else f"{limit:g} {path}"
+    shown = limit_text(constraint, limit)
     assert f"{constraint} {shown} can't be met" in document.infeasibility.message
 
     enough = plan(tiny_job(blocks=2, constraints={constraint: document.infeasibility.needed}))

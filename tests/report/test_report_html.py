@@ -273,9 +273,15 @@ def test_other_documents_open_without_a_complaint(browser: Browser, kind: str, t
 
 
 def test_the_page_without_a_plan_lists_what_is_short_and_what_would_do() -> None:
-    short = replace(infeasible().infeasibility, message="budget 1 USD can't be met; 2 USD would do (or instead: 9 h)")
+    short = replace(
+        infeasible().infeasibility,
+        message="budget 1 USD can't be met; 2 USD would do; by 9 h (or instead: a quota of 8)",
+        reason="budget 1 USD can't be met",
+        remedies=("2 USD would do; by 9 h", "a quota of 8"),
+    )
     page = plan_as_html(replace(infeasible(), infeasibility=short), timeline=())
-    assert "<li>budget 1 USD can't be met</li><li>2 USD would do (or instead: 9 h)</li>" in page
+    assert '<p class="outcome bad">budget 1 USD can\'t be met</p>' in page
+    assert "<ul><li>2 USD would do; by 9 h</li><li>a quota of 8</li></ul>" in page
     assert "infeasible; searched" in page
     assert "V100-16" in page
 

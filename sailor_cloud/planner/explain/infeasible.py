@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Infeasibility
@@ -11,19 +11,11 @@ from sailor_cloud.planner.explain.quota_change import QuotaChange, quota_changes
 from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.candidates import Pool
-from sailor_cloud.planner.space.goals import TIE, Figure, Limit, Target
+from sailor_cloud.planner.space.goals import LIMIT_UNITS, TIE, Figure, Limit, Target, limit_text
 from sailor_cloud.planner.space.quotas import unit
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.units import duration_text, sufficient_duration_text
+from sailor_cloud.units import sufficient_duration_text, usd_decimals
 
-_UNITS = {
-    "budget_usd": "USD",
-    "deadline": "s",
-    "max_usd_per_hour": "USD/h",
-    "min_throughput": "iterations/s",
-    "max_usd_per_iteration": "USD/iteration",
-    "max_nodes": "nodes",
-}
 _REMEDIES = {
     "budget_usd": ("the smallest budget", "that would do"),
     "deadline": ("the shortest deadline", "that would do"),
@@ -77,25 +69,31 @@ def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
     """Return the infeasibility of a job that quotas rule out; `changes` has at least one, and each would suffice."""
     first = changes[0]
     others = "".join(f" (or instead {other.told})" for other in changes[1:])
+    remedies = (first.remedy, *(f"{other.remedy} ({other.short})" for other in changes[1:]))
     return Infeasibility(
         constraint="quota",
         limit=first.quota.left,
         needed=first.needed,
         unit=unit(first.quota),
         message=first.told + others,
+        reason=first.short,
+        remedies=remedies,
     )
 
 
 def _by_memory(space: Space) -> Infeasibility:
     why = shortage(space, one_zone=False)
     found = "no plan that fits in memory was found" if why == NO_PLAN else why
+    reason = f"{found}, even with one sample at a time"
+    remedies = ("more devices per zone", "larger accelerators", "more nodes")
     return Infeasibility(
         constraint="memory",
         limit=None,
         needed=None,
         unit="bytes",
-        message=f"{found}, even with one sample at a time; "
-        "allow more devices per zone, larger accelerators or more nodes",
+        message=f"{reason}; allow {', '.join(remedies[:-1])} or {remedies[-1]}",
+        reason=reason,
+        remedies=remedies,
     )
 
 
@@ -187,9 +185,14 @@ def _written(name: str, figure: float) -> float:
 
 
 def _enough(name: str, figure: float) -> float:
-    """Return a figure as the job file writes it, rounded to four significant digits to the side that suffices."""
+    """Return a figure as the job file writes it, rounded to four significant digits to the side that suffices.
+
+    Money is rounded to the digits that are shown, so that what is shown suffices.
+    """
     written = _written(name, figure)
     step = 10.0 ** (math.floor(math.log10(written)) - 3)
+    if LIMIT_UNITS[name].startswith("USD"):
+        step = max(step, 10.0 ** -usd_decimals(written))
     rounded = math.floor(written / step) * step if name == "min_throughput" else math.ceil(written / step) * step
     return float(f"{rounded:.6g}")
 
@@ -200,28 +203,29 @@ def _told(
     """Return the infeasibility by the first change, with the others that it needs and the alternatives to it."""
     change = changes[0]
     what, which = _REMEDIES[change.name]
-    needed = f"{what} {which if exact else 'found ' + which} is {_in_words(change.name, change.needed)}"
-    message = f"{change.name} {_in_words(change.name, change.limit, duration_text)} can't be met; {needed}"
+    reason = f"{change.name} {limit_text(change.name, change.limit)} can't be met"
+    needed = f"{what} {which if exact else 'found ' + which} is {_in_words(change)}"
     if changes[1:]:
-        message += f"; with that, {' and '.join(_short(other) for other in changes[1:])} would be needed as well"
+        needed += f"; with that, {' and '.join(_short(other) for other in changes[1:])} would be needed as well"
     instead = [*(_short(other) for other in alternatives), *(other.told for other in quotas)]
+    message = f"{reason}; {needed}"
     if instead:
         message += f" (or instead: {', '.join(instead)})"
     return Infeasibility(
         constraint=change.name,
         limit=change.limit,
         needed=change.needed,
-        unit=_UNITS[change.name],
+        unit=LIMIT_UNITS[change.name],
         message=message,
+        reason=reason,
+        remedies=(needed, *instead),
     )
 
 
 def _short(change: _Change) -> str:
-    return f"{change.name} {_in_words(change.name, change.needed)}"
+    return f"{change.name} {_in_words(change)}"
 
 
-def _in_words(name: str, figure: float, duration: Callable[[float], str] = sufficient_duration_text) -> str:
-    """Return a constraint's value in words; a needed deadline is rounded up, so that it suffices."""
-    if name == "deadline":
-        return duration(figure)
-    return f"{figure:,.2f} USD" if name == "budget_usd" and figure >= 1000.0 else f"{figure:g} {_UNITS[name]}"
+def _in_words(change: _Change) -> str:
+    """Return a needed value in words; a deadline is rounded up, so that it suffices."""
+    return limit_text(change.name, change.needed, sufficient_duration_text)

@@ -32,8 +32,17 @@ class QuotaChange:
     @property
     def told(self) -> str:
         """Return the change in words: what is left, what is needed, and which limit to ask for."""
-        raised = f"; a limit of {self.needed + self.quota.used:g} would do"
-        return f"quota {self.quota.left:g} < {self.needed:g} {unit(self.quota)}: {name(self.quota)}{raised}"
+        return f"{self.short}; {self.remedy}"
+
+    @property
+    def short(self) -> str:
+        """Return what is left and what is needed."""
+        return f"quota {self.quota.left:g} < {self.needed:g} {unit(self.quota)}: {name(self.quota)}"
+
+    @property
+    def remedy(self) -> str:
+        """Return which limit to ask for."""
+        return f"a limit of {self.needed + self.quota.used:g} would do"
 
 
 def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[QuotaChange, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sailor_cloud.model.job import Constraints, Goal, Job
 from sailor_cloud.simulator import Evaluation
+from sailor_cloud.units import duration_text, usd_text
 
 Floats = NDArray[np.float64]
 
@@ -123,3 +124,22 @@ def _limits(constraints: Constraints, *, steps: int | None) -> tuple[Limit, ...]
             )
         )
     return tuple(limits)
+
+
+# The units of constraints as in the job file.
+LIMIT_UNITS = {
+    "budget_usd": "USD",
+    "deadline": "s",
+    "max_usd_per_hour": "USD/h",
+    "min_throughput": "iterations/s",
+    "max_usd_per_iteration": "USD/iteration",
+    "max_nodes": "nodes",
+}
+
+
+def limit_text(name: str, figure: float, duration: Callable[[float], str] = duration_text) -> str:
+    """Return a constraint's value in words, with the figures of the report."""
+    if name == "deadline":
+        return duration(figure)
+    unit = LIMIT_UNITS[name]
+    return f"{usd_text(figure) if unit.startswith('USD') else f'{figure:g}'} {unit}"

@@ -254,12 +254,14 @@ def _footer(document: PlanDocument) -> Markup:
 
 def _infeasible(document: PlanDocument) -> Markup:
     reason = document.infeasibility
-    message = reason.message if reason else "no plan meets the constraints"
+    message = (reason.reason or reason.message) if reason else "no plan meets the constraints"
+    remedies = reason.remedies if reason else ()
     parts = [
         _header(document),
-        element("h2", "Why there is no plan, and what would permit one"),
-        # A message says what is short, and then each remedy.
-        element("ul", *(element("li", part) for part in message.split("; ")), class_="outcome bad"),
+        element("h2", "Why there is no plan"),
+        element("p", message, class_="outcome bad"),
+        *([element("h2", "What would permit one, each alone")] if remedies else []),
+        *([element("ul", *(element("li", remedy) for remedy in remedies))] if remedies else []),
         _facts(request_facts(document), class_="facts"),
     ]
     if ruled_out(document):
