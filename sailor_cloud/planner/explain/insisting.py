@@ -1,4 +1,4 @@
-"""Plans near a chosen one that use an accelerator, a zone or a market which it leaves out."""
+"""Plans near a chosen one that use an accelerator, a zone, a market or a cloud which it leaves out."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def names_of(offer: Offer, subject: Subject) -> tuple[str, ...]:
 def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name: str) -> Iterator[Draft]:
     """Yield plans near a draft that use what it leaves out, with their figures under the replay.
 
-    All nodes are bought in a zone or market, as far as it sells them. An accelerator replaces another one in equal
-    pipelines, in zones and markets of the draft if it is sold there. None for clouds, which seldom sell the same, and
-    for plans that the local search does not know, such as those with ZeRO-2.
+    All nodes are bought in a zone or market, as far as it sells them. In a cloud they are bought in one zone after the
+    other, if it sells nodes with the same devices. An accelerator replaces another one in equal pipelines, in zones and
+    markets of the draft if it is sold there. None for plans that the local search does not know, such as those with
+    ZeRO-2.
     """
-    if space.scenario.engine.uniform or draft.zero_stage > 1 or subject is Subject.CLOUD:
+    if space.scenario.engine.uniform or draft.zero_stage > 1:
         return
     there = space.at(draft.zero_stage)
     offers = [pool.offer for pool in there.pools]
@@ -38,6 +39,13 @@ def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name
         places = {(offer.zone, offer.market) for offer in used}
         near = [number for number in wanted if (offers[number].zone, offers[number].market) in places]
         neighbours = Neighbourhood(there).bought_from(draft, near or wanted)
+    elif subject is Subject.CLOUD:
+        zones: dict[str, list[int]] = {}
+        # Of offers with the same devices, the last one counts: the cheapest.
+        for number in sorted(wanted, key=lambda number: -offers[number].usd_per_hour):
+            zones.setdefault(offers[number].zone, []).append(number)
+        moved = (_all_bought(there, draft, subject, sold) for _, sold in sorted(zones.items()))
+        neighbours = (neighbour for found in moved for neighbour in found)
     else:
         neighbours = _all_bought(there, draft, subject, wanted)
     improver = Improver(there, target)
@@ -48,7 +56,7 @@ def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name
 
 
 def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[int]) -> Iterator[Neighbour]:
-    """Yield a draft with all nodes bought in a zone or market, as far as it sells them."""
+    """Yield a draft with all nodes bought in a zone or market, as far as it sells them. In a cloud: all or none."""
     offers = [pool.offer for pool in space.pools]
     sold = {_apart_from(subject, offers[number]): number for number in wanted}
     taken: Counter[int] = Counter()
@@ -62,12 +70,16 @@ def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[i
         replace(shape, slots=tuple(Slot(*names[slot[:2]], slot.tp) for slot in shape.slots))
         for shape in shapes_of(draft)
     )
+    if subject is Subject.CLOUD and not taken.keys() <= set(wanted):
+        return
     if taken.keys() & set(wanted) and Neighbourhood(space).bought(shapes):
         yield Neighbour(shapes)
 
 
 def _apart_from(subject: Subject, offer: Offer) -> tuple[object, ...]:
     """Return what two offers have in common that differ in one respect and in price."""
+    if subject is Subject.CLOUD:
+        return offer.accelerator, offer.accelerator_count, offer.market, offer.terms
     respects = {Subject.ZONE: offer.zone, Subject.MARKET: (offer.market, offer.terms)}
     others = tuple(value for respect, value in respects.items() if respect is not subject)
     return offer.provider, offer.instance_type, offer.accelerator, *others

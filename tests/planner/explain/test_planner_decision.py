@@ -24,7 +24,7 @@ from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.search import problem_of
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
-from sailor_cloud.planner.space.draft import to_plan
+from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.layouts import Slot
@@ -374,6 +374,27 @@ def test_nodes_of_two_zones_become_as_many_nodes_of_a_third_one() -> None:
     (found,) = near_with(space, target, draft, Subject.ZONE, "us-central1-c")
     assert len({slot[:2] for part in found.pipelines for slot in part.slots}) == 2
     assert {offers[slot.pool].zone for part in found.pipelines for slot in part.slots} == {"us-central1-c"}
+
+
+def test_a_plan_is_tried_in_each_zone_of_another_cloud_that_sells_nodes_with_its_devices() -> None:
+    job = example("llama3-8b-two-clouds.yaml")
+    space, target = make_space(job), target_of(job)
+    offers = [pool.offer for pool in space.pools]
+
+    def on_nodes(count: int) -> Draft:
+        there = ("use1-az2", Market.SPOT, "H100-80", count)
+        pool = next(n for n, o in enumerate(offers) if (o.zone, o.market, o.accelerator, o.accelerator_count) == there)
+        shape = Shape(slots=(Slot(pool, 0, 4),), cut=(0, space.layers), microbatch_size=1)
+        draft = Assessor(space, target).draft([shape])
+        assert draft is not None
+        return draft
+
+    found = list(near_with(space, target, on_nodes(8), Subject.CLOUD, "gcp"))
+    used = [{offers[slot.pool] for part in each.pipelines for slot in part.slots} for each in found]
+    assert [{offer.zone for offer in each} for each in used] == [{"us-central1-a"}, {"us-central1-c"}]
+    assert {(o.accelerator, o.accelerator_count, o.market) for each in used for o in each} == {
+        ("H100-80", 8, Market.SPOT)
+    }
 
 
 def test_an_accelerator_that_is_left_out_may_replace_some_nodes_of_the_plan() -> None:
