@@ -169,7 +169,7 @@ def test_equal_pipelines_share_their_rows() -> None:
     one = base.plan.pipelines[0]
     twice = replace(base, plan=replace(base.plan, pipelines=(one, replace(one, id=1))))
     shown = plan_as_text(twice)
-    assert "0-1: 4 x 2" in shown
+    assert "0-1: 4 x 2 = each of pipelines 0-1 runs 4 microbatches of 2 samples; layer 0 is the embedding, 5" in shown
     assert shown.count("local-cpu-fast on-demand") + shown.count("local-cpu-fast  on-demand") == 1
     assert "2 CPU-fast" in shown
 
