@@ -102,6 +102,7 @@ def pace_text(ratio: float, other: str = "") -> str:
 
 def signed_usd_text(amount: float) -> str:
     """Return a difference in dollars: `+6.56 USD`, `-0.0312 USD`, `for the same money`."""
-    if abs(amount) < 0.00005:
+    # An iteration may cost 0.0004 USD, of which this is a thousandth.
+    if abs(amount) < 0.0000005:
         return "for the same money"
     return f"{'-' if amount < 0 else '+'}{usd_text(abs(amount))} USD"

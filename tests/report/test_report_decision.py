@@ -106,4 +106,9 @@ def test_how_fast_something_is_reads_as_people_say_it(ratio: float, said: str) -
 
 
 def test_money_is_told_as_a_difference() -> None:
-    assert [signed_usd_text(usd) for usd in (6.56, -0.0312, 0.0)] == ["+6.56 USD", "-0.0312 USD", "for the same money"]
+    assert [signed_usd_text(usd) for usd in (6.56, -0.0312, 0.00004, 0.0)] == [
+        "+6.56 USD",
+        "-0.0312 USD",
+        "+0.0000400 USD",
+        "for the same money",
+    ]

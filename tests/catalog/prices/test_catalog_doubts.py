@@ -61,8 +61,8 @@ def test_an_outlier_counts_as_the_highest_price_known_in_its_region(folder: Path
     assert (found.listed.usd_per_hour, found.listed.doubts) == (4, (Doubt.OUTLIER,))
     assert found.listed.counted_from is Market.SPOT
     assert explained(found) == (
-        "p4d.24xlarge spot in use1-az1 is listed at 4 USD/h (mine), an outlier; "
-        "plans count 9, the highest spot price known in us-east-1"
+        "p4d.24xlarge spot in use1-az1 is listed at 4.00 USD/h (mine), an outlier; "
+        "plans count 9.00, the highest spot price known in us-east-1"
     )
 
 

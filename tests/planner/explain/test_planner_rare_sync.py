@@ -17,6 +17,7 @@ from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Scenario, evaluate
+from sailor_cloud.units import signed_usd_text, usd_text
 
 SHOWN = Wishes(beside=True, decide=True)
 
@@ -35,12 +36,12 @@ def test_the_saving_of_a_plan_over_zones_is_against_the_chosen_plan() -> None:
     before = evaluate(near, scenario).cost.total_usd
     assert before is not None
     assert found.total_usd is not None
-    assert found.label == f"sync_every: 100 (saves {before - found.total_usd:,.2f} USD; converges differently)"
+    assert found.label == f"sync_every: 100 (saves {usd_text(before - found.total_usd)} USD; converges differently)"
     [alone] = apart(scenario, [far])
     assert alone.plan == far
     before, egress = (evaluate(far, scenario).cost.total_usd, evaluate(far, scenario).cost.lines)
     assert before is not None
-    assert alone.label == f"sync_every: 100 (saves {before - found.total_usd:,.2f} USD; converges differently)"
+    assert alone.label == f"sync_every: 100 (saves {usd_text(before - found.total_usd)} USD; converges differently)"
     assert before - found.total_usd > 0.9 * sum(line.usd for line in egress if line.kind == "egress") > 0
 
 
@@ -98,7 +99,7 @@ def test_a_job_over_two_clouds_shows_time_and_cost_against_the_choice() -> None:
     dearer = over.total_usd - found.cost.total_usd
     assert less > 0.0
     assert over.label == (
-        f"sync_every: 100 over aws and gcp ({100 * less:.0f} % less time, {dearer:+,.2f} USD; "
+        f"sync_every: 100 over aws and gcp ({100 * less:.0f} % less time, {signed_usd_text(dearer)}; "
         "needs a bucket in checkpoint.to; converges differently)"
     )
     cloud_of = {node.id: node.offer.partition("/")[0] for node in over.plan.nodes}
