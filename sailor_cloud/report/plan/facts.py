@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
 
+import numpy as np
+
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.prices.doubts import explained
 from sailor_cloud.model.document import Cost, CostKind, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
@@ -27,6 +29,8 @@ SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
 # As a share of the variance.
 SMALLEST_SHARE_SHOWN = 0.01
+# A note says how probable it is that the TTL ends a run, if that is this much more probable than a passed limit.
+_OFTEN_LATE = 0.05
 # From this share of an hour's price on, egress is named.
 _MUCH_EGRESS = 0.1
 # The engine that `up` runs; others are simulated only.
@@ -384,7 +388,22 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
         )
+    late, totals = _later_than_ttl(document), document.totals
+    if late is not None and totals is not None and late > 1.0 - (totals.within_limits or 0.0) + _OFTEN_LATE:
+        found.append(
+            f"the chance is {probability_text(late)} that the run takes longer than the TTL: its nodes would shut "
+            "themselves down before it has finished; a larger budget gives a later TTL"
+        )
     return tuple(found)
+
+
+def _later_than_ttl(document: PlanDocument) -> float | None:
+    """Return the probability that a run takes longer than its TTL, between known quantiles; None if it is unknown."""
+    if document.totals is None or document.ttl_s is None:
+        return None
+    quantiles = document.totals.quantiles
+    seconds, chances = [each.duration_s for each in quantiles], [each.probability for each in quantiles]
+    return 1.0 - float(np.interp(document.ttl_s, seconds, chances))
 
 
 def short_of_memory(document: PlanDocument) -> Iterator[str]:
