@@ -42,10 +42,20 @@ class _Alike:
     _known: dict[int, float] = field(default_factory=dict)
 
     def fitting(self, size: int) -> int:
-        """Return the size, or the largest one that fits, and keep that as `most`; the current size fits."""
-        low, high = min(self.size, size), size + 1
-        if math.isfinite(self.end(size)):
-            return size
+        """Return the size, or the largest one that fits, and keep that as `most`; the smallest size fits.
+
+        It tries powers of two first, so that searches with other sizes ask for the same ones.
+        """
+        if size > self.most:
+            return int(self.most)
+        low = 1
+        while 2 * low <= size and math.isfinite(self.end(2 * low)):
+            low *= 2
+        high = 2 * low
+        if high > size:
+            if math.isfinite(self.end(size)):
+                return size
+            high = size
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if math.isfinite(self.end(middle)) else (low, middle)
@@ -137,11 +147,12 @@ def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
     """Divide the samples of a microbatch roughly by the speed of pipelines; False if they do not fit."""
     mean = round(wanted / sum(len(each.members) for each in alike))
     for each in alike:
-        each.size = max(1, mean)
-        while each.size > 1 and math.isinf(each.end(each.size)):
-            each.size //= 2
-        if math.isinf(each.end(each.size)):
+        if math.isinf(each.end(1)):
             return False
+        each.size = max(1, mean)
+        most = each.fitting(each.size)
+        while each.size > most:
+            each.size //= 2
     speeds = [each.size / each.end(each.size) for each in alike]
     carried = sum(len(each.members) * speed for each, speed in zip(alike, speeds, strict=True))
     for each, speed in zip(alike, speeds, strict=True):
