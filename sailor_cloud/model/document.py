@@ -20,7 +20,7 @@ from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows, Shown
 from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, MOST_PLAN_VALUES, check_values, read_at_most
-from sailor_cloud.units import duration_text, usd_text
+from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text, probability_text, usd_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -87,8 +87,8 @@ class Correction:
     unit: str = "seconds"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Inputs(Shown):
     """The inputs of a plan. `machine`: the one whose cores local nodes share; None without such nodes.
 
     `unpriced` are nodes without a price; `corrections` come from the owner's measurements.
@@ -100,6 +100,13 @@ class Inputs:
     machine: LocalMachine | None = None
     unpriced: tuple[Hardware, ...] = ()
     corrections: tuple[Correction, ...] = ()
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        links, profiles = counted(len(self.links), "link"), counted(len(self.compute_profiles), "compute profile")
+        return [("inputs", counted(len(self.offers), "offer")), ("links", links), ("profiles", profiles)]
+
+    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
+        return [("offers", self.offers), ("links", Rows(self.links))]
 
     def offers_by_id(self) -> dict[str, Offer]:
         return {offer.id: offer for offer in self.offers}
@@ -191,8 +198,8 @@ class ErrorShare:
     measurement: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prediction(Shown):
     """How the plan will run. `error_p50` and `error_p90` are relative errors of the iteration time, in both directions.
 
     `error_shares`: their sources, largest first. `iteration_s_1f1b`: the time in 1F1B, if the plan has another
@@ -211,6 +218,17 @@ class Prediction:
     error_shares: tuple[ErrorShare, ...] = ()
     iteration_s_1f1b: Annotated[float | None, Field(exclude_if=lambda seconds: seconds is None)] = None
 
+    def shown_facts(self) -> list[tuple[str, str]]:
+        facts = [
+            ("prediction", f"{duration_text(self.iteration_s_replay)}/iteration"),
+            ("error", f"± {100 * self.error_p50:.0f} %"),
+            ("pace", f"{self.samples_per_s:,.4g} samples/s"),
+        ]
+        return facts if self.duration_s is None else [*facts, ("run", duration_text(self.duration_s))]
+
+    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
+        return [("peak memory by stage", Rows(self.memory)), ("sources of error", Rows(self.error_shares))]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalsQuantile:
@@ -221,8 +239,8 @@ class TotalsQuantile:
     total_usd: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Totals(Shown):
     """The distribution of a run's time and money, and the probability that it ends within the job's limits.
 
     `within_limits`: within both, or the only one. Prices and preemptions are expected values.
@@ -232,6 +250,15 @@ class Totals:
     within_budget: float | None
     within_deadline: float | None
     within_limits: float | None
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        facts = [("totals", counted(len(self.quantiles), "quantile"))]
+        if self.within_limits is not None:
+            facts.append(("within limits", f"within limits {probability_text(self.within_limits)}"))
+        return facts
+
+    def shown_rows(self) -> list[tuple[str, Rows[TotalsQuantile]]]:
+        return [("not exceeded with a probability", Rows(self.quantiles))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,8 +359,8 @@ class Pick(StrEnum):
     FASTEST = "fastest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Choice(Shown):
     """A plan to choose from, with the offers of its nodes. It keeps the job's limits.
 
     It is the best for each of its `picks`. One choice is the `chosen` one, which is also the document's plan.
@@ -367,6 +394,18 @@ class Choice:
         """Seconds of the run, or of an iteration without a number of steps."""
         return self.iteration_s if self.duration_s is None else self.duration_s
 
+    @property
+    def runs_on(self) -> str:
+        """Devices, markets and zones, such as `8 A100-40 spot in us-central1-a`."""
+        devices = " + ".join(f"{count} {name}" for name, count in self.devices.items())
+        place = " and ".join(self.zones) if len(self.zones) <= 2 else f"{len(self.zones)} zones"
+        return f"{devices} {' and '.join(self.markets)} in {place}"
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        per = "/iteration" if self.duration_s is None else ""
+        facts = [("choice", " and ".join(self.picks)), ("cost", f"{usd_text(self.usd)} USD{per}")]
+        return [*facts, ("time", f"{duration_text(self.seconds)}{per}"), ("runs on", self.runs_on)]
+
 
 class Subject(StrEnum):
     """What a job names and a plan may leave out."""
@@ -396,8 +435,8 @@ class LeftOut:
     keeps_limits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Decision(Shown):
     """The cheapest, the fastest and the balanced plan, without duplicates, and what the chosen one leaves out.
 
     The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to 0
@@ -411,6 +450,35 @@ class Decision:
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...] = ()
     complete: bool = True
+
+    def to_frame(self) -> DataFrame:
+        """Return the choices as a pandas frame, one row each; totals are None without a number of steps."""
+        import pandas
+
+        return pandas.DataFrame(
+            {
+                "picks": " and ".join(choice.picks),
+                "chosen": choice.chosen,
+                "total_usd": choice.total_usd,
+                "hours": None if choice.duration_s is None else choice.duration_s / SECONDS_PER_HOUR,
+                "usd_per_hour": choice.usd_per_hour,
+                "usd_per_iteration": choice.usd_per_iteration,
+                "iteration_s": choice.iteration_s,
+                "within_budget": choice.within_budget,
+                "within_deadline": choice.within_deadline,
+                "within_limits": choice.within_limits,
+                "runs_on": choice.runs_on,
+                "why": choice.why,
+            }
+            for choice in self.choices
+        )
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        usd = ((" and ".join(choice.picks), f"{usd_text(choice.usd)} USD") for choice in self.choices)
+        return [("decision", self.chosen.value), *((name, f"{name} {amount}") for name, amount in usd)]
+
+    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
+        return [("choices", Rows(self.choices)), ("left out", Rows(self.left_out))]
 
     def choice(self, pick: Pick) -> Choice:
         """Return the choice that is best by a pick. Raises RequestError if there is none."""
@@ -643,6 +711,17 @@ class PlanDocument(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain JSON values."""
         return cast(dict[str, Any], _adapter().dump_python(self, mode="json"))
+
+
+def holds_plan(path: Path) -> bool:
+    """Return whether a file is to be read as a plan document: a `.json` file that is not a job's values."""
+    if path.suffix != ".json":
+        return False
+    try:
+        content = read_at_most(path, MOST_PLAN_BYTES)
+    except OSError:
+        return True
+    return b'"schema_version"' in content or b'"resources"' not in content
 
 
 @cache

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Precision
+from sailor_cloud.model.shown import Rows, Shown
+from sailor_cloud.units import counted
 
 # The names of folders, processes and cloud resources contain those of nodes.
 NodeId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]
@@ -124,8 +126,8 @@ class Pipeline:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Plan(Shown):
     """What is bought and how it is used. Ranks are ordered by pipeline, then stage, then device."""
 
     zero_stage: int
@@ -135,6 +137,21 @@ class Plan:
     pipeline_schedule: Annotated[
         PipelineSchedule, Field(exclude_if=lambda schedule: schedule is PipelineSchedule.ONE_F_ONE_B)
     ] = PipelineSchedule.ONE_F_ONE_B
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        stages = counted(sum(len(pipeline.stages) for pipeline in self.pipelines), "stage")
+        return [
+            ("nodes", counted(len(self.nodes), "node")),
+            ("pipelines", counted(len(self.pipelines), "pipeline")),
+            ("stages", stages),
+            ("ranks", counted(self.world_size, "rank")),
+            ("precision", self.precision.value),
+            ("ZeRO", f"ZeRO-{self.zero_stage}"),
+            ("schedule", self.pipeline_schedule.value),
+        ]
+
+    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
+        return [("nodes", Rows(self.nodes)), ("pipelines", Rows(self.pipelines))]
 
     @property
     def world_size(self) -> int:

@@ -9,19 +9,24 @@ from functools import cache
 from factories.plans import node, pipeline, plan, stage
 from sailor_cloud.model.document import (
     SCHEMA_VERSION,
+    Choice,
     Cost,
     CostKind,
     CostLine,
+    Decision,
     ErrorShare,
     Infeasibility,
     Inputs,
+    LeftOut,
     Objective,
+    Pick,
     PlanDocument,
     Prediction,
     Rejected,
     Search,
     StageMemory,
     Status,
+    Subject,
     Totals,
     TotalsQuantile,
     Waits,
@@ -193,3 +198,47 @@ def _cost(steps: int | None) -> Cost:
         worst_case_usd=0.01 if steps else None,
         lines=(line,),
     )
+
+
+def decided() -> PlanDocument:
+    """A document with two choices, of which the fastest is chosen, and two things that it leaves out."""
+    base = document()
+    assert base.plan is not None
+    cheap = Choice(
+        picks=(Pick.CHEAPEST, Pick.BALANCED),
+        chosen=False,
+        plan=base.plan,
+        offers=base.inputs.offers,
+        iteration_s=1.5,
+        duration_s=15.0,
+        usd_per_hour=0.1,
+        usd_per_iteration=0.0001,
+        total_usd=0.001,
+        within_budget=0.9999,
+        within_deadline=0.974,
+        within_limits=0.974,
+        devices={"CPU-slow": 1},
+        zones=("local-b",),
+        markets=("on-demand",),
+        why="the least money within the limits; 1.5× slower than the fastest",
+    )
+    fast = replace(
+        cheap,
+        picks=(Pick.FASTEST,),
+        chosen=True,
+        duration_s=10.0,
+        total_usd=0.003,
+        within_limits=0.9999,
+        devices={"CPU-fast": 1, "CPU-slow": 1},
+        zones=("local-a", "local-b"),
+        why="the least time within the limits; +0.0020 USD for 33 % less time than the cheapest",
+    )
+    left = (
+        LeftOut(
+            subject=Subject.ZONE, name="local-c", why="run 2.0× slower, +6.56 USD", runs_on="1 CPU-slow in local-c"
+        ),
+        LeftOut(subject=Subject.ACCELERATOR, name="CPU-big", why="no price is known"),
+    )
+    notes = ("the goal spends much for little: +0.0020 USD for 33 % less time",)
+    decision = Decision(chosen=Pick.FASTEST, asked=None, choices=(cheap, fast), left_out=left, notes=notes)
+    return replace(base, decision=decision)

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import sailor_cloud as sc
+from factories.documents import decided
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import FrontierPoint
 from sailor_cloud.model.shown import Rows
@@ -22,8 +23,12 @@ POINT = FrontierPoint(
 
 
 def test_a_document_has_a_repr_of_one_line() -> None:
-    document = sc.PlanDocument.from_json(gcp_document().to_json())
-    for shown in (document, document.cost, document.job, document.inputs.offers, document.alternatives):
+    document = replace(sc.PlanDocument.from_json(gcp_document().to_json()), decision=decided().decision)
+    parts = (document.plan, document.prediction, document.decision, document.totals, document.inputs)
+    assert None not in parts
+    assert document.decision is not None
+    bought = (document.cost, document.inputs.offers, document.alternatives)
+    for shown in (document, document.job, *parts, *bought, *document.decision.choices):
         text = repr(shown)
         assert len(text) < 200
         assert "\n" not in text
@@ -46,6 +51,17 @@ def test_counts_by_name_are_columns_of_a_frame_and_absent_ones_are_zero() -> Non
     assert list(frame["devices.A100-40"]) == [8, 0]
     assert list(frame["devices.V100-16"]) == [0, 4]
     assert list(frame.usd_per_hour) == [10.0, 10.0]
+
+
+def test_a_decision_is_a_frame_with_a_row_per_choice() -> None:
+    decision = decided().decision
+    assert decision is not None
+    frame = decision.to_frame()
+    assert len(frame) == len(decision.choices)
+    assert list(frame.total_usd) == [choice.total_usd for choice in decision.choices]
+    assert list(frame.hours) == [choice.duration_s / 3600 for choice in decision.choices]
+    assert frame.chosen.sum() == 1
+    assert frame.runs_on[0] == decision.choices[0].runs_on
 
 
 def test_a_bill_as_a_frame_adds_up_to_its_total() -> None:

@@ -31,15 +31,13 @@ def headline(job: Job, decision: Decision) -> str:
 
 def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
     """Return the cells of a choice: name, USD, time, probability and machines."""
-    devices = " + ".join(f"{count} {name}" for name, count in choice.devices.items())
-    place = " and ".join(choice.zones) if len(choice.zones) <= 2 else f"{len(choice.zones)} zones"
     per = "" if job.training.steps else " per iteration"
     return (
         " and ".join(pick.value for pick in choice.picks),
         usd_text(choice.usd) + per,
         text.seconds(choice.seconds) + per,
         "" if choice.within_limits is None else _short(choice.within_limits),
-        f"{devices} {' and '.join(choice.markets)} in {place}",
+        choice.runs_on,
     )
 
 
