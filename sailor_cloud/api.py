@@ -40,6 +40,10 @@ _PLANNING = 0.6
 _READ_FROM = ("base", "clock", "profiles", "network", "pricing", "machine", "engine")
 
 
+def _ignore(*_told: object) -> None:
+    """Replace a function that the caller did not give."""
+
+
 def plan(
     job: Job | Path | str | Mapping[str, Any],
     *,
@@ -253,7 +257,7 @@ def compare(
     *,
     strategies: Sequence[str] = (),
     oracle: bool = True,
-    progress: Callable[[int, int, str], None] = lambda done, of, what: None,
+    progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Plan a job by our search and by published planners, all judged by our simulator.
@@ -274,6 +278,7 @@ def compare(
     named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
     if job.model is None:
         raise RequestError(f"{job.name} states no model, so {named[0]} has nothing to plan; add 'model'")
+    progress = progress or _ignore
     progress(0, len(named) + 1, "sailor-cloud")
     begun = process_time()
     try:
@@ -303,18 +308,18 @@ def explain(
     profiles: Path | None = None,
     network: Path | None = None,
     pricing: Path | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] | None = None,
     deciding: Callable[[Decision], None] | None = None,
-    planned: Callable[[PlanDocument, Explanation], None] = lambda document, so_far: None,
-    found: Callable[[Gain], None] = lambda gain: None,
+    planned: Callable[[PlanDocument, Explanation], None] | None = None,
+    found: Callable[[Gain], None] | None = None,
     with_gains: bool = True,
     time_limit_s: float | None = None,
     machine: LocalMachine | None = None,
 ) -> Explanation:
-    """Explain the best plan of a job, or the plan of a document; arguments and errors as in `plan`.
+    """Explain the best plan of a job, or the plan of a document or of its `.json` file.
 
-    A document's plan is not searched again. Its figures and the price of insisting are computed here; what the document
-    says about its proof and other plans is left out.
+    Arguments and errors are as in `plan`. A document's plan is not searched again. Its figures and the price of
+    insisting are computed here; what the document says about its proof and other plans is left out.
 
     `planned` gets everything except the gains as soon as there is a plan, `found` each gain at once; without
     `with_gains` there are none. `progress` gets, before each search for a gain, the number of finished searches and
@@ -325,13 +330,17 @@ def explain(
 
     from sailor_cloud import catalog
     from sailor_cloud.catalog.clusters import know
-    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.document import PlanDocument, holds_plan
     from sailor_cloud.planner.explaining import Explanation, reasons, recomputed, ruled_out
     from sailor_cloud.planner.marginal import gains
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.space.effort import Deadline
 
     begun, started_s = process_time(), (clock or SystemClock()).monotonic_s()
+    if isinstance(job, Path | str) and holds_plan(Path(job)):
+        base = base or Path(job).parent
+        job = read_plan(job)
+        job.check_offers()
     given = job if isinstance(job, PlanDocument) else None
     read: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
     if isinstance(job, PlanDocument):
@@ -361,7 +370,8 @@ def explain(
         ruled_out=ruled_out(problem, document),
         gains=(),
     )
-    planned(document, so_far)
+    if planned is not None:
+        planned(document, so_far)
     if not with_gains:
         return so_far
     taken = process_time() - begun if given is None else taken
@@ -374,8 +384,8 @@ def explain(
         known["catalog"],
         lambda changed: problem_of(changed, **known),
         problem.space,
-        progress,
-        found,
+        progress or _ignore,
+        found or _ignore,
         deadline,
     )
     return dataclasses.replace(so_far, gains=more)
@@ -499,7 +509,7 @@ def simulate_layout(
     pricing: Path | None = None,
     timeline: bool = False,
     machine: LocalMachine | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, of, what: None,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Simulation:
     """Predict a layout on nodes, without a search: 'tp=4 pp=2 dp=4' on ['4 x a2-highgpu-8g@us-central1-a'].
 
@@ -517,6 +527,7 @@ def simulate_layout(
     from sailor_cloud.simulator.resimulate import Simulation
 
     job, base = _job_of(job, base, on=on, cluster=cluster)
+    progress = progress or _ignore
     progress(0, 4, "reading prices")
     prices = catalogs.load(pricing=pricing)
     progress(1, 4, "reading bandwidths")
@@ -703,8 +714,8 @@ def replay(
     policies: Sequence[Policy],
     base: Path | None = None,
     clock: Clock | None = None,
-    say: Callable[[float, str], None] = lambda at_s, text: None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    say: Callable[[float, str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Replayed, ...]:
     """Run a job against an availability trace in simulated time, once for each policy.
 
@@ -732,8 +743,9 @@ def replay(
     whole = dataclasses.replace(document, job=job)
     found = []
     for done, policy in enumerate(policies):
-        progress(done, len(policies))
-        found.append(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say))
+        if progress is not None:
+            progress(done, len(policies))
+        found.append(replay(whole, trace, decoder=decoder, search=search, policy=policy, say=say or _ignore))
     return tuple(found)
 
 
@@ -745,7 +757,7 @@ def replay_spot(
     every_s: float = 86400.0,
     base: Path | None = None,
     clock: Clock | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[SpotReplayed, ...]:
     """Compare policies for a deadline on recorded spot availability: when to wait, when to pay for on-demand.
 
@@ -798,4 +810,4 @@ def replay_spot(
         on_demand_usd_per_hour=on_demand,
     )
     nodes = len(document.plan.nodes)
-    return replay_spot(task, traces, nodes=nodes, deadlines_s=deadlines, every_s=every_s, progress=progress)
+    return replay_spot(task, traces, nodes=nodes, deadlines_s=deadlines, every_s=every_s, progress=progress or _ignore)

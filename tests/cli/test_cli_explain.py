@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
+import sailor_cloud as sc
 from factories.called import called
 from sailor_cloud.planner.marginal import Gain
 from sailor_cloud.report.plan.explanation_text import print_rest
@@ -105,3 +108,21 @@ def test_one_search_writes_several_files_each_in_the_form_of_its_ending(folder: 
     assert begins["one.html"] == "<!doctype html>"
     assert begins["one.md"].startswith(("**", "#"))
     assert begins["one.txt"].startswith("small ")
+
+
+def test_python_explains_a_plan_by_its_path_as_the_command_does(folder: Path, tmp_path: Path) -> None:
+    found = sc.explain(folder / "plan.json", with_gains=False)
+    assert found.job == "small"
+    assert found == sc.explain(sc.read_plan(folder / "plan.json"), with_gains=False)
+    with pytest.raises(sc.RequestError, match="can't read plan"):
+        sc.explain(str(tmp_path / "gone.json"))
+
+
+def test_a_job_in_json_is_explained_as_a_job(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(json.dumps(yaml.safe_load(JOB)))
+    assert sc.explain(tmp_path / "job.json", with_gains=False).verdict == "optimal"
+
+
+@pytest.mark.parametrize("name", ["plan", "explain", "compare", "simulate", "simulate_layout", "offers", "up"])
+def test_help_of_a_function_shows_no_address_in_memory(name: str) -> None:
+    assert " at 0x" not in str(inspect.signature(getattr(sc, name)))

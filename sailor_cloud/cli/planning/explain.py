@@ -76,10 +76,11 @@ def explain(
     sailor-cloud explain plan.json --json | jq .gains
     """
     from sailor_cloud import api
+    from sailor_cloud.model.document import holds_plan
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.plan.explanation_text import print_gain, print_reasons, print_rest
 
-    given = read_document(what) if what.suffix == ".json" else None
+    given = read_document(what) if holds_plan(what) else None
     if given is not None:
         refuse_on_a_plan(what, on, cluster)
         given.check_offers()
