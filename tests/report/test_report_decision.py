@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from factories.documents import decided, document
-from sailor_cloud.model.document import LeftOut, Pick, Subject
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 from sailor_cloud.report.plan.plan_text import plan_as_text
