@@ -61,7 +61,7 @@ def test_planners_are_compared_in_every_form(folder: Path) -> None:
     ours, *others = raw["contenders"]
     assert all(ours["iteration_s"] <= other["iteration_s"] * 1.002 for other in others)
     assert "| sailor-cloud |" in called(*asked, "--format", "markdown", cwd=folder).stdout
-    called(*asked, "-o", "page.html", cwd=folder)
+    assert json.loads(called(*asked, "--json", "-o", "page.html", cwd=folder).stdout)["contenders"]
     page = (folder / "page.html").read_text()
     assert page.count(" iterations/s, ") == 3
     assert 'class="echart"' in page

@@ -70,6 +70,8 @@ def test_a_plan_of_another_version_is_told_from_a_broken_one(plans: tuple[str, s
 
 def test_json_is_one_document(plans: tuple[str, str]) -> None:
     assert json.loads(diff(plans, "--json").stdout)["usd"]["head"] == 0.006
+    file = Path(plans[0]).with_name("diff.json")
+    assert diff(plans, "--json", "-o", str(file)).stdout == file.read_text()
 
 
 def test_markdown_goes_to_a_file(plans: tuple[str, str], tmp_path: Path) -> None:

@@ -102,8 +102,11 @@ def test_one_search_writes_several_files_each_in_the_form_of_its_ending(folder: 
     assert "wrote one.json, one.html, one.md, one.txt" in answer.stderr
     assert "sailor-cloud up job.yaml --plan one.json" in answer.stderr
     quiet = called("plan", "job.yaml", "--json", "-o", "one.json", cwd=folder)
-    assert (quiet.returncode, quiet.stdout) == (0, "")
-    assert json.loads((folder / "one.json").read_text())["status"] == "optimal"
+    assert (quiet.returncode, quiet.stdout) == (0, (folder / "one.json").read_text())
+    assert json.loads(quiet.stdout)["status"] == "optimal"
+    assert "wrote one.json" in quiet.stderr
+    both = called("plan", "job.yaml", "--json", "-o", "one.html", cwd=folder)
+    assert json.loads(both.stdout)["status"] == "optimal"
     begins = {name: (folder / name).read_text()[:15] for name in ("one.html", "one.md", "one.txt")}
     assert begins["one.html"] == "<!doctype html>"
     assert begins["one.md"].startswith(("**", "#"))

@@ -93,7 +93,12 @@ def compare(
             time_limit_s=time_limit_s,
         )
     asked = "json" if as_json else form
-    chosen = form_of(output, asked) if output else asked or "table"
-    write = {"json": as_json_text, "markdown": as_markdown, "html": as_html, "table": as_text}[chosen]
-    write_output(output, write(found))
+    forms: dict[Path | None, str] = {}
+    if output is not None:
+        forms[output] = form_of(output, asked, alone=form is not None)
+    if as_json or output is None:
+        forms[None] = asked or "table"
+    write = {"json": as_json_text, "markdown": as_markdown, "html": as_html, "table": as_text}
+    for place, chosen in forms.items():
+        write_output(place, write[chosen](found))
     return 0

@@ -71,6 +71,8 @@ def diff(
     else:
         write = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}[chosen]
         write_output(output, write(found))
+        if as_json and output is not None:
+            write_output(None, difference_as_json(found))
     excess = _excess(found, fail_above_usd, fail_above_percent)
     if excess:
         echo(f"error: {excess}", err=True)

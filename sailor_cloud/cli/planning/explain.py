@@ -49,7 +49,7 @@ INFEASIBLE = 3
     "time_limit_s",
     metavar="SECONDS",
     type=POSITIVE,
-    help="Stop all searches after this many seconds and show the findings.",
+    help="Stop all searches after this many seconds and show the findings; starting the program comes on top.",
 )
 @data_options
 @as_of_option

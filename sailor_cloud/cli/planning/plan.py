@@ -58,7 +58,8 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
     "time_limit_s",
     metavar="SECONDS",
     type=POSITIVE,
-    help="Stop the search after this many seconds and show the best plan found; it is not called optimal.",
+    help="Stop the search after this many seconds and show the best plan found; it is not called optimal. Starting the "
+    "program and writing the report come on top.",
 )
 @click.option(
     "--prove",
@@ -123,9 +124,10 @@ def plan(
     for path in outputs:
         check_output(path)
     asked = "json" if as_json else form
-    forms: dict[Path | None, str] = {path: form_of(path, asked, alone=len(outputs) == 1) for path in outputs}
-    if not outputs:
-        forms = {None: asked or "table"}
+    alone = len(outputs) == 1 and form is not None
+    forms: dict[Path | None, str] = {path: form_of(path, asked, alone=alone) for path in outputs}
+    if as_json or not outputs:
+        forms[None] = asked or "table"
     if oracle and strategy is None:
         raise RequestError("--oracle belongs to --strategy; give both, for example --strategy metis --oracle")
     if strategy is not None and (restrictions or top or frontier or choose):

@@ -181,7 +181,7 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def json_option(command: _Command) -> _Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document to stdout.")(command)
 
 
 def choose_option(command: _Command) -> _Command:
