@@ -210,10 +210,16 @@ class Catalog:
         return self._sources.get(source_id) or Source(id=source_id, citation=source_id, licence="figures only")
 
 
+def alike(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that differ from a name only in case or in what follows a hyphen, such as the memory."""
+    lower = name.lower()
+    same = sorted(match for match in known if match.lower() == lower)
+    return same or sorted(match for match in known if match.lower().startswith(f"{lower}-"))
+
+
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a hint with the names that begin alike or are close, else all of a short list."""
-    longer = [match for match in sorted(known) if match.lower().startswith(f"{name.lower()}-")]
-    close = longer[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    close = alike(name, known)[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
     names = sorted(known)

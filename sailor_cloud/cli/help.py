@@ -54,7 +54,7 @@ def fitting(command: click.Command) -> click.Command:
 
 
 def _lines(line: str, width: int) -> list[str]:
-    """Return an example in lines that fit: what explains it on a line of its own, a command continued by backslashes."""
+    """Return an example in lines that fit: backslashes continue a command, its explanation gets a line of its own."""
     if len(line) <= width:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()))

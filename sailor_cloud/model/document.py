@@ -19,7 +19,7 @@ from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows, Shown
-from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, MOST_PLAN_VALUES, check_values, read_at_most
+from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, MOST_PLAN_VALUES, REPORTS, check_values, read_at_most
 from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text, probability_text, usd_text
 
 if TYPE_CHECKING:
@@ -691,6 +691,8 @@ class PlanDocument(Shown):
             hint = "a plan document is what 'sailor-cloud plan JOB -o plan.json' writes"
             if Path(origin).suffix in (".yaml", ".yml"):
                 raise RequestError([Problem(path=origin, message="is a job file, not a plan", hint=hint)]) from error
+            if Path(origin).suffix in REPORTS:
+                raise RequestError([Problem(path=origin, message="is a report, not a plan", hint=hint)]) from error
             told = " ".join(str(error).split())
             raise RequestError([Problem(path=origin, message=f"is not JSON: {told}", hint=hint)]) from error
         check_values(raw, origin=origin, most=MOST_PLAN_VALUES)

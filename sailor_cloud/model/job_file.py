@@ -18,6 +18,7 @@ from sailor_cloud.model.untrusted import (
     DEEPEST,
     MOST_JOB_BYTES,
     MOST_JOB_VALUES,
+    REPORTS,
     check_values,
     read_at_most,
     too_deep,
@@ -56,25 +57,26 @@ _PASSWORD = re.compile(r"//[^/@]+@")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
+class _ForbiddenError(yaml.YAMLError):
+    """Something that is YAML and that no job file may have."""
+
+
 class _Loader(yaml.SafeLoader):
     """Reads plain values only; rejects duplicate keys, and merge keys that multiply what they merge."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         if len(node.value) > MOST_JOB_VALUES:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"merges more than {MOST_JOB_VALUES:,} values", node.start_mark
-            )
+            raise _ForbiddenError(f"merges more than {MOST_JOB_VALUES:,} values at {_place(node.start_mark)}")
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        seen: dict[str, yaml.Mark] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
                 if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"has the key {key.value!r} twice", key.start_mark
-                    )
-                seen.add(key.value)
+                    lines = f"{seen[key.value].line + 1} and {key.start_mark.line + 1}"
+                    raise _ForbiddenError(f"has the key {key.value!r} twice, in lines {lines}")
+                seen[key.value] = key.start_mark
         return super().construct_mapping(node, deep=deep)
 
 
@@ -97,13 +99,16 @@ def read_job(path: Path, *, on: str | None = None) -> Job:
 
 def read_values(path: Path) -> Any:
     """Return the plain values of a job file. Raises RequestError if the file is unreadable or not YAML."""
+    if path.suffix in REPORTS and path.is_file():
+        instead = "give the job file, or to 'explain' the plan that 'sailor-cloud plan JOB -o plan.json' writes"
+        raise RequestError(f"{path} is a report, not a job file; {instead}")
     return read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
 
 
 def text_of(path: Path, what: str, *, written_by: str) -> str:
     """Return the text of a small file. Raises RequestError; for a missing file, with the command that writes one."""
     try:
-        if path.suffix in (".json", ".html") and path.stat().st_size > MOST_JOB_BYTES:
+        if path.suffix == ".json" and path.stat().st_size > MOST_JOB_BYTES:
             raise RequestError(
                 f"{path} is too large for a {what}; 'explain', 'simulate' and 'up JOB --plan' read plans in JSON"
             )
@@ -151,6 +156,8 @@ def read_yaml(text: str, *, origin: str) -> Any:
     _check_extent(text, origin)
     try:
         raw = yaml.load(text, Loader=_Loader)
+    except _ForbiddenError as error:
+        raise RequestError([Problem(path=origin, message=str(error))]) from error
     except yaml.YAMLError as error:
         raise RequestError([Problem(path=origin, message=f"is not YAML: {_yaml_fault(error)}")]) from error
     except ValueError as error:
@@ -166,12 +173,18 @@ def faults_of(error: ValidationError, origin: str, model: type[BaseModel] = Job,
 
 
 def _check_extent(text: str, origin: str) -> None:
-    """Raise RequestError for what would take PyYAML long or is too deep; this is one pass in C."""
-    depth = 0
+    """Raise RequestError for what would take PyYAML long, is too deep or holds itself; this is one pass in C."""
+    open_anchors: list[str | None] = []
     try:
         for seen, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_anchors.append(event.anchor)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                open_anchors.pop()
+            elif isinstance(event, yaml.AliasEvent) and event.anchor in open_anchors:
+                message = f"has the alias *{event.anchor} within &{event.anchor}, a loop, at {_place(event.start_mark)}"
+                raise RequestError([Problem(path=origin, message=message)])
+            if len(open_anchors) > DEEPEST:
                 raise RequestError([Problem(path=origin, message=too_deep())])
             if seen > MOST_JOB_VALUES:
                 raise RequestError([Problem(path=origin, message=too_many(MOST_JOB_VALUES))])
@@ -195,9 +208,12 @@ def _yaml_fault(error: yaml.YAMLError) -> str:
     """Return the fault and its place on one line."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
-    mark = error.problem_mark
     context = f"{error.context}: " if error.context else ""
-    return f"{context}{error.problem} at line {mark.line + 1}, column {mark.column + 1}"
+    return f"{context}{error.problem} at {_place(error.problem_mark)}"
+
+
+def _place(mark: yaml.Mark) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Problem:

@@ -16,6 +16,8 @@ MOST_JOB_BYTES = 64 * 2**10
 MOST_PLAN_VALUES = 1_000_000
 MOST_JOB_VALUES = 10_000
 DEEPEST = 50
+# Suffixes of reports, from which nothing is read.
+REPORTS = frozenset({".html", ".htm", ".md"})
 _TOLD = 20
 _END = object()
 

@@ -69,7 +69,8 @@ def test_insisting_has_a_price_or_the_plan_uses_it_already(folder: Path) -> None
 def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:
     answer = called("explain", "plan.json", "--why-not", "H100-80", cwd=folder)
     assert answer.returncode == 2
-    assert "--why-not H100-80: the job does not name it; it names CPU-fast, CPU-slow, local-a" in answer.stderr
+    told = "--why-not H100-80: the job does not name it (H100-80 is offered by aws and gcp; the job names CPU-fast, CPU-slow,"
+    assert told in answer.stderr
 
 
 def test_what_a_file_says_of_its_proof_and_of_other_plans_is_not_repeated(folder: Path) -> None:
@@ -91,6 +92,21 @@ def test_what_a_file_says_of_its_proof_and_of_other_plans_is_not_repeated(folder
         told = called("explain", "forged.json", "--why-not", name, cwd=folder).stdout
         assert "owned" not in told
         assert (f"the plan uses {name}" in told, "insisting on it" in told) == (name in used, name not in used)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cpu", "did you mean 'CPU-fast' or 'CPU-slow'?"),
+        ("LOCAL-A", "did you mean 'local-a'?"),
+        ("a10g", "A10G-24 is offered by aws; the job names CPU-fast, CPU-slow, local-a, on-demand, local"),
+        ("zzz", "known: CPU-fast, CPU-slow, local, local-a, on-demand"),
+    ],
+)
+def test_a_name_that_the_job_lacks_gets_a_suggestion(name: str, hint: str, folder: Path) -> None:
+    answer = called("explain", "job.yaml", "--why-not", name, cwd=folder)
+    assert answer.returncode == 2
+    assert answer.stderr == f"error: --why-not {name}: the job does not name it ({hint})\n"
 
 
 def test_one_search_writes_several_files_each_in_the_form_of_its_ending(folder: Path) -> None:

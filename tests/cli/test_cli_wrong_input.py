@@ -56,7 +56,7 @@ WRONG_JOBS = {
         "model: gpt2\n",
         "model: must be a mapping, got 'gpt2' (write {preset: gpt2})",
     ),
-    "twice": ("(?s)$", "\nname: again\n", "is not YAML: has the key 'name' twice"),
+    "twice": ("(?s)$", "\nname: again\n", "has the key 'name' twice, in lines"),
     "not finite": (r"budget_usd: [\d.]+", "budget_usd: .inf", "constraints.budget_usd: is inf; it must be a finite"),
     "no unit": (r"deadline: \w+", "deadline: 24", "constraints.deadline: is 24, a time without a unit (write 24h, 24m"),
     "yes": (r"CPU-fast: \d+", "CPU-fast: yes", "must be a number, got yes or true"),

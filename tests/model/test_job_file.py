@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
-from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.job_file import parse_job, read_job
 
 GOOD = """
 name: tiny
@@ -106,3 +109,31 @@ def test_a_family_that_is_not_trained_here_says_what_else_there_is() -> None:
 )
 def test_a_file_that_is_no_job_says_so(text: str, message: str) -> None:
     assert message in problems_of(text)["job.yaml"]
+
+
+def test_a_key_that_is_there_twice_is_named_with_both_lines() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_job("name: a\ngoal: minimize-cost\ngoal: minimize-time\n", origin="job.yaml")
+    assert str(caught.value) == "job.yaml: has the key 'goal' twice, in lines 2 and 3"
+
+
+def test_an_alias_within_what_it_stands_for_is_named_as_a_loop() -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_job("name: a\nmodel: &a [*a]\n", origin="job.yaml")
+    assert str(caught.value) == "job.yaml: has the alias *a within &a, a loop, at line 2, column 12"
+
+
+def test_an_anchor_may_be_used_after_its_end() -> None:
+    parse_job(GOOD + "data: &d {source: synthetic}\n")
+    used = GOOD.replace("zones: [local-a]", "zones: &z [local-a]").rstrip("\n")
+    parse_job(used + "\n  - {provider: local, zones: *z, accelerators: {CPU-slow: 1}}\n")
+
+
+@pytest.mark.parametrize("name", ["llama.md", "llama.html"])
+def test_a_report_is_no_job_and_no_plan(name: str, tmp_path: Path) -> None:
+    report = tmp_path / name
+    report.write_text("# llama: `feasible`\n" * 10_000)
+    with pytest.raises(RequestError, match="is a report, not a job file; give the job file"):
+        read_job(report)
+    with pytest.raises(RequestError, match="is a report, not a plan .*plan JOB -o plan.json"):
+        PlanDocument.read(report)

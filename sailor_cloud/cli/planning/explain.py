@@ -25,7 +25,7 @@ from sailor_cloud.cli.terminal.options import (
     refuse_on_a_plan,
 )
 from sailor_cloud.cli.terminal.waiting import waiting
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import Problem, RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
@@ -139,8 +139,20 @@ def _names(job: Job) -> list[str]:
 
 
 def _check_named(job: Job, name: str) -> None:
-    if name not in _names(job):
-        raise RequestError(f"--why-not {name}: the job does not name it; it names {', '.join(_names(job))}")
+    from sailor_cloud import catalog
+    from sailor_cloud.catalog.catalog import alike, did_you_mean
+
+    names = _names(job)
+    if name in names:
+        return
+    prices = catalog.load()
+    there = () if alike(name, names) else alike(name, prices.accelerator_names())[:3]
+    sold = [
+        f"{each} is offered by {' and '.join(sorted({offer.provider for offer in prices.offers(accelerators=[each])}))}"
+        for each in there
+    ]
+    hint = f"{', '.join(sold)}; the job names {', '.join(names)}" if sold else did_you_mean(name, names)
+    raise RequestError([Problem(path=f"--why-not {name}", message="the job does not name it", hint=hint)])
 
 
 def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_json: bool) -> int:
