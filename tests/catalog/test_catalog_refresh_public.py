@@ -145,7 +145,7 @@ def test_a_public_price_never_replaces_a_younger_one(pages: Pages) -> None:
     pages["/commits?path=catalogs/v8/aws/vms.csv"] = COMMIT.replace(b"2026-11-23", b"2020-01-01")
     pages["/hunt/aws/version"] = b"20200101-9"
     before = load().offer(f"{V100}/on-demand")
-    with pytest.raises(CredentialsError, match="no credentials; public catalogs: gpuhunt's catalog, aws"):
+    with pytest.raises(CredentialsError, match=r"gave no newer prices \(gpuhunt's catalog, aws.*: no credentials"):
         run("aws")
     assert load().offer(f"{V100}/on-demand") == before
     assert snapshot.latest() is None
@@ -153,8 +153,23 @@ def test_a_public_price_never_replaces_a_younger_one(pages: Pages) -> None:
 
 def test_where_nothing_answers_both_reasons_are_named(pages: Pages) -> None:
     pages.clear()
-    with pytest.raises(CredentialsError, match=r"no credentials; public catalogs: SkyPilot.* gcp: .*Not Found"):
+    told = r"gave no newer prices \(SkyPilot.* gcp: .*Not Found\), and gcp can't be asked: no credentials"
+    with pytest.raises(CredentialsError, match=told):
         run("gcp")
+
+
+def test_without_network_one_line_says_which_hosts_can_not_be_reached(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB", "SKYPILOT", "GPUHUNT", "PRICE_LIST"):
+        monkeypatch.setattr(public, name, f"http://127.0.0.1:1/{name}")
+    for regions in ((), ("us-east-1", "us-central1", "us-west-2")):
+        with pytest.raises(CredentialsError) as caught:
+            run(regions=regions)
+        assert str(caught.value) == (
+            "the public catalogs can't be reached (127.0.0.1:1: Connection refused), and gcp and aws can't be asked: "
+            "'--provider gcp' says which credentials it needs"
+        )
 
 
 @pytest.mark.parametrize(

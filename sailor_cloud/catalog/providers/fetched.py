@@ -62,11 +62,13 @@ class Fetched:
     """Offers read from one provider.
 
     `listed` holds the shapes of every zone whose list of types was read completely; offers outside it are withdrawn.
+    `unreachable` has the host and the reason of those entries of `missing` whose host did not answer.
     """
 
     offers: list[Offer] = field(default_factory=list)
     refused: Counter[Refusal] = field(default_factory=Counter)
     missing: list[str] = field(default_factory=list)
+    unreachable: dict[str, tuple[str, str]] = field(default_factory=dict)
     listed: dict[Zone, set[tuple[str, str, int]]] = field(default_factory=dict)
 
 

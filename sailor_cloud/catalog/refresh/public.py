@@ -11,6 +11,7 @@ import io
 import json
 import re
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 import zlib
@@ -59,6 +60,16 @@ _DEEPEST_CUT = 0.5
 _Prices = dict[tuple[str, str, str, Market], float]
 
 
+class _UnreachableError(OSError):
+    """A host did not answer."""
+
+    def __init__(self, address: str, reason: str | BaseException) -> None:
+        self.host = urllib.parse.urlsplit(address).netloc
+        # The number of the system's error says nothing to people.
+        self.reason = str(getattr(reason, "strerror", None) or reason)
+        super().__init__(f"{address.split('?')[0]}: {self.reason}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Catalog:
     """The prices of one catalog and their day; `of_provider`: the provider itself publishes it."""
@@ -94,6 +105,8 @@ def fetch(
             catalogs.append(catalog)
         except _FAULTS as error:
             found.missing.append(f"{what}, {provider}: {str(error) or type(error).__name__}")
+            if isinstance(error, _UnreachableError):
+                found.unreachable[found.missing[-1]] = (error.host, error.reason)
     progress(f"{provider}: public catalogs", len(readers), len(readers))
     # Of equally young catalogs the last one counts, which is closest to the provider.
     catalogs.sort(key=lambda catalog: catalog.day)
@@ -220,8 +233,10 @@ def _open(address: str) -> HTTPResponse:
     request = urllib.request.Request(address, headers={"User-Agent": "sailor-cloud"})
     try:
         response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        raise OSError(f"{address.split('?')[0]}: {error.reason}") from error
     except urllib.error.URLError as error:
-        raise OSError(f"{address.split('?')[0]}: {getattr(error, 'reason', error)}") from error
+        raise _UnreachableError(address, error.reason) from error
     return response
 
 

@@ -66,6 +66,8 @@ def refresh(
     now = clock.now()
     fetched: dict[Provider, Fetched] = {}
     skipped: dict[Provider, str] = {}
+    tried: dict[Provider, Fetched] = {}
+    errors: dict[Provider, CredentialsError] = {}
     for provider, own in _asked(shipped, providers, wanted).items():
         try:
             shapes = shapes_of(shipped.offers(provider=provider))
@@ -79,14 +81,34 @@ def refresh(
                 fetched[provider] = found
                 skipped[provider] = f"its own prices ({error}); public catalogs were read instead"
                 continue
-            why = "" if found is None else f"; public catalogs: {'; '.join(found.missing) or 'nothing newer'}"
+            if found is not None:
+                tried[provider] = found
+            errors[provider] = error
+            skipped[provider] = str(error) if found is None else _no_prices({provider: found}, errors)
             if provider in providers:
-                raise CredentialsError(f"{error}{why}") from error
-            skipped[provider] = f"{error}{why}"
+                raise CredentialsError(skipped[provider]) from error
     if not fetched:
-        raise CredentialsError("\n".join(skipped.values()))
+        raise CredentialsError(_no_prices(tried, errors) if len(tried) == len(skipped) else "\n".join(skipped.values()))
     with snapshots.alone():
         return _finish(shipped, fetched, skipped, now)
+
+
+def _no_prices(tried: Mapping[Provider, Fetched], errors: Mapping[Provider, CredentialsError]) -> str:
+    """Return why neither public catalogs nor the providers themselves gave prices."""
+    missing = [fault for found in tried.values() for fault in found.missing]
+    silent = {fault: why for found in tried.values() for fault, why in found.unreachable.items()}
+    if silent and len(silent) == len(missing):
+        hosts: dict[str, dict[str, None]] = {}
+        for host, reason in silent.values():
+            hosts.setdefault(reason, {})[host] = None
+        told = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in hosts.items())
+        catalogs = f"the public catalogs can't be reached ({told})"
+    else:
+        catalogs = f"the public catalogs gave no newer prices ({'; '.join(missing) or 'nothing newer'})"
+    first, *others = tried
+    if others:
+        return f"{catalogs}, and {' and '.join(tried)} can't be asked: '--provider {first}' says which credentials it needs"
+    return f"{catalogs}, and {first} can't be asked: {errors[first]}"
 
 
 def write_known(folder: Path) -> None:

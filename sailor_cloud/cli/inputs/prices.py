@@ -173,7 +173,7 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
         print_report(elsewhere_report(rows), result_console())
 
 
-@prices.command("refresh", short_help="Read newer prices from the providers' APIs, or from public catalogs.")
+@prices.command("refresh", short_help="Read newer prices from public catalogs or from the providers' APIs.")
 @click.option("--provider", "providers", multiple=True, type=ProviderName(providers_with_account))
 @click.option("--region", "regions", multiple=True, metavar="REGION", help="Only these regions; default: all.")
 @click.option("--project", metavar="ID", help="Google Cloud project to ask with; default: GOOGLE_CLOUD_PROJECT.")
@@ -188,10 +188,10 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
 def refresh(
     providers: tuple[Provider, ...], regions: tuple[str, ...], project: str | None, output: Path | None, as_json: bool
 ) -> int:
-    """Read prices from the Cloud Billing Catalog, Compute Engine, the AWS Price List and EC2.
+    """Read newer prices. Needs no account: without credentials they come from SkyPilot's and gpuhunt's public catalogs.
 
-    Without credentials, prices come from SkyPilot's and gpuhunt's public catalogs; with --region also from the public
-    AWS price list. A price without a date counts as stale.
+    With --region, the public AWS price list is read too. A price without a date counts as stale. With credentials of a
+    provider, its own prices are read instead: the Cloud Billing Catalog and Compute Engine, the AWS Price List and EC2.
 
     The new prices replace the shipped ones. Whatever fails, older prices stay as they are; exits with 1
     where something asked for could not be read.
