@@ -231,7 +231,7 @@ def decided() -> PlanDocument:
         within_limits=0.9999,
         devices={"CPU-fast": 1, "CPU-slow": 1},
         zones=("local-a", "local-b"),
-        why="the least time within the limits; +0.0020 USD for 33 % less time than the cheapest",
+        why="the least time within the limits; +0.00200 USD for 33 % less time than the cheapest",
     )
     left = (
         LeftOut(
@@ -239,6 +239,6 @@ def decided() -> PlanDocument:
         ),
         LeftOut(subject=Subject.ACCELERATOR, name="CPU-big", why="no price is known"),
     )
-    notes = ("the goal spends much for little: +0.0020 USD for 33 % less time",)
+    notes = ("the goal spends much for little: +0.00200 USD for 33 % less time",)
     decision = Decision(chosen=Pick.FASTEST, asked=None, choices=(cheap, fast), left_out=left, notes=notes)
     return replace(base, decision=decision)
