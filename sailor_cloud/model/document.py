@@ -350,6 +350,11 @@ class FrontierPoint:
         """USD of the run, or of an iteration without a number of steps."""
         return self.usd_per_iteration if self.total_usd is None else self.total_usd
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run, or of an iteration without a number of steps."""
+        return self.iteration_s if self.duration_s is None else self.duration_s
+
 
 class Pick(StrEnum):
     """The criterion by which a plan is chosen."""

@@ -43,7 +43,7 @@ def test_a_table_tells_devices_zones_time_and_both_sorts_of_money(width: int) ->
     shown = plan_as_text(with_points(document()), width=width)
     rows = [" ".join(line.split()) for line in shown[shown.index("cost against time") :].splitlines()[1:3]]
     zones = ("", "") if width == 60 else (" 2 zones", " us-central1-a")
-    first, second = f"8 A100-40{zones[0]} 2.00 s 50.00 15.20 run", f"6 A100-40{zones[1]} 3.00 s 60.00 11.40 hour"
+    first, second = f"8 A100-40{zones[0]} 6 min 40 s 50.00 15.20 run", f"6 A100-40{zones[1]} 7 min 60.00 11.40 hour"
     # The document's budget is 1 USD.
     over = "" if width == 60 else ", over budget"
     assert rows == [first + over, second + over]

@@ -52,6 +52,7 @@ def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effo
 def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effort) -> tuple[FrontierPoint, ...]:
     """Return the Pareto frontier of the known plans in time and either sort of money, fastest first.
 
+    Time is that of the run, from the first start to the last teardown, or of an iteration without a number of steps.
     Money is the cost of the run, or of the nodes per hour. Figures are those of the replay and the complete bill, for
     the best drafts by the closed form. Plans that beat another one by less than a thousandth are left out.
     """
@@ -90,7 +91,7 @@ def _rounded(seconds: float, usd: float) -> tuple[int, int]:
 def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
     """Return the points that are worth their money, fastest first, with the chosen one unless another beats it."""
     points = [chosen, *others]
-    seconds, usd, rate = np.array([(point.iteration_s, point.usd, _rate(point)) for point in points]).T
+    seconds, usd, rate = np.array([(point.seconds, point.usd, _rate(point)) for point in points]).T
     cheapest = _worth_it(seconds, usd, _TRADE)
     if not ((seconds[1:] <= seconds[0]) & (usd[1:] <= usd[0])).any():
         cheapest.add(0)
@@ -132,7 +133,7 @@ def _rate(point: FrontierPoint) -> float:
 def _covers(one: FrontierPoint, other: FrontierPoint) -> bool:
     """Return whether another plan is neither faster nor cheaper by a trade's share."""
     least = 1.0 - _TRADE
-    figures = [(point.iteration_s, point.usd, _rate(point)) for point in (one, other)]
+    figures = [(point.seconds, point.usd, _rate(point)) for point in (one, other)]
     return all(theirs >= ours * least for ours, theirs in zip(*figures, strict=True))
 
 

@@ -116,7 +116,8 @@ BEST = "best per"
 
 def frontier_numbers(document: PlanDocument) -> tuple[str, ...]:
     """Return the headings of the number columns, between devices and zones and `BEST`."""
-    return ("iteration", usd_unit(document), "nodes USD/h")
+    timed = all(point.duration_s is not None for point in document.frontier)
+    return ("time" if timed else "iteration", usd_unit(document), "nodes USD/h")
 
 
 def frontier_rows(document: PlanDocument) -> list[tuple[str, ...]]:
@@ -130,7 +131,7 @@ def frontier_rows(document: PlanDocument) -> list[tuple[str, ...]]:
         (
             " + ".join(f"{count} {name}" for name, count in point.devices.items()),
             point.zones[0] if len(point.zones) == 1 else f"{len(point.zones)} zones",
-            text.seconds(point.iteration_s),
+            text.seconds(point.seconds),
             text.usd(point.usd),
             "" if point.nodes_usd_per_hour is None else text.usd(point.nodes_usd_per_hour),
             ("run" if point.cheapest else "hour") + (", over budget" if too_much else ""),

@@ -54,12 +54,12 @@ def test_the_frontier_has_no_point_that_another_one_beats_by_the_replay():
     cheapest = [point for point in points if point.cheapest]
     assert len(cheapest) > 2
     for faster, slower in pairwise(cheapest):
-        assert faster.iteration_s * 1.001 < slower.iteration_s
+        assert faster.seconds < slower.seconds
         assert faster.total_usd > slower.total_usd * 1.001
     for draft in promising(every.others):
         shown = evaluate(to_plan(space, draft), space.scenario)
-        seconds, usd = shown.prediction.iteration_s_replay, shown.cost.total_usd
-        assert any(point.iteration_s <= seconds * 1.002 and point.total_usd <= usd * 1.002 for point in points)
+        seconds, usd = shown.prediction.duration_s, shown.cost.total_usd
+        assert any(point.seconds <= seconds * 1.002 and point.total_usd <= usd * 1.002 for point in points)
 
 
 def made_up(count, *, slower, cheaper, cheapest):
@@ -100,6 +100,20 @@ def test_of_too_many_points_those_that_cost_more_for_the_run_go_first_and_the_en
     assert sum(not point.cheapest for point in points) == 1
 
 
+def test_points_are_compared_by_the_time_of_the_run_where_its_steps_are_known():
+    """A longer start-up makes the plan with the shorter iteration slower and more expensive than another one."""
+    base = made_up(1, slower=1.0, cheaper=1.0, cheapest=True)[0]
+    chosen = replace(base, iteration_s=7.59, duration_s=4568.0, total_usd=24.84, nodes_usd_per_hour=19.27)
+    faster = replace(base, iteration_s=3.95, duration_s=2639.0, total_usd=28.46, nodes_usd_per_hour=38.54)
+    beaten = [
+        replace(faster, iteration_s=3.81, duration_s=2657.0, total_usd=28.64),
+        replace(chosen, iteration_s=7.49, duration_s=4681.0, total_usd=25.45),
+    ]
+    assert [point.total_usd for point in traded(chosen, [faster, *beaten])] == [28.46, 24.84]
+    short = [replace(point, duration_s=None, total_usd=None) for point in (chosen, faster, *beaten)]
+    assert {point.iteration_s for point in traded(short[0], short[1:])} >= {3.81}
+
+
 def test_drafts_promise_by_the_price_of_their_nodes_what_no_cheaper_ones_are_expected_to_reach():
     space, _, every = exhausted()
     rate_of = OfNodes(space)
@@ -132,7 +146,7 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
     points = document.frontier
     kept = [point for point in points if point.total_usd <= document.constraints.budget_usd]
     choices = document.decision.choices
-    assert min(choice.iteration_s for choice in choices) <= min(point.iteration_s for point in kept) * 1.001
+    assert min(choice.seconds for choice in choices) <= min(point.seconds for point in kept) * 1.001
     assert min(choice.total_usd for choice in choices) <= min(point.total_usd for point in kept) * 1.001
     assert len(points) >= 15
     assert {point.cheapest for point in points} == {True, False}
@@ -142,7 +156,7 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
             rival
             for rival in points
             if rival is not point
-            and rival.iteration_s <= point.iteration_s
+            and rival.seconds <= point.seconds
             and getattr(rival, money) <= getattr(point, money)
         ]
 
