@@ -77,6 +77,15 @@ def usd_decimals(amount: float) -> int:
     return 2 if rounded >= 1 or rounded == 0 else 2 - math.floor(math.log10(rounded))
 
 
+def usd_difference(amount: float, base: float) -> float:
+    """Return how much more an amount is than `base`, both rounded as `usd_text` shows them.
+
+    So a reader who subtracts the figures on the screen finds the difference on it.
+    """
+    shown, other = (round(each, usd_decimals(each)) for each in (amount, base))
+    return round(shown - other, max(usd_decimals(amount), usd_decimals(base)))
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number of things: `1 node`, `2 nodes`."""
     plural = "es" if noun.endswith(("s", "ch")) else "s"

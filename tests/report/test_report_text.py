@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sailor_cloud.report import text
-from sailor_cloud.units import parse_duration_s, sufficient_duration_text
+from sailor_cloud.units import parse_duration_s, sufficient_duration_text, usd_difference
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,14 @@ def test_quantities_carry_the_unit_of_their_price() -> None:
     assert text.measure(1.44712, "hour") == "1.447 h"
     assert text.measure(8.1, "1000 requests") == "8.1 x 1000 requests"
     assert text.measure(1288.4, "GB") == "1,288 GB"
+
+
+@pytest.mark.parametrize(
+    ("amount", "base", "shown"),
+    [(81.5837, 57.1351, "+24.44"), (34.5849, 24.8351, "+9.74"), (0.03124, 0.02996, "+0.0012"), (8.004, 7.996, "+0.00")],
+)
+def test_a_difference_is_that_of_the_figures_shown(amount: float, base: float, shown: str) -> None:
+    assert text.signed_usd_beside(usd_difference(amount, base), amount) == shown
 
 
 def test_a_difference_has_the_decimals_of_the_amount_beside_it() -> None:

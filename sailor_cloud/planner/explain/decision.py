@@ -35,6 +35,7 @@ from sailor_cloud.units import (
     pace_text,
     probability_text,
     signed_usd_text,
+    usd_difference,
     usd_text,
 )
 
@@ -270,7 +271,7 @@ class Deciding:
                 continue
             theirs = _figures(best)
             whole = "run" if self.space.scenario.job.training.steps else "iteration"
-            money = signed_usd_text(theirs[1] - ours[1]).replace("-", "saves ")
+            money = signed_usd_text(usd_difference(theirs[1], ours[1])).replace("-", "saves ")
             trade = f"{whole} {pace_text(theirs[0] / ours[0])}, {money}"
             breaks = "" if drafts is kept else f"; no plan found keeps {_broken(self.target, best)}"
             prediction, cost = best.evaluation.prediction, best.evaluation.cost
@@ -483,13 +484,13 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (
-        f"{usd_text(usd - low)} USD more than the cheapest and {pace_text(seconds / slow)}; "
-        f"{usd_text(high - usd)} USD less than the fastest and {pace_text(seconds / fast)}"
+        f"{usd_text(usd_difference(usd, low))} USD more than the cheapest and {pace_text(seconds / slow)}; "
+        f"{usd_text(usd_difference(high, usd))} USD less than the fastest and {pace_text(seconds / fast)}"
     )
 
 
 def _trade(slow: float, low: float, fast: float, high: float) -> str:
-    return f"{signed_usd_text(high - low)} for {100.0 * (1.0 - fast / slow):.0f} % less time"
+    return f"{signed_usd_text(usd_difference(high, low))} for {100.0 * (1.0 - fast / slow):.0f} % less time"
 
 
 def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:

@@ -16,6 +16,7 @@ from sailor_cloud.report import text
 from sailor_cloud.report.plan.groups import hardware_name, plan_hardware
 from sailor_cloud.report.plan.money import cost_tree
 from sailor_cloud.report.tables import cell, markdown_table, plain_table, print_report, rendered
+from sailor_cloud.units import usd_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +269,8 @@ def _delta(figure: Figure) -> str:
         return "0"
     if figure.unit == "s":
         return text.signed_seconds(figure.delta)
-    beside = text.signed_usd_beside(figure.delta, max(abs(figure.base or 0.0), abs(figure.head or 0.0)))
+    base, head = figure.base or 0.0, figure.head or 0.0
+    beside = text.signed_usd_beside(usd_difference(head, base), max(abs(base), abs(head)))
     # A difference smaller than the amounts' decimals is shown with more decimals.
     return beside if beside.strip("+-0.") else text.signed_usd(figure.delta)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sailor_cloud.model.document import Alternative, PlanDocument, Rejected
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.report import text
+from sailor_cloud.units import usd_difference
 
 CHOSEN = "chosen"
 
@@ -61,7 +62,7 @@ def choices(document: PlanDocument) -> tuple[Choice, ...]:
             usd_per_hour=other.usd_per_hour,
             usd=_usd(other),
             slower=other.iteration_s / chosen.iteration_s - 1.0,
-            extra_usd=_usd(other) - _usd(chosen),
+            extra_usd=usd_difference(_usd(other), _usd(chosen)),
             breaks=_broken(document, other),
             efficient=not any(_beats(rival, point) for rival in points),
         )
@@ -93,7 +94,7 @@ def _broken(document: PlanDocument, other: Alternative) -> tuple[str, ...]:
     given = document.constraints
     broken = []
     if given.budget_usd is not None and other.total_usd is not None and other.total_usd > given.budget_usd:
-        broken.append(f"over budget by {text.usd(other.total_usd - given.budget_usd)} USD")
+        broken.append(f"over budget by {text.usd(usd_difference(other.total_usd, given.budget_usd))} USD")
     if given.deadline is not None and other.duration_s is not None and other.duration_s > given.deadline:
         broken.append(f"misses the deadline by {text.seconds(other.duration_s - given.deadline)}")
     if given.max_usd_per_hour is not None and other.usd_per_hour > given.max_usd_per_hour:
