@@ -41,7 +41,7 @@ from sailor_cloud.units import (
 
 # Plans tried under the replay for each pick and for each thing that is left out; moves from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
-# The goal spends much for little if money grows by this many times the share by which the run gets faster.
+# The goal spends much if money grows by this many times the share by which the run gets faster.
 _MUCH = 3.0
 # Less than this is never much, in USD.
 _MONEY = 1.0
@@ -234,7 +234,7 @@ class Deciding:
             choices=cheapest_first,
             left_out=self.prices_of_insisting(picks[chosen], complete=complete),
             notes=(
-                *(_much_for_little(cheapest_first) if self.asked is None else ()),
+                *(much_for_little(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
                 *warnings(evaluation.prediction, evaluation.cost, as_of),
             ),
@@ -493,17 +493,19 @@ def _trade(slow: float, low: float, fast: float, high: float) -> str:
     return f"{signed_usd_text(usd_difference(high, low))} for {100.0 * (1.0 - fast / slow):.0f} % less time"
 
 
-def _much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
-    """Yield a warning if the chosen plan costs far more than another one that is nearly as fast."""
+def much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
+    """Yield a warning if the chosen plan costs far more than the next slower choice, and what that one saves."""
     chosen = next(choice for choice in choices if choice.chosen)
-    others = [other for other in choices if chosen.usd - other.usd >= _MONEY and other.seconds > chosen.seconds]
-    more = [chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf for other in others]
-    rated = [(share / (other.seconds / chosen.seconds - 1.0), other) for share, other in zip(more, others, strict=True)]
-    much, other = max(rated, key=lambda entry: entry[0], default=(0.0, None))
-    if other is not None and much >= _MUCH:
-        pick = other.picks[-1]
-        trade = _trade(other.seconds, other.usd, chosen.seconds, chosen.usd)
-        yield f"the goal spends much for little: {trade} than the {pick.value} plan; '--choose {pick.value}' takes that"
+    slower = [other for other in choices if other.seconds > chosen.seconds and other.usd < chosen.usd]
+    if not slower:
+        return
+    other = min(slower, key=lambda choice: choice.seconds)
+    saved, pace = usd_difference(chosen.usd, other.usd), other.seconds / chosen.seconds
+    share = chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf
+    if saved >= _MONEY and share >= _MUCH * (pace - 1.0):
+        pick = other.picks[-1].value
+        trade = f"the {pick} plan costs {usd_text(saved)} USD less and is {pace_text(pace)}"
+        yield f"the goal spends much: {trade}; '--choose {pick}' takes that"
 
 
 def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
@@ -550,6 +552,6 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     if stage is not None and needed * (1.0 + _MEMORY_ERROR) > stage.limit_bytes:
         yield (
             f"stage {stage.stage} may run out of memory: it needs an estimated {needed / GIB:.1f} of "
-            f"{stage.limit_bytes / GIB:.1f} GiB, the allocator's cache takes up to the rest, and such estimates are "
-            f"off by {100 * _MEMORY_ERROR:.1f} % on average"
+            f"{stage.limit_bytes / GIB:.1f} GiB ({stage.total_bytes / GIB:.1f} GiB with the allocator's cache), and "
+            f"such estimates are off by {100 * _MEMORY_ERROR:.1f} % on average"
         )

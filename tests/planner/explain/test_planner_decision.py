@@ -11,14 +11,14 @@ import pytest
 from factories.documents import document as made
 from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.model.document import CostKind, Decision, Pick, PlanDocument, Status, Subject
+from sailor_cloud.model.document import Choice, CostKind, Decision, Pick, PlanDocument, Status, Subject
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
-from sailor_cloud.planner.explain.decision import Deciding, warnings
+from sailor_cloud.planner.explain.decision import Deciding, much_for_little, warnings
 from sailor_cloud.planner.explain.insisting import near_with
 from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
@@ -30,7 +30,7 @@ from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.simulator import evaluate
-from sailor_cloud.units import GIB, probability_text, usd_text
+from sailor_cloud.units import GIB, pace_text, probability_text, usd_difference, usd_text
 
 ONE_ZONE = "'--restrict one-zone' plans for one zone"
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
@@ -138,15 +138,34 @@ def test_the_balanced_plan_is_the_one_farthest_below_the_line_between_the_others
     assert balanced.devices == {"A100-40": 8}
 
 
+def choice_of(pick: Pick, seconds: float, usd: float, *, chosen: bool = False) -> Choice:
+    base = next(iter(first_look(tiny_job()).choices))
+    return replace(base, picks=(pick,), chosen=chosen, duration_s=seconds, total_usd=usd)
+
+
+def test_the_chosen_plan_is_compared_with_the_next_slower_choice() -> None:
+    """The cheapest one saves more per share of time, but takes much longer."""
+    fastest = choice_of(Pick.FASTEST, 3000.0, 465.45, chosen=True)
+    balanced, cheapest = choice_of(Pick.BALANCED, 3252.0, 269.32), choice_of(Pick.CHEAPEST, 6300.0, 27.96)
+    (note,) = much_for_little((cheapest, balanced, fastest))
+    assert note.startswith("the goal spends much: the balanced plan costs 196.13 USD less and is 8.4 % slower;")
+    assert list(much_for_little((cheapest, replace(balanced, total_usd=440.0), fastest))) == []
+
+
+PAIR = (Pick.FASTEST, Pick.BALANCED)
+
+
 def test_little_time_for_much_money_is_told() -> None:
     one_zone = {"resources__0__zones": ["us-central1-a"], "resources__0__markets": ["on-demand"]}
     one_zone["constraints"] = {"budget_usd": 500}
     decision = first_look(example("gcp-a100-v100.yaml", **one_zone))
     note = decision.notes[0]
-    assert note.startswith("the goal spends much for little: +")
-    assert "'--choose balanced' takes that" in note
+    fastest, balanced = (next(each for each in decision.choices if pick in each.picks) for pick in PAIR)
+    less = usd_text(usd_difference(fastest.usd, balanced.usd))
+    assert note.startswith(f"the goal spends much: the balanced plan costs {less} USD less and is ")
+    assert note.endswith(f"{pace_text(balanced.seconds / fastest.seconds)}; '--choose balanced' takes that")
     cheapest = first_look(example("gcp-a100-v100.yaml", goal="minimize-cost", **one_zone))
-    assert not any("much for little" in note for note in cheapest.notes)
+    assert not any("spends much" in note for note in cheapest.notes)
 
 
 def test_of_equally_fast_plans_the_cheaper_one_is_chosen() -> None:
@@ -246,6 +265,8 @@ def test_a_decision_tells_of_stale_prices_of_egress_and_of_memory_within_the_err
         full = replace(stage, parts={"weights": needed, "allocator": 5}, total_bytes=needed + 5, measured=measured)
         found = list(warnings(replace(plan.prediction, memory=(full,)), plan.cost, date(2026, 11, 23)))
         assert [note.startswith("stage 0 may run out of memory: ") for note in found] == [True] * told
+        assert all(f"an estimated {needed / GIB:.1f} of 16.0 GiB (" in note for note in found)
+        assert all("GiB with the allocator's cache)" in note for note in found)
 
 
 def test_what_no_plan_can_use_says_why() -> None:
