@@ -19,7 +19,7 @@ from sailor_cloud.simulator import money
 from sailor_cloud.simulator.layout import Layout
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.timing.sync import Traffic, islands
-from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR, duration_text
 
 
 def cost_line(
@@ -349,7 +349,7 @@ def _instance_lines(layout: Layout, paid: Hours, error_p90: float) -> list[CostL
             stale = is_stale(offer, layout.scenario.as_of.date())
             lines.append(_committed_line(offer, committed, part, worst_usd=hours * worst, stale=stale))
             continue
-        reserve = ", lost to preemption" + _interval_note(layout)
+        reserve = ", lost to preemption" + _interval_note(layout, paid)
         for kind, meanwhile, spent, worst_spent in (
             (CostKind.COMPUTE, "", paid.training, paid.training),
             (CostKind.CHECKPOINT, ", stalled for checkpoints", paid.saving, paid.saving),
@@ -394,13 +394,17 @@ def _committed_line(offer: Offer, usd: float, part: str, *, worst_usd: float, st
     )
 
 
-def _interval_note(layout: Layout) -> str:
+def _interval_note(layout: Layout, paid: Hours) -> str:
+    """Return the job's checkpoint interval and the one that costs least; empty without preemptions."""
     offers = [layout.scenario.offer(node.offer) for node in layout.plan.nodes]
     rate = sum(money.preemptions_per_hour(offer, layout.scenario.catalog) for offer in offers)
     best = money.young_daly_s(checkpoint_s(layout), rate)
-    return (
-        "" if best is None else f" (checkpoint every {layout.scenario.job.checkpoint.every:.0f} s, best {best:.0f} s)"
-    )
+    if best is None:
+        return ""
+    training_s = paid.training * SECONDS_PER_HOUR
+    beyond = layout.scenario.job.training.steps is not None and best > training_s
+    told = "the best interval is longer than the run" if beyond else f"best {duration_text(best)}"
+    return f" (checkpoint every {duration_text(layout.scenario.job.checkpoint.every)}, {told})"
 
 
 def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:

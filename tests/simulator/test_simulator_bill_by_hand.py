@@ -289,9 +289,16 @@ def test_without_a_number_of_steps_the_bill_is_that_of_an_hour_of_training() -> 
     assert not [line for line in cost.lines if line.kind in (CostKind.STARTUP, CostKind.TEARDOWN)]
     assert [line.usd for line in lines_of(cost, "compute", "")] == [10.0, 4.0]
     assert [line.usd for line in lines_of(cost, "egress", "")] == [pytest.approx(0.04)]
-    (_, lost) = lines_of(cost, "recovery", "(checkpoint every 36 s, best 455 s)")
+    (_, lost) = lines_of(cost, "recovery", "(checkpoint every 36.0 s, best 7 min 35 s)")
     assert lost.usd == pytest.approx(0.00024333333)
     assert cost.usd_per_hour == pytest.approx(14.09)
+
+
+def test_a_best_checkpoint_interval_beyond_the_run_is_not_shown() -> None:
+    """A step takes 3.6 s."""
+    for steps, told in ((1000, "best 7 min 35 s"), (10, "the best interval is longer than the run")):
+        *_, lost = lines_of(bill_of(Market.SPOT, steps=steps), "recovery", "lost to preemption")
+        assert lost.what.endswith(f"(checkpoint every 36.0 s, {told})")
 
 
 def test_a_price_that_is_stale_may_have_risen_by_a_fifth() -> None:
