@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
-from factories.documents import decided, document
+from factories.documents import cost_line, costing, decided, document
+from sailor_cloud.model.document import CostKind
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -41,11 +43,23 @@ def test_every_form_begins_with_the_decision() -> None:
         for told in (
             "cheapest and balanced",
             "97.4 %",
-            "much for little",
+            "spends much",
             "zone local-c",
             "run 2.0× slower, +6.56 USD",
         ):
             assert 0 < form.index(told) < later, told
+        assert form.lower().index("the fastest plan is chosen") < form.index("; searched ") < later
+
+
+def test_old_prices_are_told_once() -> None:
+    old = replace(
+        cost_line(CostKind.COMPUTE, "old", quantity=1, usd_per_unit=1), stale=True, price_as_of=date(2026, 1, 2)
+    )
+    stale = costing(document(), old)
+    told = replace(decided().decision, notes=("prices are up to 322 days old",))
+    for made in (stale, replace(stale, decision=told)):
+        for form in (plan_as_text(made), plan_as_markdown(made), plan_as_html(made, timeline=())):
+            assert ("STALE: prices from" in form) + ("prices are up to 322 days old" in form) == 1
 
 
 def test_a_plan_without_a_decision_begins_as_before() -> None:

@@ -12,9 +12,11 @@ from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import CostKind, PlanDocument, Rejected, Status
 from sailor_cloud.model.offer import Doubt, ListedPrice, Market, Offer, ZoneConfidence
 from sailor_cloud.model.shown import Rows
+from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.facts import notes, outcome_facts, request_facts
 from sailor_cloud.report.plan.groups import group_lines
 from sailor_cloud.report.plan.money import unlimited_usd
+from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 from sailor_cloud.report.plan.plan_text import plan_as_text
 
 
@@ -307,3 +309,13 @@ def test_a_terminal_without_unicode_gets_bars_and_branches_in_ascii() -> None:
     assert "#####" in shown
     assert "|- 3 x a2-highgpu-1g" in shown
     assert not set(shown) & set("█├└")
+
+
+def test_the_heading_of_memory_says_that_it_has_the_allocators_cache() -> None:
+    made = document()
+    assert made.prediction is not None
+    stage = made.prediction.memory[0]
+    cached = replace(stage, parts={**stage.parts, "allocator": 5}, total_bytes=stage.total_bytes + 5)
+    held = replace(made, prediction=replace(made.prediction, memory=(cached, *made.prediction.memory[1:])))
+    for show in (plan_as_text, plan_as_markdown, lambda shown: plan_as_html(shown, timeline=())):
+        assert ["peak + cache" in show(each) for each in (made, held)] == [False, True]

@@ -20,6 +20,7 @@ from sailor_cloud.report.plan.facts import (
     memory_rows,
     notes,
     outcome_facts,
+    peak_heading,
     proof,
     request_facts,
     ruled_out,
@@ -113,7 +114,7 @@ def _memory(document: PlanDocument) -> Markup:
         )
         for row in memory_rows(document)
     )
-    numbers = ("peak", "limit", "used")
+    numbers = (peak_heading(document), "limit", "used")
     return html_table(("pipelines", "stage", *numbers, "basis", "parts"), rows, numbers=numbers)
 
 
@@ -189,9 +190,11 @@ def _decision(document: PlanDocument) -> tuple[Markup, ...]:
 
 
 def _report(document: PlanDocument, timeline: Sequence[TimelineSpan], regions: Sequence[Region]) -> Markup:
+    decision = _decision(document)
+    verdict = element("p", proof(document), class_="proof")
     parts = [
-        _header(document),
-        *_decision(document),
+        element("header", element("h1", document.job.name)),
+        *((*decision, verdict) if decision else (verdict,)),
         _facts(outcome_facts(document), class_="facts outcome"),
         _facts(request_facts(document), class_="facts"),
         *(element("p", note, class_="note") for note in notes(document)),

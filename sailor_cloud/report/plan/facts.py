@@ -348,7 +348,7 @@ def _within(document: PlanDocument) -> str:
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
-    """Return warnings: stale, doubtful and example prices, unmeasured links, a worst case or TTL that may end a run."""
+    """Return warnings that the decision has not given: stale, doubtful and example prices, unmeasured links, a worst case or TTL that may end a run."""
     cost = document.cost
     found = list(short_of_memory(document))
     broken = [f"it {told}" for told in broken_limits(document)] if document.status is Status.GIVEN else []
@@ -358,7 +358,8 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     if unpriced:
         found.append(f"no price is known of {', '.join(unpriced)}; the report leaves money out")
     stale = sorted({line.price_as_of for line in cost.lines if line.stale}) if cost is not None else []
-    if stale:
+    # The notes of a decision say so before.
+    if stale and (document.decision is None or not document.decision.choices):
         found.append(
             f"STALE: prices from {_span(stale)} are used; they widen the worst case, and 'up' on a cloud refuses them"
         )
@@ -452,7 +453,8 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         f"half of such iterations are off by less than {text.share(prediction.error_p50)}, nine in ten by less than "
         f"{text.share(prediction.error_p90)}{_shares(prediction)}",
         f"pipelines run the {schedule} schedule; the iteration is replayed operation by operation{searched}",
-        "memory counts weights, gradients, optimizer, activations in flight and a constant for the framework",
+        "memory counts weights, gradients, optimizer, activations in flight, the allocator's cache, and a constant for "
+        "the framework",
         *(money if priced else ()),
     )
 
@@ -490,6 +492,12 @@ class MemoryRow:
     @property
     def share(self) -> float:
         return self.memory.total_bytes / self.memory.limit_bytes
+
+
+def peak_heading(document: PlanDocument) -> str:
+    """Return the heading of a stage's memory: its peak and, unless there is none, the allocator's cache."""
+    cached = any(row.memory.parts.get("allocator") for row in memory_rows(document))
+    return "peak + cache" if cached else "peak"
 
 
 def memory_rows(document: PlanDocument) -> tuple[MemoryRow, ...]:

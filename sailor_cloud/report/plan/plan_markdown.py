@@ -13,6 +13,7 @@ from sailor_cloud.report.plan.facts import (
     memory_rows,
     notes,
     outcome_facts,
+    peak_heading,
     proof,
     request_facts,
     ruled_out,
@@ -25,7 +26,8 @@ from sailor_cloud.units import pace_text
 
 def plan_as_markdown(document: PlanDocument) -> str:
     """Return the whole report; long tables are collapsed."""
-    heading = f"### {document.job.name}: {proof(document)}"
+    decided = document.decision is not None and bool(document.decision.choices)
+    heading = f"### {document.job.name}" if decided else f"### {document.job.name}: {proof(document)}"
     if document.plan is None:
         reason = document.infeasibility
         parts = [heading, f"**{cell(reason.message if reason else 'no plan meets the constraints')}**"]
@@ -34,7 +36,7 @@ def plan_as_markdown(document: PlanDocument) -> str:
         return "\n\n".join(parts) + "\n"
     parts = [heading]
     if document.decision is not None and document.decision.choices:
-        parts.append(decision_as_markdown(document.job, document.decision))
+        parts += [decision_as_markdown(document.job, document.decision), cell(proof(document))]
     parts += [_facts((*outcome_facts(document), *request_facts(document)))]
     parts += [f"> {note}" for note in notes(document)]
     parts.append(_groups(document))
@@ -123,7 +125,7 @@ def _memory(document: PlanDocument) -> str:
         )
         for row in memory_rows(document)
     )
-    numbers = ("peak", "limit", "used")
+    numbers = (peak_heading(document), "limit", "used")
     return markdown_table(("pipelines", "stage", "accelerator", *numbers, "basis"), rows, numbers=numbers)
 
 

@@ -28,6 +28,7 @@ from sailor_cloud.report.plan.facts import (
     memory_rows,
     notes,
     outcome_facts,
+    peak_heading,
     proof,
     request_facts,
     ruled_out,
@@ -204,8 +205,9 @@ def memory_table(document: PlanDocument, *, details: bool, ascii_only: bool, wid
     # The heading of the bars, which would otherwise be empty.
     basis = "" if len(bases) > 1 else "".join(bases)
     basis = basis if len(basis) <= columns else basis.replace(" ", "\n")
-    headings = ("memory of", basis, "peak", "of limit", *(("largest parts",) if details else ()))
-    table = plain_table(*headings, numbers=(basis, "peak", "of limit"))
+    peak = peak_heading(document) if width >= NARROW else peak_heading(document).replace(" + ", "\n+ ")
+    headings = ("memory of", basis, peak, "of limit", *(("largest parts",) if details else ()))
+    table = plain_table(*headings, numbers=(basis, peak, "of limit"))
     for row in rows:
         cells: list[str | Text] = [
             row.label if basis else f"{row.label}, {row.basis}",
