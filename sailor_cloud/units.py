@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 MIB = 2**20
 GIB = 2**30
@@ -75,6 +76,20 @@ def usd_decimals(amount: float) -> int:
     # Rounded first, since 0.9999 is shown as 1.00.
     rounded = abs(float(f"{amount:.3g}"))
     return 2 if rounded >= 1 or rounded == 0 else 2 - math.floor(math.log10(rounded))
+
+
+def usd_parts(amounts: Sequence[float], whole: float, decimals: int) -> tuple[float, ...]:
+    """Return the parts of `whole` so rounded that they add up to it as it is rounded itself.
+
+    What rounding leaves goes to the largest parts, one unit of the last digit each.
+    """
+    unit = 10.0**-decimals
+    counts = [round(amount / unit) for amount in amounts]
+    left = round(whole / unit) - sum(counts)
+    largest = sorted(range(len(counts)), key=lambda place: (-amounts[place], place))
+    for number in range(abs(left) if counts else 0):
+        counts[largest[number % len(counts)]] += 1 if left > 0 else -1
+    return tuple(round(count * unit, decimals) for count in counts)
 
 
 def usd_difference(amount: float, base: float) -> float:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from factories.browser import CHROMIUM, WHY_NOT, Browser
-from factories.documents import document, infeasible
+from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document, gcp_timeline
 from sailor_cloud import catalog
-from sailor_cloud.model.document import Rejected
+from sailor_cloud.model.document import CostKind, Rejected
+from sailor_cloud.report.html.charts import money_chart
 from sailor_cloud.report.html.maps import region_map
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.units import GIB
@@ -114,6 +115,18 @@ def test_the_bundled_library_is_the_file_that_its_page_names() -> None:
     assert named is not None
     assert hashlib.sha256(vendor.joinpath("echarts.min.js").read_bytes()).hexdigest() == named[1]
     assert "Apache License" in vendor.joinpath("LICENSE").read_text(encoding="utf-8")
+
+
+def test_bars_are_not_labelled_with_what_rounds_to_nothing() -> None:
+    lines = [
+        cost_line(CostKind.COMPUTE, "node", quantity=1, usd_per_unit=24.84),
+        cost_line(CostKind.DISK, "disk", quantity=1, usd_per_unit=0.01),
+        replace(cost_line(CostKind.RECOVERY, "lost", quantity=1, usd_per_unit=0.001), worst_usd=0.03),
+    ]
+    chart = money_chart(costing(document(), *lines))
+    (option,) = (json.loads(html.unescape(found)) for found in re.findall(r'data-option="([^"]*)"', chart))
+    _, *labels = [bar["name"] for bar in option["series"][-1]["data"]]
+    assert labels == ["0.01", "at worst 0.03"]
 
 
 def test_one_plan_alone_makes_no_chart_of_cost_against_time() -> None:

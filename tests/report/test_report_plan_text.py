@@ -238,6 +238,16 @@ def test_the_money_tree_adds_up_to_the_total_and_names_each_direction_of_traffic
     assert " GB at " in shown
 
 
+def test_the_shown_figures_of_the_money_tree_add_up() -> None:
+    halves = [cost_line(CostKind.COMPUTE, f"half {name}", quantity=1, usd_per_unit=3.6752) for name in "ab"]
+    egress = [cost_line(CostKind.EGRESS, f"way {name}", quantity=1, usd_per_unit=19.8725) for name in "abcd"]
+    rows = [line.split() for line in plan_as_text(costing(document(), *halves, *egress)).splitlines()]
+    found = {row[0]: float(row[1]) for row in rows if row and row[0] in ("compute", "egress", "total")}
+    assert found == {"compute": 7.35, "egress": 79.49, "total": 86.84}
+    parts = [float(row[3]) for row in rows if row and row[0] in "├─└─" and row[1] in ("half", "way")]
+    assert [round(sum(each), 2) for each in (parts[:2], parts[2:])] == [7.35, 79.49]
+
+
 def test_details_trace_every_dollar_to_a_source_and_a_date() -> None:
     priced = gcp_document()
     assert priced.cost is not None

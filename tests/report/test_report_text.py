@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sailor_cloud.report import text
-from sailor_cloud.units import parse_duration_s, sufficient_duration_text, usd_difference
+from sailor_cloud.units import parse_duration_s, sufficient_duration_text, usd_difference, usd_parts
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,22 @@ def test_quantities_carry_the_unit_of_their_price() -> None:
 )
 def test_a_difference_is_that_of_the_figures_shown(amount: float, base: float, shown: str) -> None:
     assert text.signed_usd_beside(usd_difference(amount, base), amount) == shown
+
+
+@pytest.mark.parametrize(
+    ("amounts", "whole", "shown"),
+    [
+        ((3.6752, 3.6752), 7.3504, (3.67, 3.68)),
+        ((19.8725,) * 4, 79.49, (19.88, 19.87, 19.87, 19.87)),
+        ((0.004, 0.004, 5.001), 5.009, (0.0, 0.0, 5.01)),
+        ((), 0.0, ()),
+    ],
+)
+def test_rounded_parts_add_up_to_the_rounded_whole(
+    amounts: tuple[float, ...], whole: float, shown: tuple[float, ...]
+) -> None:
+    assert usd_parts(amounts, whole, 2) == shown
+    assert round(sum(shown), 2) == round(whole, 2)
 
 
 def test_a_difference_has_the_decimals_of_the_amount_beside_it() -> None:

@@ -83,6 +83,8 @@ def script() -> Markup:
     return Markup(f"<script>{library}</script><script>{own}</script>")
 
 
+# A share that is shown as 0.1 %.
+SMALLEST_SHARE = 0.0005
 MONEY_TITLE = "Cost by kind, expected and worst case"
 
 
@@ -129,9 +131,11 @@ def _money_tip(branch: CostBranch) -> str:
 
 
 def _named(branch: CostBranch, whole: float) -> str:
-    share = f" ({text.share(branch.usd / whole)})" if whole else ""
-    expected, worst = text.usd_beside(branch.usd, whole), text.usd_beside(branch.worst_usd, whole)
-    return f"{expected}{share}" if expected == worst else f"{expected}{share}, at worst {worst}"
+    """Return the label of a bar, without the figures that round to nothing."""
+    share = f" ({text.share(branch.usd / whole)})" if whole and branch.usd >= SMALLEST_SHARE * whole else ""
+    expected, worst = (text.usd_beside(usd, whole) for usd in (branch.shown_usd, branch.shown_worst_usd))
+    shown = [f"{expected}{share}"] if branch.shown_usd else []
+    return ", ".join(shown + ([f"at worst {worst}"] if worst != expected else []))
 
 
 FRONTIER_TITLE = "Cost against time of the chosen plan and its alternatives"

@@ -26,7 +26,7 @@ from sailor_cloud.report.plan.facts import (
     ruled_out,
 )
 from sailor_cloud.report.plan.groups import NUMBERS, group_columns, groups_key
-from sailor_cloud.report.plan.money import expected_usd, price_rows, worst_usd
+from sailor_cloud.report.plan.money import cost_tree, expected_usd, price_rows, worst_usd
 from sailor_cloud.simulator import TimelineSpan
 from sailor_cloud.units import pace_text
 
@@ -45,12 +45,12 @@ def _cost_lines(document: PlanDocument) -> Markup:
             line.what,
             text.measure(line.quantity, line.unit),
             text.usd(line.usd_per_unit),
-            text.usd_beside(line.usd, whole),
-            text.usd_beside(line.worst_usd, whole),
+            *(text.usd_beside(usd, whole) for usd in shown),
             f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
             line.price_source,
         )
-        for line in cost.lines
+        for branch in cost_tree(cost)
+        for line, shown in zip(branch.lines, branch.shown, strict=True)
     ]
     span = "whole run" if cost.total_usd is not None else "one hour"
     rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))

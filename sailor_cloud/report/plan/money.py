@@ -8,7 +8,7 @@ from datetime import date
 from sailor_cloud.catalog import providers
 from sailor_cloud.model.document import Cost, CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Market, Offer
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_decimals, usd_parts
 
 # Smaller differences come from the order of sums.
 _ROUNDING = 1e-9
@@ -26,10 +26,17 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostBranch:
-    """All lines of one kind with their sums."""
+    """All lines of one kind with their sums.
+
+    `shown_usd` and `shown_worst_usd` are rounded so that branches add up to the shown total; `shown` are the two
+    figures of each line, which add up to those of the branch.
+    """
 
     kind: CostKind
     lines: tuple[CostLine, ...]
+    shown_usd: float
+    shown_worst_usd: float
+    shown: tuple[tuple[float, float], ...]
 
     @property
     def title(self) -> str:
@@ -71,10 +78,29 @@ class PriceRow:
 
 def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
     """Return the cost lines by kind, in the order of CostKind; kinds without lines are left out."""
-    branches = (
-        CostBranch(kind=kind, lines=tuple(line for line in cost.lines if line.kind is kind)) for kind in CostKind
+    kinds = [(kind, [line for line in cost.lines if line.kind is kind]) for kind in CostKind]
+    found = [(kind, lines) for kind, lines in kinds if lines]
+    decimals = usd_decimals(expected_usd(cost))
+    expected = [[line.usd for line in lines] for _, lines in found]
+    worst = [[line.worst_usd for line in lines] for _, lines in found]
+    usd = usd_parts([sum(each) for each in expected], expected_usd(cost), decimals)
+    worst_parts = usd_parts([sum(each) for each in worst], worst_usd(cost), decimals)
+    return tuple(
+        CostBranch(
+            kind=kind,
+            lines=tuple(lines),
+            shown_usd=usd[place],
+            shown_worst_usd=worst_parts[place],
+            shown=tuple(
+                zip(
+                    usd_parts(expected[place], usd[place], decimals),
+                    usd_parts(worst[place], worst_parts[place], decimals),
+                    strict=True,
+                )
+            ),
+        )
+        for place, (kind, lines) in enumerate(found)
     )
-    return tuple(branch for branch in branches if branch.lines)
 
 
 def expected_usd(cost: Cost) -> float:

@@ -73,7 +73,7 @@ def _money(document: PlanDocument) -> str:
     assert cost is not None
     whole = expected_usd(cost)
     rows = [
-        (branch.title, text.usd_beside(branch.usd, whole), text.usd_beside(branch.worst_usd, whole))
+        (branch.title, text.usd_beside(branch.shown_usd, whole), text.usd_beside(branch.shown_worst_usd, whole))
         for branch in cost_tree(cost)
     ]
     rows.append(("total", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole)))

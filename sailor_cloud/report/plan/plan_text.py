@@ -131,8 +131,8 @@ def money_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> T
         opened = details or branch.kind in OPEN_KINDS
         table.add_row(
             f"[bold]{branch.title}[/]",
-            f"[bold]{text.usd_beside(branch.usd, whole)}[/]",
-            text.usd_beside(branch.worst_usd, whole),
+            f"[bold]{text.usd_beside(branch.shown_usd, whole)}[/]",
+            text.usd_beside(branch.shown_worst_usd, whole),
             "" if opened else _marked(_summary(document, branch)),
         )
         if opened:
@@ -150,12 +150,11 @@ def _add_lines(table: Table, document: PlanDocument, branch: CostBranch, *, deta
     assert document.cost is not None
     whole = expected_usd(document.cost)
     middle, end = ("|-", "`-") if ascii_only else ("├─", "└─")
-    for place, line in enumerate(branch.lines):
+    for place, (line, shown) in enumerate(zip(branch.lines, branch.shown, strict=True)):
         mark = end if place == len(branch.lines) - 1 else middle
         table.add_row(
             _hanging(mark, line.what),
-            text.usd_beside(line.usd, whole),
-            text.usd_beside(line.worst_usd, whole),
+            *(text.usd_beside(usd, whole) for usd in shown),
             _marked(_origin(document, line, details=details)),
         )
 
