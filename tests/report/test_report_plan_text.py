@@ -32,6 +32,17 @@ def test_a_narrow_terminal_breaks_no_name_of_an_alternative() -> None:
     assert [name for name in ("instead", "n1-standard-64", "V100-16", "0.0084") if name not in shown] == []
 
 
+@pytest.mark.parametrize(("zone", "numbers"), [("us-central1-a", "USD/h used"), ("northamerica-northeast1-b", "USD/h")])
+def test_a_narrow_terminal_breaks_no_name_of_a_node(zone: str, numbers: str) -> None:
+    base = gcp_document()
+    named = [replace(offer, zone=zone, instance_type="n1-standard-64") for offer in base.inputs.offers]
+    made = replace(base, inputs=replace(base.inputs, offers=Rows(named)))
+    table = plan_as_text(made, width=60).partition("pipelines ")[2].partition("\n\n")[0].splitlines()
+    assert " ".join(table[0].split()) == f"stage devices where {numbers}"
+    shown = {word for line in table[1:] for word in line.split()}
+    assert {zone, "n1-standard-64", "spot"} <= shown
+
+
 def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> None:
     lines = [" ".join(line.split()) for line in plan_as_text(document()).splitlines()]
     assert "0: 4 x 2 0 0-3 1 CPU-fast local-a 1 x local-cpu-fast on-demand 0.200 1/1 19 d" in lines

@@ -78,7 +78,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
         shape, numbers = ("stage", "devices", "where"), ("USD/h", "used")
     rows = [
         {
-            "pipelines": line.pipelines,
+            "pipelines": line.pipelines if width >= NARROW else line.pipelines.replace(": ", ":\n"),
             "stage": line.stage if width >= NARROW or not line.layers else f"{line.stage}: {line.layers}",
             "layers": line.layers,
             "devices": line.devices if width >= NARROW else line.devices.replace(", ", ",\n"),
@@ -86,7 +86,7 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
             "nodes": line.nodes,
             "market": line.market,
             "zone, nodes, market": _place(line),
-            "where": _place(line),
+            "where": "\n".join(part for part in (line.zone, line.nodes, line.market) if part),
             "USD/h": line.usd_per_hour,
             "used": line.quota,
             "age": line.age,
@@ -95,10 +95,19 @@ def groups_table(document: PlanDocument, *, width: int) -> Table:
     ]
     # Leave out empty columns, such as prices if none is known.
     headings = [name for name in ("pipelines", *shape, *numbers) if any(cells[name] for cells in rows)]
-    table = plain_table(*headings, numbers=numbers, gap=2 if width >= WIDE else 1)
+    if width < NARROW and not _fits(rows, headings, width):
+        headings = [name for name in headings if name != "used"]
+    whole = ("where",) if _fits(rows, headings, width) else ()
+    table = plain_table(*headings, numbers=numbers, whole=whole, gap=2 if width >= WIDE else 1)
     for cells in rows:
         table.add_row(*(cells[heading] for heading in headings))
     return table
+
+
+def _fits(rows: list[dict[str, str]], headings: list[str], width: int) -> bool:
+    """Return whether a table with one blank between its columns needs no broken line."""
+    cells = ([name, *(row[name] for row in rows)] for name in headings)
+    return sum(1 + max(len(line) for cell in column for line in cell.split("\n")) for column in cells) <= width + 1
 
 
 def recompute_key(document: PlanDocument) -> tuple[str, ...]:
