@@ -348,7 +348,10 @@ def _within(document: PlanDocument) -> str:
 
 
 def notes(document: PlanDocument) -> tuple[str, ...]:
-    """Return warnings that the decision has not given: stale, doubtful and example prices, unmeasured links, a worst case or TTL that may end a run."""
+    """Return warnings that the decision has not given.
+
+    They are of stale, doubtful and example prices, unmeasured links, and a worst case or TTL that may end a run.
+    """
     cost = document.cost
     found = list(short_of_memory(document))
     broken = [f"it {told}" for told in broken_limits(document)] if document.status is Status.GIVEN else []
