@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from factories.documents import document
+from factories.documents import decided, document
 from factories.priced_documents import gcp_document
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report.decision.choices import frontier_rows
+from sailor_cloud.report.html.charts import HOURLY, frontier_chart
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -62,9 +63,30 @@ def test_markdown_has_the_same_rows_and_money_of_an_iteration_where_there_are_no
 def test_the_page_draws_the_line_through_the_cheapest_points_alone_and_says_what_others_are() -> None:
     shown, plain = (plan_as_html(made, timeline=()) for made in (with_points(gcp_document()), gcp_document()))
     assert "no faster plan has nodes for 11.40 USD/h or less" in shown
-    assert "Small grey points" in shown
+    assert "Small grey points: plans on nodes with a lower price per hour" in shown
     assert "Small grey points" not in plain
+    assert "Scroll to zoom" not in plain
     assert set(drawn(plain)) == {"alternative", "chosen"}
+
+
+def test_points_that_are_far_too_expensive_are_left_out_of_the_chart_and_counted() -> None:
+    made = replace(with_points(gcp_document()), decision=decided().decision)
+    far = replace(made.frontier[0], total_usd=10_000.0, duration_s=60.0)
+    shown, near = (plan_as_html(each, timeline=()) for each in (replace(made, frontier=(far, *made.frontier)), made))
+    assert drawn(shown) == drawn(near)
+    assert "Not drawn: 1 point far slower or more expensive." in shown
+    assert "Not drawn" not in near
+
+
+def test_the_chosen_plan_is_a_ring_that_hides_no_point_and_has_the_name_of_its_choice() -> None:
+    made = with_points(gcp_document())
+    chart = frontier_chart(replace(made, decision=decided().decision))
+    (option,) = (json.loads(html.unescape(found)) for found in re.findall(r'data-option="([^"]*)"', chart))
+    named = {series["name"]: series for series in option["series"]}
+    assert named["chosen"]["itemStyle"]["color"] == "transparent"
+    assert named["chosen"]["data"][0]["name"] == "chosen: fastest"
+    assert all(named[name]["label"]["always"] for name in ("chosen", "other choice"))
+    assert option["legend"]["type"] == "plain"
 
 
 def test_the_page_draws_the_time_that_the_decision_shows_with_start_up_and_teardown() -> None:
@@ -72,7 +94,7 @@ def test_the_page_draws_the_time_that_the_decision_shows_with_start_up_and_teard
     shown = plan_as_html(made, timeline=())
     assert "hours until the last teardown" in shown
     assert drawn(shown)["Pareto frontier"] == [[1.2111, 50.0]]
-    assert drawn(shown)["frontier per hour"] == [[1.7667, 60.0]]
+    assert drawn(shown)[HOURLY] == [[1.7667, 60.0]]
     assert made.prediction is not None
     assert made.prediction.duration_s is not None
     assert drawn(shown)["chosen"][0][0] == pytest.approx(made.prediction.duration_s / 3600, abs=1e-4)

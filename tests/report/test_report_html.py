@@ -129,6 +129,32 @@ def test_bars_are_not_labelled_with_what_rounds_to_nothing() -> None:
     assert labels == ["0.01", "at worst 0.03"]
 
 
+def test_a_schedule_of_many_microbatches_says_how_to_look_closer() -> None:
+    made, spans = gcp_document(), gcp_timeline()
+    assert made.plan is not None
+    few, many = (
+        replace(
+            made, plan=replace(made.plan, pipelines=tuple(replace(one, microbatches=n) for one in made.plan.pipelines))
+        )
+        for n in (4, 64)
+    )
+    assert "64 microbatches are too many to see one by one" in plan_as_html(many, timeline=spans)
+    assert "too many to see" not in plan_as_html(many, timeline=())
+    assert "too many to see" not in plan_as_html(few, timeline=spans)
+
+
+@needs_chromium
+def test_a_narrow_page_shows_whole_legends_and_the_memory_used(browser: Browser, report: Path) -> None:
+    for width in (400, 1200):
+        browser.look(width=width)
+        browser.open(report)
+        texts = browser.run(f"[...{_chart(CHARTS[3])}.querySelectorAll('text')].map(each => each.textContent)")
+        assert {"weights", "limit"} <= set(texts), width
+        assert any("%" in each for each in texts), width
+        below = browser.run(f"(box => box.clientHeight - parseFloat(box.dataset.height))({_chart(CHARTS[3])})")
+        assert (below > 0) is (width == 400)
+
+
 def test_one_plan_alone_makes_no_chart_of_cost_against_time() -> None:
     alone = replace(gcp_document(), alternatives=(), frontier=())
     assert CHARTS[1] not in plan_as_html(alone, timeline=())

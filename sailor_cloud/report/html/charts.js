@@ -41,6 +41,17 @@ const sailorCharts = (() => {
     const geometry = { type: "MultiPolygon", coordinates: JSON.parse(land.textContent).map((ring) => [pairs(ring)]) };
     echarts.registerMap("land", { type: "FeatureCollection", features: [{ type: "Feature", properties: { name: "land" }, geometry }] });
   }
+  // Height that a legend of several rows takes below its chart; 0 where it fits in one row above it.
+  const room = ({ legend, series }, width) => {
+    if (!legend || legend.show === false || legend.type !== "plain") return 0;
+    let rows = 1, used = 0;
+    for (const { name } of series.filter((each) => each.name)) {
+      const taken = 36 + 7.5 * name.length;
+      if (used && used + taken > width) [rows, used] = [rows + 1, 0];
+      used += taken;
+    }
+    return rows > 1 ? 8 + 22 * rows : 0;
+  };
   const prepared = (option, width) => {
     const made = coloured(option);
     const narrow = width < 520;
@@ -55,16 +66,32 @@ const sailorCharts = (() => {
       formatter: (at) => escaped([].concat(at).map((each) => (each.data && each.data.tip) || `${each.name}: ${each.value}`).join("\n")),
     };
     // Without labels beside bars and points their room is free.
-    if (narrow && made.grid) made.grid.right = 24;
+    const kept = made.series.some((series) => series.label && series.label.always);
+    if (narrow && made.grid && !kept) made.grid.right = 24;
+    const below = room(option, width);
+    if (below && made.grid) {
+      made.legend = { ...made.legend, top: "auto", bottom: 0, itemGap: 8, itemWidth: 18 };
+      made.grid = { ...made.grid, top: Math.min(made.grid.top, 36), bottom: made.grid.bottom + below };
+    }
     for (const name of ["xAxis", "yAxis"]) if (made[name]) made[name] = axis(made[name], narrow);
     for (const series of made.series) {
       series.labelLayout = { hideOverlap: true, ...series.labelLayout };
-      if (series.label) series.label = { color: colour("--ink"), lineHeight: 15, textBorderColor: colour("--paper"), textBorderWidth: 3, ...series.label, show: series.label.show && (!narrow || series.coordinateSystem === "geo") };
+      if (series.label) series.label = { color: colour("--ink"), lineHeight: 15, textBorderColor: colour("--paper"), textBorderWidth: 3, ...series.label, show: series.label.show && (!narrow || series.label.always || series.coordinateSystem === "geo") };
+      // Beside a point at the right edge there is no room, so only the chosen plan's label is there, inwards.
+      if (narrow && series.label && series.label.always && series.symbol !== "rect") {
+        const ends = made.series.flatMap((each) => each.data.map((at) => at.value[0]));
+        const inwards = series.data[0].value[0] > Math.max(...ends) / 2 ? "left" : "right";
+        series.label.position = series.name === "chosen" ? inwards : "top";
+      }
     }
     return made;
   };
   const draw = (box, option) => {
     box.style.display = "block";
+    if (box.style.height) {
+      box.dataset.height ||= parseFloat(box.style.height);
+      box.style.height = `${+box.dataset.height + room(option, box.clientWidth)}px`;
+    }
     const chart = echarts.getInstanceByDom(box) || echarts.init(box, null, { renderer: box.dataset.renderer || "svg" });
     // What is zoomed stays so while a run goes on.
     chart.setOption(prepared(option, box.clientWidth), { replaceMerge: ["series"] });

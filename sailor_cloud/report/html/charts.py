@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
@@ -10,7 +11,7 @@ from typing import Any
 
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.decision.choices import Choice, choices, usd_unit
+from sailor_cloud.report.decision.choices import CHOSEN, Choice, choices, usd_unit
 from sailor_cloud.report.markup import Markup, element
 from sailor_cloud.report.plan.facts import memory_rows
 from sailor_cloud.report.plan.groups import pipeline_groups
@@ -21,11 +22,13 @@ from sailor_cloud.units import GIB, MIB, pace_text, signed_usd_text
 # Margins between points and the edge of a chart; zoom by the wheel or by dragging the bar.
 _GRID = {"left": 24, "right": 24, "top": 56, "bottom": 44, "containLabel": True}
 _THINNEST, _THICKEST = 1.5, 8.0
-_LEGEND = {"top": 0, "left": 0, "type": "scroll"}
+_LEGEND = {"top": 0, "left": 0, "type": "plain"}
 
 
 def echart(title: str, option: dict[str, Any], *, height: int, canvas: bool = False) -> Markup:
     """Return the element of a chart. `option` is ECharts'; data items may have a `tip` of several lines.
+
+    A series' label is shown on narrow screens, too, if it has `always`.
 
     Colours are the page's variables, as in `var(--c1)`. `canvas`: for charts of thousands of shapes, each of which
     would otherwise be an element of the page.
@@ -141,6 +144,9 @@ def _named(branch: CostBranch, whole: float) -> str:
 FRONTIER_TITLE = "Cost against time of the chosen plan and its alternatives"
 # Points of the frontier are drawn up to this multiple of the shortest iteration.
 FRONTIER_SPAN = 12.0
+# And up to this multiple of the most expensive plan among the choices and alternatives.
+FRONTIER_HEIGHT = 1.3
+HOURLY = "fewer or cheaper nodes"
 
 
 def frontier_chart(document: PlanDocument) -> Markup:
@@ -151,7 +157,8 @@ def frontier_chart(document: PlanDocument) -> Markup:
     drawn: list[Choice | FrontierPoint] = [*found, *nearby]
     seconds = [*(_seconds(document, each) for each in drawn), *(each.seconds for each in picked)]
     unit, factor = _time_unit(document, max(seconds))
-    chosen = [_point(document, choice, factor) for choice in found if choice.chosen]
+    name = _chosen_name(document)
+    chosen = [{**_point(document, choice, factor), "name": name} for choice in found if choice.chosen]
     others = [_point(document, choice, factor) for choice in found if not choice.chosen]
     best = [_small(document, point, factor) for point in nearby if point.cheapest]
     hourly = [_small(document, point, factor) for point in nearby if not point.cheapest]
@@ -179,11 +186,14 @@ def frontier_chart(document: PlanDocument) -> Markup:
             "lineStyle": {"type": "dashed", "width": 1.5},
             "color": "var(--accent)",
         },
-        _dots("frontier per hour", hourly, 5, "var(--muted)"),
+        _dots(HOURLY, hourly, 5, "var(--muted)"),
         _dots("alternative", others, 11, "var(--c2)", label=label, **above),
-        _dots("other choice", choose, 14, "var(--c3)", label=label, **above),
+        _dots("other choice", choose, 12, "var(--c3)", label={**label, "always": True}, **above),
         {
-            **_dots("chosen", chosen, 17, "var(--accent)", label={**label, "fontWeight": "bold"}, **above),
+            **_dots("chosen", chosen, 19, "var(--accent)", label={**label, "always": True, "fontWeight": "bold"}),
+            **above,
+            # A ring hides no point inside it.
+            "itemStyle": {"color": "transparent", "borderColor": "var(--accent)", "borderWidth": 3},
             **_limits(document, factor),
         },
     ]
@@ -192,6 +202,13 @@ def frontier_chart(document: PlanDocument) -> Markup:
         points_option([each for each in series if each["data"]], across=unit, up=usd_unit(document)),
         height=430,
     )
+
+
+def _chosen_name(document: PlanDocument) -> str:
+    """Return the label of the chosen plan: `chosen`, and which of the choices it is."""
+    decision = document.decision
+    picks = [] if decision is None else [each.picks for each in decision.choices if each.chosen]
+    return " ".join(["chosen:", " and ".join(pick.value for pick in picks[0])]) if picks else CHOSEN
 
 
 def _dots(name: str, data: list[dict[str, Any]], size: int, colour: str, **more: Any) -> dict[str, Any]:
@@ -250,10 +267,25 @@ def _small(document: PlanDocument, point: FrontierPoint, factor: float) -> dict[
 
 
 def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoint]:
-    """Return the points of the frontier without slow ones, which would compress the others; the choices stay."""
+    """Return the points of the frontier without far slower or more expensive ones, which would compress the rest."""
     picked = () if document.decision is None else document.decision.choices
     longest = max([FRONTIER_SPAN * min(choice.iteration_s for choice in found), *(each.iteration_s for each in picked)])
-    return [point for point in document.frontier if point.iteration_s <= longest]
+    dearest = _dearest(document, found)
+    return [point for point in document.frontier if point.iteration_s <= longest and point.usd <= dearest]
+
+
+def _dearest(document: PlanDocument, found: Sequence[Choice]) -> float:
+    """Return up to which cost points are drawn; without plans to choose from there is no limit."""
+    picked = () if document.decision is None else document.decision.choices
+    if not picked:
+        return math.inf
+    shown = max([*(choice.usd for choice in found), *(each.usd for each in picked)])
+    return FRONTIER_HEIGHT * shown
+
+
+def left_out_of_chart(document: PlanDocument) -> int:
+    """Return how many points of the frontier are not drawn since they are far slower or far more expensive."""
+    return len(document.frontier) - len(_nearby(document, choices(document)))
 
 
 def _frontier_tip(document: PlanDocument, choice: Choice) -> str:
@@ -345,6 +377,21 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
     return echart(SCHEDULE_TITLE, option, height=100 + 26 * len(stages), canvas=True)
 
 
+# From this many microbatches of a pipeline on, single passes are too narrow to see.
+_MANY_MICROBATCHES = 24
+
+
+def schedule_key(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> str:
+    """Return how to see single passes in the schedule; empty if they are wide enough or nothing is drawn."""
+    most = max((group.microbatches for group in pipeline_groups(document)), default=0)
+    if not timeline or most < _MANY_MICROBATCHES:
+        return ""
+    return (
+        f"{most} microbatches are too many to see one by one at this width. Scroll over the chart, or pinch, to zoom; "
+        "drag to move."
+    )
+
+
 def _what(span: TimelineSpan) -> str:
     name = "all-reduce" if span.what == "sync" else span.what.replace("_", " ")
     if span.microbatch is None:
@@ -399,7 +446,7 @@ def memory_chart(document: PlanDocument) -> Markup:
             "symbolSize": [3, 22],
             "color": "var(--ink)",
             "data": limits,
-            "label": {"show": True, "position": "right", "formatter": "{b}"},
+            "label": {"show": True, "always": True, "position": "right", "formatter": "{b}"},
         }
     )
     option = {

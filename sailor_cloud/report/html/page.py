@@ -11,7 +11,15 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
 from sailor_cloud.report.decision.decision_rows import decision_as_html
-from sailor_cloud.report.html.charts import frontier_chart, memory_chart, money_chart, schedule_chart, script
+from sailor_cloud.report.html.charts import (
+    frontier_chart,
+    left_out_of_chart,
+    memory_chart,
+    money_chart,
+    schedule_chart,
+    schedule_key,
+    script,
+)
 from sailor_cloud.report.html.maps import region_map, zone_map
 from sailor_cloud.report.markup import Markup, element, html_table, joined
 from sailor_cloud.report.plan.facts import (
@@ -28,7 +36,7 @@ from sailor_cloud.report.plan.facts import (
 from sailor_cloud.report.plan.groups import NUMBERS, group_columns, groups_key
 from sailor_cloud.report.plan.money import cost_tree, expected_usd, price_rows, worst_usd
 from sailor_cloud.simulator import TimelineSpan
-from sailor_cloud.units import pace_text
+from sailor_cloud.units import counted, pace_text
 
 
 def _groups(document: PlanDocument) -> Markup:
@@ -59,14 +67,18 @@ def _cost_lines(document: PlanDocument) -> Markup:
 
 
 def _frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
-    """Return the meaning of grey points, if there are any."""
-    if all(point.cheapest for point in document.frontier):
+    """Return what the points of the chart mean, and how many are not drawn."""
+    if not document.frontier:
         return ()
-    told = (
-        "Dashed: the Pareto frontier of time and the cost of the run. Small grey points: the frontier of time and the "
-        "nodes' price per hour. Scroll to zoom, drag to move."
-    )
-    return (element("p", told, class_="key"),)
+    told = ["Dashed: no known plan is both faster and cheaper than these."]
+    if not all(point.cheapest for point in document.frontier):
+        told.append(
+            "Small grey points: plans on nodes with a lower price per hour than any as fast, though the run costs more."
+        )
+    if left := left_out_of_chart(document):
+        told.append(f"Not drawn: {counted(left, 'point')} far slower or more expensive.")
+    told.append("Scroll to zoom, drag to move.")
+    return (element("p", " ".join(told), class_="key"),)
 
 
 def _alternatives(document: PlanDocument) -> Markup:
@@ -99,6 +111,11 @@ def _waits(document: PlanDocument) -> Markup:
     whole = sum(seconds for _, seconds in parts) or 1.0
     rows = ((name, text.seconds(seconds), text.share(seconds / whole)) for name, seconds in parts)
     return html_table(("busiest stage", "time", "share"), rows, numbers=("time", "share"))
+
+
+def _schedule(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> tuple[Markup, ...]:
+    chart, told = schedule_chart(document, timeline), schedule_key(document, timeline)
+    return (chart, element("p", told, class_="key")) if told else (chart,)
 
 
 def _memory(document: PlanDocument) -> Markup:
@@ -229,7 +246,7 @@ def _prediction(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> tup
     if document.prediction is None:
         return ()
     return (
-        _section("One iteration", schedule_chart(document, timeline), _waits(document)),
+        _section("One iteration", *_schedule(document, timeline), _waits(document)),
         _section("Memory", memory_chart(document), _memory(document)),
     )
 

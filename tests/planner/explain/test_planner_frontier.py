@@ -155,9 +155,7 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
         assert not [
             rival
             for rival in points
-            if rival is not point
-            and rival.seconds <= point.seconds
-            and getattr(rival, money) <= getattr(point, money)
+            if rival is not point and rival.seconds <= point.seconds and getattr(rival, money) <= getattr(point, money)
         ]
 
 
