@@ -83,15 +83,18 @@ def writable_home() -> Path:
     folder = home()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error, "be created") from error
+    try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise _unusable(folder, error, "hold new files") from error
     return folder
 
 
-def _unusable(folder: Path, error: OSError) -> RequestError:
+def _unusable(folder: Path, error: OSError, use: str = "be used") -> RequestError:
     what = "set SAILOR_CLOUD_HOME to a folder that you can write"
-    return RequestError(f"the folder of runs can't be used: {folder}: {error.strerror}; {what}")
+    return RequestError(f"the folder of runs can't {use}: {folder}: {error.strerror}; {what}")
 
 
 def refreshed_prices() -> Path | None:

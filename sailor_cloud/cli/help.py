@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -19,7 +19,7 @@ class _Formatter(click.HelpFormatter):
         paragraphs = text.split("\n\n")
         super().write_text("\n\n".join(self._broken(each) if each.startswith("\b\n") else each for each in paragraphs))
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **kwargs: Any) -> None:
         super().write_dl([(self._choices(first), second) for first, second in rows], *args, **kwargs)
 
     def _broken(self, paragraph: str) -> str:

@@ -212,7 +212,7 @@ def _yaml_fault(error: yaml.YAMLError) -> str:
     return f"{context}{error.problem} at {_place(error.problem_mark)}"
 
 
-def _place(mark: yaml.Mark) -> str:
+def _place(mark: Any) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}"
 
 

@@ -78,7 +78,8 @@ class Observer(Protocol):
 class RunStatus:
     """A run at one moment. `controller` is None if no process works on it.
 
-    `parts` are the seconds of rank 0's last iteration by activity; empty if unknown.
+    `parts` are the seconds of rank 0's last iteration by activity; empty if unknown. `checking`: ranks start and are
+    checked, and none has trained a step.
     """
 
     run_id: str
@@ -97,6 +98,7 @@ class RunStatus:
     # For a command, at the measured pace.
     usd_per_step: float | None = None
     usd_per_million_tokens: float | None = None
+    checking: bool = False
 
     @property
     def abandoned(self) -> bool:

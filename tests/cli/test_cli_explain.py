@@ -69,7 +69,7 @@ def test_insisting_has_a_price_or_the_plan_uses_it_already(folder: Path) -> None
 def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:
     answer = called("explain", "plan.json", "--why-not", "H100-80", cwd=folder)
     assert answer.returncode == 2
-    told = "--why-not H100-80: the job does not name it (H100-80 is offered by aws and gcp; the job names CPU-fast, CPU-slow,"
+    told = "--why-not H100-80: the job does not name it (H100-80 is offered by aws and gcp; the job names CPU-fast, "
     assert told in answer.stderr
 
 

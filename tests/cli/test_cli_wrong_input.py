@@ -190,8 +190,8 @@ TO_BUY = ("up", "job.yaml", "--ssh-from", "203.0.113.7/32")
         ),
         ("gcp", ("--yes", "--allow-stale"), "home", 1, "error: no Google Cloud credentials: "),
         ("gcp", (), "home", 2, "error: there is no terminal to ask on; give --yes to buy without being asked"),
-        ("gcp", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be used: /proc/1/nope: No such file"),
-        ("local", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be used: /proc/1/nope: No such fil"),
+        ("gcp", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be created: /proc/1/nope: No such"),
+        ("local", ("--yes",), "/proc/1/nope", 2, "error: the folder of runs can't be created: /proc/1/nope: No suc"),
     ],
 )
 def test_prices_credentials_terminal_and_state_folder_are_checked_before_the_search(
@@ -205,6 +205,12 @@ def test_prices_credentials_terminal_and_state_folder_are_checked_before_the_sea
     assert (answer.returncode, answer.stdout, search.called) == (code, "", False)
     (line,) = answer.stderr.splitlines()
     assert line.startswith(message)
+
+
+def test_a_home_that_takes_no_files_is_named_as_such() -> None:
+    answer = called("prices", "refresh", environment={"SAILOR_CLOUD_HOME": "/proc"})
+    assert answer.returncode == 2
+    assert answer.stderr.startswith("error: the folder of runs can't hold new files: /proc: ")
 
 
 def test_a_closed_stdout_is_no_error() -> None:

@@ -135,5 +135,5 @@ def test_a_report_is_no_job_and_no_plan(name: str, tmp_path: Path) -> None:
     report.write_text("# llama: `feasible`\n" * 10_000)
     with pytest.raises(RequestError, match="is a report, not a job file; give the job file"):
         read_job(report)
-    with pytest.raises(RequestError, match="is a report, not a plan .*plan JOB -o plan.json"):
+    with pytest.raises(RequestError, match=r"is a report, not a plan .*plan JOB -o plan\.json"):
         PlanDocument.read(report)

@@ -107,7 +107,8 @@ def _no_prices(tried: Mapping[Provider, Fetched], errors: Mapping[Provider, Cred
         catalogs = f"the public catalogs gave no newer prices ({'; '.join(missing) or 'nothing newer'})"
     first, *others = tried
     if others:
-        return f"{catalogs}, and {' and '.join(tried)} can't be asked: '--provider {first}' says which credentials it needs"
+        names = " and ".join(tried)
+        return f"{catalogs}, and {names} can't be asked: '--provider {first}' says which credentials it needs"
     return f"{catalogs}, and {first} can't be asked: {errors[first]}"
 
 

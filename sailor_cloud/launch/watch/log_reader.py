@@ -11,6 +11,7 @@ from sailor_cloud.errors import LaunchError, RequestError
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
+from sailor_cloud.launch.watch.course import in_words
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -111,8 +112,7 @@ class _Reader:
         """Show new journal entries: the only output before the first rank starts."""
         entries = read(self.folder.journal_file)
         for entry in entries[self.told :]:
-            what = " ".join(part for part in (entry.resource, entry.key) if part)
-            self.show("run", "controller.log", f"{entry.event.value} {what}".rstrip())
+            self.show("run", "controller.log", in_words(entry))
         self.told = len(entries)
 
     async def once(self) -> None:

@@ -11,6 +11,7 @@ from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsePrices, prices_of
 from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import Leg, last_monitor, legs, read_events
+from sailor_cloud.launch.watch.course import MILESTONES, in_words
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, read
@@ -23,7 +24,8 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunStatus:
     """Return the status of one run; asks no node and no cloud. `prices` are read again unless given."""
     now = clock.now()
-    state = fold(read(folder.journal_file))
+    entries = read(folder.journal_file)
+    state = fold(entries)
     document = folder.read_document() if folder.plan_file.is_file() else None
     recorded = legs(folder) if document else ()
     monitor = last_monitor(recorded, document) if document else None
@@ -50,9 +52,20 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = No
         iteration_s=monitor.measured_iteration_s if monitor else None,
         planned_iteration_s=prediction.iteration_s_replay if prediction else None,
         parts=monitor.parts if monitor else {},
+        checking=document is not None
+        and document.job.run is None
+        and state.phase is Phase.TRAINING
+        and not (monitor and monitor.step)
+        and _uncalibrated(entries),
         usd_per_step=usd_per_step,
         usd_per_million_tokens=1e6 * usd_per_step / tokens if usd_per_step is not None and tokens else None,
     )
+
+
+def _uncalibrated(entries: Sequence[Entry]) -> bool:
+    """Return whether the newest generation has not timed an iteration yet, as it does before its first step."""
+    marks = [entry.event for entry in entries if entry.event in (Event.CALIBRATED, Event.GENERATION_STARTED)]
+    return marks[-1:] == [Event.GENERATION_STARTED]
 
 
 def status_to_dict(status: RunStatus) -> dict[str, Any]:
@@ -95,22 +108,6 @@ class WatchedRuns:
 
 
 MOST_POINTS = 400
-
-_TIMELINE = {
-    Event.RUN_CREATED: "run created",
-    Event.PROVISIONED: "nodes up",
-    Event.GENERATION_STARTED: "generation {generation} started",
-    Event.GENERATION_ENDED: "generation {generation} ended at step {step}",
-    Event.NODES_LOST: "{why}",
-    Event.NO_CAPACITY: "{message}",
-    Event.REPLANNED: "decided: {choice}",
-    Event.CHECKPOINT_SAVED: "checkpoint at step {step}",
-    Event.RUN_RESUMED: "another controller took over",
-    Event.TRAINING_FINISHED: "training ended: {outcome}",
-    Event.TRAINING_FAILED: "training failed",
-    Event.INTERRUPTED: "interrupted",
-    Event.TORN_DOWN: "everything is gone",
-}
 
 
 def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> dict[str, Any]:
@@ -177,11 +174,4 @@ def _generation(leg: Leg) -> dict[str, Any]:
 
 
 def _line(entry: Entry) -> dict[str, str] | None:
-    text = _TIMELINE.get(entry.event)
-    if text is None:
-        return None
-    try:
-        said = text.format(**entry.data)
-    except KeyError:
-        said = entry.event.value.replace("_", " ")
-    return {"at": entry.ts.isoformat(), "text": said.splitlines()[0] if said else entry.event.value}
+    return {"at": entry.ts.isoformat(), "text": in_words(entry)} if entry.event in MILESTONES else None

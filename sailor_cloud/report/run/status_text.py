@@ -39,20 +39,14 @@ def runs_report(
             text.usd(run.spent_usd),
             *((loss, _ttl(run, now), _controller(run)) if more else ()),
         )
-    abandoned = [run for run in runs if run.abandoned]
-    hints = [
-        (
-            [run.run_id for run in abandoned if run.state.phase not in OVER],
-            "run 'sailor-cloud resume RUN' to continue, or 'sailor-cloud down RUN' to tear it down",
-        ),
-        ([run.run_id for run in abandoned if run.state.phase in OVER], "run 'sailor-cloud down RUN' to tear it down"),
-    ]
-    lines = [
-        Text(f"without a controller but not torn down: {', '.join(names)}; {what}", style="bold yellow")
-        for names, what in hints
-        if names
-    ]
+    lines = [Text(_next_step(run), style="bold yellow") for run in runs if run.abandoned]
     return Group(table, *lines) if lines else table
+
+
+def _next_step(run: RunStatus) -> str:
+    resume = "" if run.state.phase in OVER else f"'sailor-cloud resume {run.run_id}' continues it, "
+    down = f"'sailor-cloud down {run.run_id}' tears it down"
+    return f"{run.run_id} has no controller and is not torn down: {resume}{down}"
 
 
 def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
@@ -60,13 +54,18 @@ def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
     resources = plain_table("resource", "created", "gone")
     for row in run.state.resources:
         resources.add_row(f"{row.resource} {row.key}", _moment(row.created_at), _moment(row.gone_at))
-    lines = [Text(line) for line in (run.state.message, _pace(run)) if line is not None]
+    checks = "ranks start, the plan is compared with one process, and an iteration is timed before the first step"
+    lines = [
+        Text(line) for line in (run.state.message, checks if run.checking else None, _pace(run)) if line is not None
+    ]
     return Group(runs_report([run], now=now), *lines, resources)
 
 
 def _phase(run: RunStatus) -> str:
-    """Return the phase of a run, and once it is torn down its outcome."""
+    """Return the phase of a run, `checking` before the first step of training, and once it is torn down its outcome."""
     ended = run.state.phase is Phase.GONE and run.state.outcome
+    if run.checking:
+        return "checking"
     return f"{run.state.outcome}, gone" if ended else run.state.phase.value
 
 

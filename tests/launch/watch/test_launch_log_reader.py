@@ -9,9 +9,10 @@ import pytest
 from factories.documents import document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.watch.course import in_words
 from sailor_cloud.launch.watch.log_reader import Selection, show_logs
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Event, Journal
+from sailor_cloud.run.journal import Entry, Event, Journal
 
 
 @pytest.mark.parametrize("empty", [False, True])
@@ -31,4 +32,13 @@ def test_logs_show_the_controllers_course_before_the_first_rank_writes(tmp_path:
 
     asyncio.run(show_logs(folder, Selection(), lambda *line: lines.append(" ".join(line)), follow=False))
 
-    assert lines == ["run controller.log run_created", "run controller.log create_intended node n0"]
+    assert lines == ["run controller.log run created", "run controller.log creating node n0"]
+
+
+@pytest.mark.parametrize("event", Event)
+def test_every_event_has_words_even_without_its_figures(event: Event) -> None:
+    entry = Entry(seq=1, ts=datetime(2026, 11, 21, tzinfo=UTC), event=event, resource="object_store", key="b-1")
+    said = in_words(entry)
+    assert said
+    assert "_" not in said
+    assert "{" not in said
