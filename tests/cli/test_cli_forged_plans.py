@@ -404,7 +404,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
     [
         (LAUGHS, "holds more than 10,000 values"),
         (MERGES, "merges more than 10,000 values"),
-        ("&a [*a]", "is nested more than 50 deep"),
+        ("&a [*a]", "has the alias *a within &a, a loop, at line 1, column 5"),
         ("[" * 60_000, "is nested more than 50 deep"),
         ("x: [" + "1, " * 20_000 + "1]", "holds more than 10,000 values"),
         ("#" * 100_000, "is larger than 64 KiB"),

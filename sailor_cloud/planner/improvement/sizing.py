@@ -150,8 +150,8 @@ def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
         if math.isinf(each.end(1)):
             return False
         each.size = max(1, mean)
-        most = each.fitting(each.size)
-        while each.size > most:
+        largest = each.fitting(each.size)
+        while each.size > largest:
             each.size //= 2
     speeds = [each.size / each.end(each.size) for each in alike]
     carried = sum(len(each.members) * speed for each, speed in zip(alike, speeds, strict=True))
