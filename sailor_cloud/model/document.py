@@ -698,8 +698,8 @@ class PlanDocument(Shown):
                 raise RequestError([Problem(path=origin, message="is a job file, not a plan", hint=hint)]) from error
             if Path(origin).suffix in REPORTS:
                 raise RequestError([Problem(path=origin, message="is a report, not a plan", hint=hint)]) from error
-            told = " ".join(str(error).split())
-            raise RequestError([Problem(path=origin, message=f"is not JSON: {told}", hint=hint)]) from error
+            reason = " ".join(str(error).split())
+            raise RequestError([Problem(path=origin, message=f"is not JSON: {reason}", hint=hint)]) from error
         check_values(raw, origin=origin, most=MOST_PLAN_VALUES)
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:

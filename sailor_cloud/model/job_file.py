@@ -248,8 +248,8 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
                 path=path, message=f"must be a mapping, got {given!r}", hint=_as_mapping(fault["loc"], given, model)
             )
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    told = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
-    shown = "" if told else f", got {_PASSWORD.sub('//…@', repr(given))}"
+    already_shown = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
+    shown = "" if already_shown else f", got {_PASSWORD.sub('//…@', repr(given))}"
     return Problem(path=path, message=message + shown)
 
 
