@@ -303,21 +303,21 @@ def _broken(job: Job, bought: list[_Bought], cost: Cost, duration_s: float | Non
 def _why(job: Job, entry: int, candidates: Candidates, refused: Callable[[Offer], bool]) -> Infeasibility:
     """Return why no zone has a suitable offer for an entry, by accelerator."""
     wanted = job.resources[entry].accelerators
-    told = []
+    reasons = []
     for name, count in sorted(wanted.items()):
         pools = [pool for zone in job.resources[entry].zones for pool in _pools(candidates, entry, zone, name)]
         free = [pool for pool in pools if not refused(pool.offer)]
         sizes = sorted({pool.devices for pool in free})
         if not pools:
-            told.append(f"no offer of {name} is known there")
+            reasons.append(f"no offer of {name} is known there")
         elif not free:
-            told.append(f"every offer of {name} was refused lately or has ended")
+            reasons.append(f"every offer of {name} was refused lately or has ended")
         elif not any(count % size == 0 for size in sizes):
             nodes = " or ".join(map(str, sizes))
-            told.append(f"{count} {name} don't divide into equal nodes, which carry {nodes}")
+            reasons.append(f"{count} {name} don't divide into equal nodes, which carry {nodes}")
         elif not any(count % pool.devices == 0 and count // pool.devices <= pool.max_nodes for pool in free):
-            told.append(f"{count} {name} are more than a quota or max_nodes allows")
-    reason = "; ".join(told) or "its accelerators are not sold in one zone"
+            reasons.append(f"{count} {name} are more than a quota or max_nodes allows")
+    reason = "; ".join(reasons) or "its accelerators are not sold in one zone"
     message = f"resources[{entry}] ({', '.join(job.resources[entry].zones)}): {reason}"
     return Infeasibility(constraint="resources", limit=None, needed=None, unit="", message=message)
 

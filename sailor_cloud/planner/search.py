@@ -145,9 +145,9 @@ def search(
     try:
         return over_capacity(job, asked, clock.now(), planned)
     except OutOfTimeError as out:
-        told = f"the nearest one found needs {out}; allow that, or more time" if str(out) else "allow more time"
+        remedy = f"the nearest one found needs {out}; allow that, or more time" if str(out) else "allow more time"
         limit = f"{asked.time_limit_s:g} s"
-        raise NoPlanInTimeError(f"no plan was found within the time limit of {limit}; {told}") from None
+        raise NoPlanInTimeError(f"no plan was found within the time limit of {limit}; {remedy}") from None
 
 
 def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
@@ -155,10 +155,10 @@ def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> P
 
     def searched(factor: float, step: int) -> PlanDocument:
         tighter = replace(problem, target=tightened(problem.target, factor))
-        told = (
+        wishes = (
             asked if asked.progress is None or wanted is None else replace(asked, progress=_later(asked.progress, step))
         )
-        return _search(tighter, told, clock, started)
+        return _search(tighter, wishes, clock, started)
 
     wanted = job.constraints.probability
     first = searched(1.0, 0)
