@@ -42,8 +42,8 @@ def read_capacity(path: Path) -> tuple[Capacity, ...]:
 
 def as_yaml(entries: Iterable[Capacity]) -> str:
     """Return the text of a capacity file."""
-    told = [json.loads(entry.model_dump_json(exclude_none=True)) for entry in entries]
-    return yaml.safe_dump(told, sort_keys=False, width=110)
+    documents = [json.loads(entry.model_dump_json(exclude_none=True)) for entry in entries]
+    return yaml.safe_dump(documents, sort_keys=False, width=110)
 
 
 def with_capacity(job: Job, base: Path | None = None) -> Job:

@@ -83,8 +83,8 @@ def read_inventory(path: Path) -> Inventory:
 
 def as_yaml(inventory: Inventory) -> str:
     """Return the text of an inventory's file."""
-    told = json.loads(inventory.model_dump_json(exclude_defaults=True))
-    return yaml.safe_dump(told, sort_keys=False, width=110)
+    values = json.loads(inventory.model_dump_json(exclude_defaults=True))
+    return yaml.safe_dump(values, sort_keys=False, width=110)
 
 
 def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None, cluster: Path | None = None) -> Job:

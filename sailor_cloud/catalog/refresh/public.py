@@ -170,9 +170,9 @@ def _skypilot(provider: Provider) -> _Catalog:
     revision, day = "master", UNKNOWN_DAY
     try:
         commit = json.loads(_get(GITHUB + path))[0]
-        told = datetime.fromisoformat(commit["commit"]["committer"]["date"]).date()
+        committed = datetime.fromisoformat(commit["commit"]["committer"]["date"]).date()
         if _REVISION.fullmatch(str(commit["sha"])):
-            revision, day = commit["sha"], told
+            revision, day = commit["sha"], committed
     except _FAULTS:
         # Prices without a date are better than none, and count as stale.
         pass

@@ -144,10 +144,10 @@ def aws_errors(what: str, missing: list[str]) -> Iterator[None]:
     except NoCredentialsError as error:
         raise CredentialsError(f"no AWS credentials; {HOW}") from error
     except ClientError as error:
-        told = error.response.get("Error", {})
-        code = str(told.get("Code", ""))
+        fault = error.response.get("Error", {})
+        code = str(fault.get("Code", ""))
         if code in _REFUSED:
             raise CredentialsError(f"AWS refused to read {what}: {code}; {HOW}") from error
-        missing.append(f"aws {what}: {code} ({told.get('Message', 'no message')})")
+        missing.append(f"aws {what}: {code} ({fault.get('Message', 'no message')})")
     except BotoCoreError as error:
         missing.append(f"aws {what}: {error}")
