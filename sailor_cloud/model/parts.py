@@ -1,4 +1,4 @@
-"""The names of what a run pays for: they link a plan's bill with a ledger, and nobody parses them.
+"""The names of what a run pays for. They link a plan's bill to the ledger and are never parsed.
 
 The names of services are in simulator.money.
 """

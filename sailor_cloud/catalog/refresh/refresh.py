@@ -27,7 +27,7 @@ from sailor_cloud.model.offer import Offer, Provider
 class Refreshed:
     """The result of a refresh. `missing` names what could not be read; then the refresh is partial.
 
-    `skipped` says why providers were left out that nobody named. `folder` is None if nothing could be read.
+    `skipped` says why providers were left out that the caller did not name. `folder` is None if nothing could be read.
     """
 
     taken_at: datetime
