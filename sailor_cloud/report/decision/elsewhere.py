@@ -33,9 +33,9 @@ def elsewhere_line(document: PlanDocument) -> str:
     shown = found[:_MOST]
     named = ", ".join(f"{total.provider} {text.usd(total.usd_per_hour)}" for total in shown)
     dates = sorted({total.as_of.isoformat() for total in shown if total.as_of})
-    told = [f"listed {' and '.join(dates)}"] if dates else []
-    told += ["some without a date"] if any(total.as_of is None for total in shown) else []
-    return f"{named} USD/h for these GPUs ({', '.join(told)}), here {text.usd(ours)}; sailor-cloud can't buy there"
+    notes = [f"listed {' and '.join(dates)}"] if dates else []
+    notes += ["some without a date"] if any(total.as_of is None for total in shown) else []
+    return f"{named} USD/h for these GPUs ({', '.join(notes)}), here {text.usd(ours)}; sailor-cloud can't buy there"
 
 
 def elsewhere_report(rows: Sequence[ElsewherePrice]) -> RenderableType:

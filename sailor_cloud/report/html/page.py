@@ -70,15 +70,15 @@ def _frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
     """Return what the points of the chart mean, and how many are not drawn."""
     if not document.frontier:
         return ()
-    told = ["Dashed: no known plan is both faster and cheaper than these."]
+    sentences = ["Dashed: no known plan is both faster and cheaper than these."]
     if not all(point.cheapest for point in document.frontier):
-        told.append(
+        sentences.append(
             "Small grey points: plans on nodes with a lower price per hour than any as fast, though the run costs more."
         )
     if left := left_out_of_chart(document):
-        told.append(f"Not drawn: {counted(left, 'point')} far slower or more expensive.")
-    told.append("Scroll to zoom, drag to move.")
-    return (element("p", " ".join(told), class_="key"),)
+        sentences.append(f"Not drawn: {counted(left, 'point')} far slower or more expensive.")
+    sentences.append("Scroll to zoom, drag to move.")
+    return (element("p", " ".join(sentences), class_="key"),)
 
 
 def _alternatives(document: PlanDocument) -> Markup:
@@ -114,8 +114,8 @@ def _waits(document: PlanDocument) -> Markup:
 
 
 def _schedule(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> tuple[Markup, ...]:
-    chart, told = schedule_chart(document, timeline), schedule_key(document, timeline)
-    return (chart, element("p", told, class_="key")) if told else (chart,)
+    chart, key = schedule_chart(document, timeline), schedule_key(document, timeline)
+    return (chart, element("p", key, class_="key")) if key else (chart,)
 
 
 def _memory(document: PlanDocument) -> Markup:

@@ -274,14 +274,14 @@ def _chance(document: PlanDocument) -> tuple[Fact, ...]:
     totals = document.totals
     if totals is None or totals.within_limits is None:
         return ()
-    told = [
+    chances = [
         f"{probability_text(probability)} within the {limit}"
         for limit, probability in (("budget", totals.within_budget), ("deadline", totals.within_deadline))
         if probability is not None
     ]
     asked = document.constraints.probability
     wanted = "" if asked is None else f"; the job asks for {probability_text(asked)}"
-    return (Fact(name="probability", value=f"{', '.join(told)}{wanted}"),)
+    return (Fact(name="probability", value=f"{', '.join(chances)}{wanted}"),)
 
 
 def nine_in_ten(document: PlanDocument) -> tuple[TotalsQuantile, TotalsQuantile] | None:
@@ -354,7 +354,7 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
     """
     cost = document.cost
     found = list(short_of_memory(document))
-    broken = [f"it {told}" for told in broken_limits(document)] if document.status is Status.GIVEN else []
+    broken = [f"it {fault}" for fault in broken_limits(document)] if document.status is Status.GIVEN else []
     if broken:
         found.append(f"the plan breaks the job's limits: {'; '.join(broken)}")
     unpriced = sorted({f"{hardware.instance_type} in {hardware.zone}" for hardware in document.inputs.unpriced})
@@ -465,11 +465,11 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
 def _shares(prediction: Prediction) -> str:
     """Return the parts of the ±, each with the error that it causes alone."""
     shown = [each for each in prediction.error_shares if each.share >= SMALLEST_SHARE_SHOWN]
-    told = ", ".join(
+    parts = ", ".join(
         f"{each.what} {text.share(each.error_p50)}{'' if each.measured else ' (estimated, not measured)'}"
         for each in shown
     )
-    return f": {told}" if told else ""
+    return f": {parts}" if parts else ""
 
 
 def _span(days: list[date]) -> str:

@@ -72,8 +72,8 @@ class PriceRow:
     @property
     def provenance(self) -> str:
         """The source of the price and, for an offer, its confidence."""
-        told = self.confidence not in ("", self.source)
-        return f"{self.source} ({self.confidence})" if told else self.source
+        distinct = self.confidence not in ("", self.source)
+        return f"{self.source} ({self.confidence})" if distinct else self.source
 
 
 def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:

@@ -113,13 +113,13 @@ def _fits(rows: list[dict[str, str]], headings: list[str], width: int) -> bool:
 def recompute_key(document: PlanDocument) -> tuple[str, ...]:
     """Return the meaning of the letters next to layers, for those that occur."""
     met = {row.recompute for group in pipeline_groups(document) for row in group.stages}
-    told = {
+    meanings = {
         "(h)": "half of the activations are recomputed in the backward pass",
         "(a)": "attention is recomputed in the backward pass",
         "(r)": "activations are recomputed in the backward pass",
     }
     letters = {mark(document, kind)[1].strip() for kind in met}
-    return tuple(f"{letter} {line}" for letter, line in told.items() if letter in letters)
+    return tuple(f"{letter} {line}" for letter, line in meanings.items() if letter in letters)
 
 
 def _place(line: GroupLine) -> str:

@@ -88,8 +88,8 @@ def bill_report(bills: Sequence[Billed], spent_usd: float) -> RenderableType:
 def _parts(bill: Billed) -> list[RenderableType]:
     notes = [Text(f"note: {note}") for note in bill.notes]
     if bill.until is None:
-        told = bill.switch_on or "nothing with the run's tag is in the bill yet; look again tomorrow"
-        return [Text(f"{bill.provider} has billed nothing that can be found: {told}"), *notes]
+        reason = bill.switch_on or "nothing with the run's tag is in the bill yet; look again tomorrow"
+        return [Text(f"{bill.provider} has billed nothing that can be found: {reason}"), *notes]
     table = plain_table(f"billed by {bill.provider}", bill.currency, numbers=(bill.currency,))
     for service, amount in bill.lines:
         table.add_row(service, text.usd(amount))

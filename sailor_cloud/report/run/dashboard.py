@@ -80,11 +80,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, "application/json", json.dumps(self.server.runs.rows()).encode())
             case "/snapshot.json":
                 try:
-                    told = self.server.runs.snapshot(query.get("run", [""])[0])
+                    snapshot = self.server.runs.snapshot(query.get("run", [""])[0])
                 except KeyError:
                     self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"no such run\n")
                 else:
-                    self._answer(HTTPStatus.OK, "application/json", json.dumps(told).encode())
+                    self._answer(HTTPStatus.OK, "application/json", json.dumps(snapshot).encode())
             case _:
                 self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found\n")
 

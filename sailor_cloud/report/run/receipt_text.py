@@ -59,9 +59,9 @@ def _asked(receipt: Receipt) -> Iterator[Text]:
         if at is None:
             yield Text(printable(f"not asked: {problem}"), style="yellow")
             continue
-        told = f"no answer: {problem}" if problem else "answered"
+        reply = f"no answer: {problem}" if problem else "answered"
         color = "yellow" if problem else ""
-        yield Text(printable(f"{place} was asked at {_clock_time(at)} for {', '.join(kinds)}: {told}"), style=color)
+        yield Text(printable(f"{place} was asked at {_clock_time(at)} for {', '.join(kinds)}: {reply}"), style=color)
 
 
 def _clock_time(moment: datetime | None) -> str:
@@ -107,13 +107,13 @@ def _all_gone(count: int) -> str:
 def _verdict(receipt: Receipt) -> Text:
     again = f"run 'sailor-cloud down {receipt.run_id}'"
     if found := [row.name for row in receipt.left if row.found]:
-        told = printable(f"{counted(len(found), 'resource')} still there: {', '.join(found)}; {again}")
-        return Text(told, style="bold red")
+        verdict = printable(f"{counted(len(found), 'resource')} still there: {', '.join(found)}; {again}")
+        return Text(verdict, style="bold red")
     unsure = [row.name for row in receipt.left]
     unsure += dict.fromkeys(place.place or "unknown places" for place in receipt.unanswered)
     if unsure:
-        told = printable(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer")
-        return Text(told, style="bold red")
+        verdict = printable(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer")
+        return Text(verdict, style="bold red")
     if not receipt.resources and not receipt.kept:
         return Text("nothing was made, so there was nothing to remove", style="green")
     bought = sum(row.ends_at is not None for row in receipt.kept)
