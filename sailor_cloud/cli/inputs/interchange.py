@@ -105,8 +105,8 @@ def _import_capacity(job_file: Path, output: Path, days: int, as_of: datetime | 
         raise RequestError(f"nothing is reserved and nothing is offered for {job_file}{why}")
     write_output(output, as_yaml(found))
     if as_json:
-        told = [entry.model_dump(mode="json", exclude_none=True) for entry in found]
-        echo(json.dumps({"capacity": str(output), "entries": told, "missing": missing}, indent=2))
+        entries = [entry.model_dump(mode="json", exclude_none=True) for entry in found]
+        echo(json.dumps({"capacity": str(output), "entries": entries, "missing": missing}, indent=2))
         return
     for entry in found:
         price = "held already" if entry.id is not None else f"{usd_text(entry.usd or 0.0)} USD"

@@ -230,8 +230,8 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
     echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")
     for first, last, lines in _alike(evaluation, seconds):
         name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
-        for stage, told in enumerate(lines):
-            echo(f"  {name} stage {stage}: {told}")
+        for stage, waits_of_stage in enumerate(lines):
+            echo(f"  {name} stage {stage}: {waits_of_stage}")
 
 
 def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple[str, ...]]]:
@@ -247,8 +247,8 @@ def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple
             ("bubble", waits.bubble_s),
             ("sync", waits.sync_s),
         )
-        told = ", ".join(f"{name} {text.share(part / seconds)}" for name, part in shares)
-        stages.setdefault(stage.pipeline, []).append(told)
+        parts = ", ".join(f"{name} {text.share(part / seconds)}" for name, part in shares)
+        stages.setdefault(stage.pipeline, []).append(parts)
     found: list[tuple[int, int, tuple[str, ...]]] = []
     for pipeline, lines in stages.items():
         if found and found[-1][2] == tuple(lines):

@@ -35,8 +35,8 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
     costs = run_costs(folder, clock=clock)
     if as_json:
         bills = billed(folder, clock=clock) if actual else None
-        told = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
-        echo(json.dumps(told, indent=2, default=str))
+        result = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
+        echo(json.dumps(result, indent=2, default=str))
         return
     print_report(cost_report(costs), result_console())
     if actual:

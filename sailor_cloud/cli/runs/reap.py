@@ -132,12 +132,12 @@ def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -
 
     problems = [*found.problems, *(f"{run_id}: {text}" for run_id, texts in removed.items() for text in texts)]
     if as_json:
-        told = {
+        result = {
             "deleted": [_as_json(leftover) for leftover in found.reapable if removed.get(leftover.run_id) == ()],
             "live": [_as_json(leftover) for leftover in found.live],
             "problems": problems,
         }
-        echo(json.dumps(told, indent=2))
+        echo(json.dumps(result, indent=2))
     else:
         for problem in problems:
             echo(f"problem: {problem}", err=True)

@@ -49,13 +49,13 @@ def show_dry_run(document: PlanDocument, *, ssh_from: str | None, with_terraform
 def _as_json(
     document: PlanDocument, roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], plans: tuple[str, ...]
 ) -> dict[str, Any]:
-    told: list[dict[str, Any]] = [dataclasses.asdict(root) for root in roots]
-    for root, text in zip(told, plans, strict=False):
+    rows: list[dict[str, Any]] = [dataclasses.asdict(root) for root in roots]
+    for root, text in zip(rows, plans, strict=False):
         root["terraform_plan"] = text
     between = [
         {**dataclasses.asdict(pair), "as_of": pair.as_of.isoformat() if pair.as_of else None} for pair in traffic
     ]
-    return {"document": json.loads(document.to_json()), "roots": told, "traffic_between_clouds": between}
+    return {"document": json.loads(document.to_json()), "roots": rows, "traffic_between_clouds": between}
 
 
 def _print(roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], plans: tuple[str, ...]) -> None:

@@ -59,24 +59,24 @@ def waiting(activity: str, *, patience_s: float = PATIENCE_S) -> Iterator[Show]:
 
     Nothing is shown in a pipe, nor for short work. The bar of complete work fills before it disappears.
     """
-    told = _Progress(activity)
+    tracker = _Progress(activity)
     if not sys.stderr.isatty():
-        yield told
+        yield tracker
         return
     done = threading.Event()
-    shown = threading.Thread(target=_show, args=(told, patience_s, done), daemon=True)
+    shown = threading.Thread(target=_show, args=(tracker, patience_s, done), daemon=True)
     shown.start()
     try:
-        yield told
-        told.finish()
+        yield tracker
+        tracker.finish()
     finally:
         done.set()
         shown.join()
 
 
-def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
+def _show(tracker: _Progress, patience_s: float, done: threading.Event) -> None:
     begun = time.monotonic()
-    while time.monotonic() - begun < patience_s and told.state.shown is None:
+    while time.monotonic() - begun < patience_s and tracker.state.shown is None:
         if done.wait(min(patience_s, REDRAWN_EVERY_S)):
             return
     from rich.console import Group
@@ -87,10 +87,10 @@ def _show(told: _Progress, patience_s: float, done: threading.Event) -> None:
 
     console = progress_console()
     progress = progress_bar(console)
-    task = progress.add_task(told.state.what, total=None)
+    task = progress.add_task(tracker.state.what, total=None)
 
     def drawn() -> RenderableType:
-        state = told.state
+        state = tracker.state
         progress.update(task, completed=state.done, total=state.of, description=state.what)
         bar = progress.get_renderable()
         return bar if state.shown is None else Group(state.shown, "", bar)
