@@ -679,8 +679,8 @@ def resume(
     given = {name: path for name, path in dataclasses.asdict(resources.folders()).items() if path is not None}
     own = folders_of(run) | given
     if gone := [f"--{name} {path}" for name, path in own.items() if not path.is_dir()]:
-        told = " and ".join(gone)
-        raise RequestError(f"run {run.run_id} was begun with {told}, where no folder is now; give the option again")
+        options = " and ".join(gone)
+        raise RequestError(f"run {run.run_id} was begun with {options}, where no folder is now; give the option again")
     with resources.data_folders(**own):
         decoder = _decoder(document.job, origin)
         return resume_run(

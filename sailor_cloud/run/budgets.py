@@ -280,16 +280,16 @@ class Budgets:
         reserved = math.fsum(one.counted_usd for one in same if one.spent_usd is None)
         left = allowance.usd - spent - reserved
         of = f"of {usd_text(allowance.usd)} USD"
-        told = f"{wanted.month} {allowance.whose}: {usd_text(spent)} spent and {usd_text(reserved)} reserved {of}"
+        state = f"{wanted.month} {allowance.whose}: {usd_text(spent)} spent and {usd_text(reserved)} reserved {of}"
         if wanted.reserved_usd > left + 1e-9:
             running = sorted({one.run_id for one in same if one.spent_usd is None})
             ends = f", or end one of {', '.join(running)}" if running else ""
             raise RequestError(
-                f"the budget has too little left: {told}, so {usd_text(max(0.0, left))} USD, and this run may cost "
+                f"the budget has too little left: {state}, so {usd_text(max(0.0, left))} USD, and this run may cost "
                 f"{usd_text(wanted.reserved_usd)}; give a lower --budget, raise it in {FILE}{ends}"
             )
         others = "" if book.shared else " (runs of other machines are not counted: the job has no cloud.state)"
-        return f"budget {told}; this run may cost {usd_text(wanted.reserved_usd)}{others}"
+        return f"budget {state}; this run may cost {usd_text(wanted.reserved_usd)}{others}"
 
 
 def budgets_of(cloud: Cloud, home: Path) -> Budgets:

@@ -130,8 +130,8 @@ def _lines(
         if _has_gateway(place, network):
             price = services.price(*place, Service.NAT_DATA)
             unit = GIB if price.unit == "GiB" else GB
-            told = f"{what} through NAT in {place[1]}"
-            lines.append(cost_line(kind, told, price, expected=expected / unit, worst=worst / unit))
+            label = f"{what} through NAT in {place[1]}"
+            lines.append(cost_line(kind, label, price, expected=expected / unit, worst=worst / unit))
     return lines
 
 
@@ -403,8 +403,8 @@ def _interval_note(layout: Layout, paid: Hours) -> str:
         return ""
     training_s = paid.training * SECONDS_PER_HOUR
     beyond = layout.scenario.job.training.steps is not None and best > training_s
-    told = "the best interval is longer than the run" if beyond else f"best {duration_text(best)}"
-    return f" (checkpoint every {duration_text(layout.scenario.job.checkpoint.every)}, {told})"
+    note = "the best interval is longer than the run" if beyond else f"best {duration_text(best)}"
+    return f" (checkpoint every {duration_text(layout.scenario.job.checkpoint.every)}, {note})"
 
 
 def _service_lines(layout: Layout, paid: Hours) -> list[CostLine]:

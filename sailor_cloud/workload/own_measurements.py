@@ -157,7 +157,7 @@ def _posterior(unknown: Hashable, found: Sequence[_Finding]) -> Belief:
     place = {name: number for number, name in enumerate(known)}
     between = np.array([[_alike(a, b) for b in known] for a in known])
     ours = np.array([_alike(unknown, name) for name in known])
-    certainty, told = np.zeros((len(known), len(known))), np.zeros(len(known))
+    certainty, evidence = np.zeros((len(known), len(known))), np.zeros(len(known))
     runs = 0
     for each in found:
         size = np.zeros(len(known))
@@ -165,9 +165,9 @@ def _posterior(unknown: Hashable, found: Sequence[_Finding]) -> Belief:
             size[place[name]] += error
         weight = 1.0 / max(each.chance, 1e-3) ** 2
         certainty += weight * np.outer(size, size)
-        told += weight * each.clipped * size
+        evidence += weight * each.clipped * size
         runs += bool(ours @ size)
-    solved = np.linalg.solve(np.eye(len(known)) + certainty @ between, np.column_stack([told, certainty @ ours]))
+    solved = np.linalg.solve(np.eye(len(known)) + certainty @ between, np.column_stack([evidence, certainty @ ours]))
     left = math.sqrt(max(0.0, 1.0 - float(ours @ solved[:, 1])))
     return Belief(mean=float(ours @ solved[:, 0]), left=left, runs=runs)
 
@@ -197,8 +197,8 @@ def read(path: Path) -> tuple[MeasuredRun, ...]:
             rows = list(csv.DictReader(file))
         return tuple(_run(row) for row in rows if row["commit"] == this_version())
     except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
-        told = f"{path} is no table of 'sailor-cloud history --measurements': {error!r}"
-        raise DataError(f"{told}; write it again, or delete it to plan without your measurements") from error
+        message = f"{path} is no table of 'sailor-cloud history --measurements': {error!r}"
+        raise DataError(f"{message}; write it again, or delete it to plan without your measurements") from error
 
 
 def text(runs: Iterable[MeasuredRun]) -> str:

@@ -175,7 +175,7 @@ def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation
     bound, decision = document.bound, document.decision
     gap = None if bound is None else share_above(cost.total_usd, bound)
     if decision is not None:
-        told = {
+        figures = {
             "plan": plan,
             "offers": offers,
             "duration_s": prediction.duration_s,
@@ -187,7 +187,7 @@ def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation
             "within_limits": None if totals is None else totals.within_limits,
             "markets": tuple(sorted({offer.market.value for offer in offers}, reverse=True)),
         }
-        choices = (replace(one, **told) if one.chosen else one for one in decision.choices)  # type: ignore[arg-type]
+        choices = (replace(one, **figures) if one.chosen else one for one in decision.choices)  # type: ignore[arg-type]
         decision = replace(decision, choices=tuple(choices))
     limits = document.constraints
     return replace(

@@ -68,14 +68,14 @@ def explain_infeasible(space: Space, target: Target, searched: Searched, *, exac
 def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
     """Return the infeasibility of a job that quotas rule out; `changes` has at least one, and each would suffice."""
     first = changes[0]
-    others = "".join(f" (or instead {other.told})" for other in changes[1:])
+    others = "".join(f" (or instead {other.in_words})" for other in changes[1:])
     remedies = (first.remedy, *(f"{other.remedy} ({other.short})" for other in changes[1:]))
     return Infeasibility(
         constraint="quota",
         limit=first.quota.left,
         needed=first.needed,
         unit=unit(first.quota),
-        message=first.told + others,
+        message=first.in_words + others,
         reason=first.short,
         remedies=remedies,
     )
@@ -207,7 +207,7 @@ def _told(
     needed = f"{what} {which if exact else 'found ' + which} is {_in_words(change)}"
     if changes[1:]:
         needed += f"; with that, {' and '.join(_short(other) for other in changes[1:])} would be needed as well"
-    instead = [*(_short(other) for other in alternatives), *(other.told for other in quotas)]
+    instead = [*(_short(other) for other in alternatives), *(other.in_words for other in quotas)]
     message = f"{reason}; {needed}"
     if instead:
         message += f" (or instead: {', '.join(instead)})"

@@ -30,7 +30,7 @@ class QuotaChange:
     needed: float
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """Return the change in words: what is left, what is needed, and which limit to ask for."""
         return f"{self.short}; {self.remedy}"
 

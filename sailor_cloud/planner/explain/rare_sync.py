@@ -57,8 +57,8 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
         saved = None if whole[0] is None or whole[1] is None else whole[0] - whole[1]
         if saved is not None and round(saved, 2) <= 0.0:
             continue
-        told = f"saves {usd_text(saved)} USD" if saved is not None else f"saves {usd_text(ours - after)} USD/iteration"
-        return (_alternative(there, then, told),)
+        gain = f"saves {usd_text(saved)} USD" if saved is not None else f"saves {usd_text(ours - after)} USD/iteration"
+        return (_alternative(there, then, gain),)
     return ()
 
 
@@ -95,11 +95,11 @@ def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Dr
     if not found:
         return ()
     _, _, plan, best = min(found, key=itemgetter(0, 1))
-    told = _against(best, now)
+    gain = _against(best, now)
     if not job.checkpoint.to_bucket:
-        told += "; needs a bucket in checkpoint.to"
+        gain += "; needs a bucket in checkpoint.to"
     where = " and ".join(sorted({space.scenario.offers[node.offer].provider for node in plan.nodes}))
-    return (_alternative(plan, best, told, where),)
+    return (_alternative(plan, best, gain, where),)
 
 
 def _against(found: Evaluation, now: Evaluation) -> str:
@@ -115,9 +115,9 @@ def _against(found: Evaluation, now: Evaluation) -> str:
     return f"{time}, {signed_usd_text(then - before)} per iteration"
 
 
-def _alternative(plan: Plan, found: Evaluation, told: str, where: str = "") -> Alternative:
+def _alternative(plan: Plan, found: Evaluation, gain: str, where: str = "") -> Alternative:
     return Alternative(
-        label=f"sync_every: {_EVERY}{where and f' over {where}'} ({told}; converges differently)",
+        label=f"sync_every: {_EVERY}{where and f' over {where}'} ({gain}; converges differently)",
         plan=plan,
         iteration_s=found.prediction.iteration_s_replay,
         throughput_iterations_per_s=found.prediction.throughput_iterations_per_s,

@@ -37,24 +37,24 @@ def over_capacity(
             searched.append((part, search(_with(job, part, now), _share(asked, number, len(parts)))))
         except OutOfTimeError:
             searched.append((part, None))
-    told = [document for _, document in searched if document is not None]
-    feasible = [document for document in told if document.plan is not None]
+    documents = [document for _, document in searched if document is not None]
+    feasible = [document for document in documents if document.plan is not None]
     if not feasible:
-        if len(told) < len(parts):
+        if len(documents) < len(parts):
             raise OutOfTimeError
-        return _infeasible(job, told, parts)
+        return _infeasible(job, documents, parts)
     best = min(feasible, key=lambda document: _order(document, asked.choose))
     named = {entry.market for entry in job.cloud.reserved}
     kept = [row for row in best.rejected if row.market not in named]
     rows = [row for part, document in searched for row in _left_out(part, document, best, now)]
-    complete = len(told) == len(parts)
+    complete = len(documents) == len(parts)
     best = replace(
         best,
         job=job,
         constraints=job.constraints,
         rejected=(*kept, *rows),
         decision=_decided(best, rows),
-        search=replace(best.search, cut_short=not complete or any(document.search.cut_short for document in told)),
+        search=replace(best.search, cut_short=not complete or any(document.search.cut_short for document in documents)),
     )
     return _bounded(best, feasible, complete=complete)
 
@@ -168,8 +168,8 @@ def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequenc
     why = first.infeasibility
     assert why is not None
     if why.constraint == "resources" and rows:
-        told = found[-1].infeasibility
-        assert told is not None
+        latest = found[-1].infeasibility
+        assert latest is not None
         message = "; ".join(f"{row.what}: {row.why}" for row in rows)
-        why = replace(told, message=message)
+        why = replace(latest, message=message)
     return replace(first, job=job, constraints=job.constraints, infeasibility=why, rejected=(*first.rejected, *rows))

@@ -231,11 +231,11 @@ def corrections(layout: Layout) -> tuple[Correction, ...]:
             link = layout.scenario.network.link(places[src], places[dst])
             error = math.hypot(profiles.errors.network, profiles.errors.half_of(link.error))
             found[f"network in {src}" if src == dst else f"network between {src} and {dst}"] = belief, error
-    told = [(what, belief, error, "seconds") for what, (belief, error) in sorted(found.items())]
-    told += [(what, belief, profiles.errors.memory, "bytes") for what, belief in sorted(held.items())]
+    beliefs = [(what, belief, error, "seconds") for what, (belief, error) in sorted(found.items())]
+    beliefs += [(what, belief, profiles.errors.memory, "bytes") for what, belief in sorted(held.items())]
     return tuple(
         Correction(what=what, runs=belief.runs, factor=math.exp(error * belief.mean), error_left=belief.left, unit=unit)
-        for what, belief, error, unit in told
+        for what, belief, error, unit in beliefs
         if belief.tells
     )
 
