@@ -36,7 +36,7 @@ def volume_text(document: PlanDocument, uses: list[LinkUse]) -> str:
     return f"{carried}, {text.usd(usd)} USD"
 
 
-def link_lines(document: PlanDocument, use: LinkUse) -> list[str]:
+def link_text(document: PlanDocument, use: LinkUse) -> list[str]:
     """Return the traffic with its price, and its link."""
     kind = "measured" if use.measured else "estimated, not measured,"
     span = "" if document.job.training.steps else " an hour"
@@ -69,7 +69,7 @@ def zone_map(document: PlanDocument) -> Markup:
         {
             "coords": [[0, rows[first]], [0, rows[second]]],
             "tip": "\n".join(
-                [volume_text(document, uses), *(line for use in uses for line in link_lines(document, use))]
+                [volume_text(document, uses), *(line for use in uses for line in link_text(document, use))]
             ),
             "share": math.sqrt(sum(use.bytes_per_iteration for use in uses) / most) if most else 0.0,
         }
@@ -143,7 +143,7 @@ def region_map(document: PlanDocument, regions: Iterable[Region]) -> Markup:
         {
             "coords": [places[first], places[second]],
             "name": volume_text(document, uses),
-            "tip": "\n".join(line for use in uses for line in link_lines(document, use)),
+            "tip": "\n".join(line for use in uses for line in link_text(document, use)),
             "share": math.sqrt(sum(use.bytes_per_iteration for use in uses) / most) if most else 0.0,
         }
         for (first, second), uses in pairs.items()
