@@ -1,8 +1,8 @@
 """Makes the pictures of README and docs from the program itself: python docs/make_images.py [FOLDER] [NAME ...].
 
-A NAME is `gcp` (the report and its pages), `aws` or `llama` (the first screen, as a picture and as text); without one
-all are made. Needs chromium for the HTML report. Prices are judged as of a fixed day, so that the pictures change only
-with the program and its data.
+A NAME is `gcp` (first screen, difference and HTML report), `aws` or `llama` (first screen, as a picture and as text);
+without one all are made. Needs chromium for the HTML report. Prices are judged as of a fixed day, so that the pictures
+change only with the program and its data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from sailor_cloud.report.comparison.difference import difference, difference_rep
 from sailor_cloud.report.decision.decision_rows import decision_report
 from sailor_cloud.report.files.job_template import job_text
 from sailor_cloud.report.html.page import plan_as_html
-from sailor_cloud.report.plan.plan_text import plan_report
 from sailor_cloud.report.tables import rendered
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,18 +56,21 @@ def main() -> None:
 
 
 def first_screen(text: str, title: str, path: Path) -> None:
-    document = planned(text)
-    assert document.decision is not None, "the examples have plans"
-    report = decision_report(document.job, document.decision, width=COLUMNS)
+    report = decision_of(planned(text))
     draw(report, title, path)
     path.with_suffix(".txt").write_text(rendered(report, width=COLUMNS), encoding="utf-8")
+
+
+def decision_of(document: PlanDocument) -> RenderableType:
+    assert document.decision is not None, "the examples have plans"
+    return decision_report(document.job, document.decision, width=COLUMNS)
 
 
 def pictures_of_gcp(folder: Path) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     document = planned(text)
     longer = planned(re.sub(r" steps: (\d+)", lambda found: f" steps: {int(found[1]) * 6 // 5}", text))
-    draw(plan_report(document, width=COLUMNS), "sailor-cloud plan examples/gcp-a100-v100.yaml", folder / "plan.svg")
+    draw(decision_of(document), "sailor-cloud plan examples/gcp-a100-v100.yaml", folder / "plan.svg")
     draw(difference_report(difference(document, longer)), "sailor-cloud diff base.json head.json", folder / "diff.svg")
     timeline = simulate(document, timeline=True).timeline
     photograph(plan_as_html(document, timeline=timeline, regions=catalog.load().regions()), folder)
