@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.echo import complain, forget
-from sailor_cloud.cli.help import Context, fitting
 from sailor_cloud.errors import SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
 
@@ -84,8 +83,6 @@ def _readers_may_leave() -> Iterator[None]:
 
 
 class _LazyGroup(click.Group):
-    context_class = Context
-
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _readers_may_leave():
             return super().make_context(*args, **kwargs)
@@ -102,7 +99,8 @@ class _LazyGroup(click.Group):
         if entry is None:
             return None
         module = importlib.import_module(f"sailor_cloud.cli.{entry.module}")
-        return fitting(getattr(module, entry.attribute))
+        command: click.Command = getattr(module, entry.attribute)
+        return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

@@ -445,7 +445,7 @@ class Decision(Shown):
     """The cheapest, the fastest and the balanced plan, without duplicates, and what the chosen one leaves out.
 
     The balanced one is the point of the frontier farthest from the line between the two others, both axes scaled to 0
-    to 1. `asked`: the requested pick; without it the goal decides. `notes` say if the goal spends much for little time.
+    to 1. `asked`: the requested pick; without it the goal decides. `notes` say if another choice is far cheaper.
     `complete` is False while the search continues. Without `choices`, it only says what was requested.
     """
 

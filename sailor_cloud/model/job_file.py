@@ -101,7 +101,7 @@ def read_values(path: Path) -> Any:
     """Return the plain values of a job file. Raises RequestError if the file is unreadable or not YAML."""
     if path.suffix in REPORTS and path.is_file():
         instead = "give the job file, or to 'explain' the plan that 'sailor-cloud plan JOB -o plan.json' writes"
-        raise RequestError(f"{path} is a report, not a job file; {instead}")
+        raise RequestError(f"{path} is a page or a report, not a job file; {instead}")
     return read_yaml(text_of(path, "job file", written_by="init"), origin=str(path))
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 import resource
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -57,23 +56,6 @@ def test_every_listed_command_has_help_of_its_own() -> None:
         answer = called(name, "--help")
         assert answer.returncode == 0, answer.stderr
         assert f"sailor-cloud {name}" in answer.stdout
-
-
-@pytest.mark.parametrize("command", ["", "plan", "up", "simulate", "explain", "compare", "prices refresh"])
-def test_help_fits_a_narrow_terminal(command: str) -> None:
-    shown = called(*command.split(), "--help", environment={"COLUMNS": "60"}).stdout
-    assert max(len(line) for line in shown.splitlines()) <= 60
-
-
-def test_a_long_example_is_continued_as_a_shell_reads_it() -> None:
-    wide, narrow = (called("simulate", "--help", environment={"COLUMNS": columns}).stdout for columns in ("100", "60"))
-
-    def example(text: str) -> list[str]:
-        begun = text[text.index("sailor-cloud simulate job.yaml") :]
-        return shlex.split(begun[: begun.index("Options:")].replace("\\\n", ""))
-
-    assert example(narrow) == example(wide)
-    assert "tp=4 pp=2 dp=4 recompute=full" in example(narrow)
 
 
 def test_the_package_runs_as_a_module() -> None:

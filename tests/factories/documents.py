@@ -239,6 +239,6 @@ def decided() -> PlanDocument:
         ),
         LeftOut(subject=Subject.ACCELERATOR, name="CPU-big", why="no price is known"),
     )
-    notes = ("the goal spends much: the balanced plan costs 0.00200 USD less and is 50 % slower",)
+    notes = ("the balanced plan costs 0.00200 USD less and is 50 % slower",)
     decision = Decision(chosen=Pick.FASTEST, asked=None, choices=(cheap, fast), left_out=left, notes=notes)
     return replace(base, decision=decision)

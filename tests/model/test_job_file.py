@@ -124,16 +124,16 @@ def test_an_alias_within_what_it_stands_for_is_named_as_a_loop() -> None:
 
 
 def test_an_anchor_may_be_used_after_its_end() -> None:
-    parse_job(GOOD + "data: &d {source: synthetic}\n")
     used = GOOD.replace("zones: [local-a]", "zones: &z [local-a]").rstrip("\n")
-    parse_job(used + "\n  - {provider: local, zones: *z, accelerators: {CPU-slow: 1}}\n")
+    job = parse_job(used + "\n  - {provider: local, zones: *z, accelerators: {CPU-slow: 1}}\n")
+    assert [entry.zones for entry in job.resources] == [("local-a",), ("local-a",)]
 
 
 @pytest.mark.parametrize("name", ["llama.md", "llama.html"])
 def test_a_report_is_no_job_and_no_plan(name: str, tmp_path: Path) -> None:
     report = tmp_path / name
     report.write_text("# llama: `feasible`\n" * 10_000)
-    with pytest.raises(RequestError, match="is a report, not a job file; give the job file"):
+    with pytest.raises(RequestError, match="is a page or a report, not a job file; give the job file"):
         read_job(report)
     with pytest.raises(RequestError, match=r"is a report, not a plan .*plan JOB -o plan\.json"):
         PlanDocument.read(report)

@@ -43,7 +43,7 @@ def test_every_form_begins_with_the_decision() -> None:
         for told in (
             "cheapest and balanced",
             "97.4 %",
-            "spends much",
+            "0.00200 USD less",
             "zone local-c",
             "run 2.0× slower, +6.56 USD",
         ):

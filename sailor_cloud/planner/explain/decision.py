@@ -41,7 +41,7 @@ from sailor_cloud.units import (
 
 # Plans tried under the replay for each pick and for each thing that is left out; moves from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
-# The goal spends much if money grows by this many times the share by which the run gets faster.
+# A plan is much more expensive if money grows by this many times the share by which the run gets faster.
 _MUCH = 3.0
 # Less than this is never much, in USD.
 _MONEY = 1.0
@@ -234,7 +234,7 @@ class Deciding:
             choices=cheapest_first,
             left_out=self.prices_of_insisting(picks[chosen], complete=complete),
             notes=(
-                *(much_for_little(cheapest_first) if self.asked is None else ()),
+                *(cheaper_nearby(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
                 *warnings(evaluation.prediction, evaluation.cost, as_of),
             ),
@@ -493,7 +493,7 @@ def _trade(slow: float, low: float, fast: float, high: float) -> str:
     return f"{signed_usd_text(usd_difference(high, low))} for {100.0 * (1.0 - fast / slow):.0f} % less time"
 
 
-def much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
+def cheaper_nearby(choices: Sequence[Choice]) -> Iterable[str]:
     """Yield a warning if the chosen plan costs far more than the next slower choice, and what that one saves."""
     chosen = next(choice for choice in choices if choice.chosen)
     slower = [other for other in choices if other.seconds > chosen.seconds and other.usd < chosen.usd]
@@ -504,8 +504,7 @@ def much_for_little(choices: Sequence[Choice]) -> Iterable[str]:
     share = chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf
     if saved >= _MONEY and share >= _MUCH * (pace - 1.0):
         pick = other.picks[-1].value
-        trade = f"the {pick} plan costs {usd_text(saved)} USD less and is {pace_text(pace)}"
-        yield f"the goal spends much: {trade}; '--choose {pick}' takes that"
+        yield f"the {pick} plan costs {usd_text(saved)} USD less and is {pace_text(pace)}; '--choose {pick}' takes it"
 
 
 def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:

@@ -58,7 +58,7 @@ class GroupSearch:
 
     def __post_init__(self) -> None:
         assessor = self.evaluator.assessor
-        self._ground = Ground.of(assessor.space, swift=assessor.target.goal in _TIMES)
+        self._ground = Ground.of(assessor.space, fastest_cards=assessor.target.goal in _TIMES)
 
     def for_the_best(self, turn: int) -> list[Asked]:
         """Return what to draw in a turn, after the drafts of earlier turns were entered; empty at the end.
@@ -84,15 +84,15 @@ class GroupSearch:
     def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
         """Return the drafts of groups with more and more microbatches while that helps, and how many were judged.
 
-        They do not depend on the goal: on the same nodes, less time costs less.
+        On the same nodes they do not depend on the goal: less time costs less.
         """
         assessor = self.evaluator.assessor
-        name = "drawn groups on the fastest cards" if self._ground.swift else "drawn groups"
-        known: dict[Asked, tuple[list[Draft], int]] = assessor.space.remembered.setdefault(name, {})
-        if asked not in known:
+        known: dict[object, tuple[list[Draft], int]] = assessor.space.remembered.setdefault("drawn groups", {})
+        key = self._ground.fastest_cards, asked
+        if key not in known:
             sized = [self._sized(shapes, asked.microbatches) for shapes in self._ground.placed(asked.groups)]
-            known[asked] = [draft for drafts, _ in sized for draft in drafts], sum(judged for _, judged in sized)
-        drafts, judged = known[asked]
+            known[key] = [draft for drafts, _ in sized for draft in drafts], sum(judged for _, judged in sized)
+        drafts, judged = known[key]
         goal = assessor.target.goal
         return [draft if draft.goal is goal else replace(draft, goal=goal) for draft in drafts], judged
 

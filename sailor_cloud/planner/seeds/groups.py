@@ -45,22 +45,22 @@ Groups = tuple[tuple[str, Sort, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The nodes for groups: for each accelerator, pools with numbers of nodes; `swift` as in `of`."""
+    """The nodes for groups: for each accelerator, pools with numbers of nodes; `fastest_cards` as in `of`."""
 
     space: Space
     nodes: dict[str, list[tuple[int, int]]]
-    swift: bool
+    fastest_cards: bool
 
     @classmethod
-    def of(cls, space: Space, *, swift: bool) -> Ground:
+    def of(cls, space: Space, *, fastest_cards: bool) -> Ground:
         """Return the nodes of each row's largest pool; pools with most nodes come first.
 
-        Of equally large pools it is the cheapest, or with `swift` the one with the fastest network card: one slow card
-        delays the all-reduces of all pipelines.
+        Of equally large pools it is the cheapest, or with `fastest_cards` the one with the fastest network card: one
+        slow card delays the all-reduces of all pipelines.
         """
 
         def rank(index: int) -> tuple[float, ...]:
-            card = space.card_bytes_per_s(index) if swift else 0.0
+            card = space.card_bytes_per_s(index) if fastest_cards else 0.0
             return -space.pools[index].devices, -card, space.rates[index].expected
 
         largest: dict[int, int] = {}
@@ -75,7 +75,7 @@ class Ground:
                 found.setdefault(pool.accelerator.name, []).append((index, count))
         for nodes in found.values():
             nodes.sort(key=lambda entry: (-entry[1], rank(entry[0]), entry[0]))
-        return cls(space, dict(sorted(found.items())), swift)
+        return cls(space, dict(sorted(found.items())), fastest_cards)
 
     def count(self, name: str) -> int:
         """Return how many nodes of an accelerator there are."""

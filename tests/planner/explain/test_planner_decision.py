@@ -18,7 +18,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import Wishes, search
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
-from sailor_cloud.planner.explain.decision import Deciding, much_for_little, warnings
+from sailor_cloud.planner.explain.decision import Deciding, cheaper_nearby, warnings
 from sailor_cloud.planner.explain.insisting import near_with
 from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
@@ -147,9 +147,9 @@ def test_the_chosen_plan_is_compared_with_the_next_slower_choice() -> None:
     """The cheapest one saves more per share of time, but takes much longer."""
     fastest = choice_of(Pick.FASTEST, 3000.0, 465.45, chosen=True)
     balanced, cheapest = choice_of(Pick.BALANCED, 3252.0, 269.32), choice_of(Pick.CHEAPEST, 6300.0, 27.96)
-    (note,) = much_for_little((cheapest, balanced, fastest))
-    assert note.startswith("the goal spends much: the balanced plan costs 196.13 USD less and is 8.4 % slower;")
-    assert list(much_for_little((cheapest, replace(balanced, total_usd=440.0), fastest))) == []
+    (note,) = cheaper_nearby((cheapest, balanced, fastest))
+    assert note.startswith("the balanced plan costs 196.13 USD less and is 8.4 % slower;")
+    assert list(cheaper_nearby((cheapest, replace(balanced, total_usd=440.0), fastest))) == []
 
 
 PAIR = (Pick.FASTEST, Pick.BALANCED)
@@ -162,10 +162,10 @@ def test_little_time_for_much_money_is_told() -> None:
     note = decision.notes[0]
     fastest, balanced = (next(each for each in decision.choices if pick in each.picks) for pick in PAIR)
     less = usd_text(usd_difference(fastest.usd, balanced.usd))
-    assert note.startswith(f"the goal spends much: the balanced plan costs {less} USD less and is ")
-    assert note.endswith(f"{pace_text(balanced.seconds / fastest.seconds)}; '--choose balanced' takes that")
+    assert note.startswith(f"the balanced plan costs {less} USD less and is ")
+    assert note.endswith(f"{pace_text(balanced.seconds / fastest.seconds)}; '--choose balanced' takes it")
     cheapest = first_look(example("gcp-a100-v100.yaml", goal="minimize-cost", **one_zone))
-    assert not any("spends much" in note for note in cheapest.notes)
+    assert not any("USD less and is" in note for note in cheapest.notes)
 
 
 def test_of_equally_fast_plans_the_cheaper_one_is_chosen() -> None:

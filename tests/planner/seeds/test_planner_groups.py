@@ -45,12 +45,12 @@ def test_groups_for_speed_are_on_the_fastest_cards_and_those_for_money_on_the_ch
         job_of({"T4-16": 2, "V100-16": 2}, resources__0__zones=["europe-west4-a"], model={"preset": "gpt2"})
     )
     held = {
-        swift: {
+        fastest: {
             space.pools[pool].offer.instance_type
-            for nodes in Ground.of(space, swift=swift).nodes.values()
+            for nodes in Ground.of(space, fastest_cards=fastest).nodes.values()
             for pool, _ in nodes
         }
-        for swift in (False, True)
+        for fastest in (False, True)
     }
     # Both types hold two T4; the smaller one has half the bandwidth.
     assert held == {False: {"n1-standard-8", "n1-standard-16"}, True: {"n1-standard-16"}}
@@ -172,7 +172,7 @@ def test_sets_that_take_too_many_nodes_lead_to_fewer():
 
 def test_some_of_the_nodes_are_those_of_the_first_pools_or_an_equal_share_of_all():
     space = make_space(example("gcp-a100-v100.yaml"))
-    ground = Ground.of(space, swift=False)
+    ground = Ground.of(space, fastest_cards=False)
     sort = Sort(1, 1, (0, space.layers))
 
     def zones(nodes: int) -> list[Counter[str]]:
