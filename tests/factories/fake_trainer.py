@@ -106,7 +106,7 @@ class Bucket:
     """Checkpoints as the runtime lays them out, of one file."""
 
     def __init__(self, url: str) -> None:
-        self.store = Store(url, patience_s=10.0)
+        self.store = Store(url, patience_s=60.0)
 
     def newest(self) -> int:
         try:

@@ -126,7 +126,7 @@ def test_a_crash_between_results_and_the_end_of_their_bucket_loses_nothing_and_l
     monkeypatch.setattr(Fetch, "_copied", dies_before_it_is_written_down)
     run.start(cloud_plan(cloud, steps=STEPS), options=OPTIONS)
     with pytest.raises(Died):
-        run.end()
+        pytest.fail(f"the results were not fetched: {run.end().message}\n{run.notes.text}")
     folder = run.folder
     assert folder is not None
     assert cloud.billed() == {}, "nodes go first, and cost nothing while results are fetched"
