@@ -51,10 +51,10 @@ def credentials_end() -> CredentialsEnd | None:
         return None
     if not of_environment and (isinstance(credentials, RefreshableCredentials) or not credentials.token):
         return None
-    told = os.environ.get("AWS_CREDENTIAL_EXPIRATION", "") if of_environment else ""
+    expiration = os.environ.get("AWS_CREDENTIAL_EXPIRATION", "") if of_environment else ""
     where = "of the environment" if of_environment else "in the credentials file"
     renew = "name a profile of SSO or of a role with AWS_PROFILE, whose credentials renew automatically"
-    return CredentialsEnd(what=f"the AWS session credentials {where}", at=_time(told), renew=renew)
+    return CredentialsEnd(what=f"the AWS session credentials {where}", at=_time(expiration), renew=renew)
 
 
 def _sso_end(config: dict[str, Any]) -> CredentialsEnd | None:
@@ -77,10 +77,10 @@ def _sso_end(config: dict[str, Any]) -> CredentialsEnd | None:
 
 def _time(text: str) -> datetime | None:
     try:
-        told = datetime.fromisoformat(text.replace("UTC", "Z"))
+        parsed = datetime.fromisoformat(text.replace("UTC", "Z"))
     except ValueError:
         return None
-    return told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def check_caller(cloud: Cloud) -> None:
@@ -238,11 +238,11 @@ def _days(explorer: Any, run_id: str, start: date, end: date) -> Iterator[dict[s
         "GroupBy": [{"Type": "DIMENSION", "Key": "SERVICE"}],
     }
     while True:
-        told = explorer.get_cost_and_usage(**asked)
-        yield from told["ResultsByTime"]
-        if not told.get("NextPageToken"):
+        response = explorer.get_cost_and_usage(**asked)
+        yield from response["ResultsByTime"]
+        if not response.get("NextPageToken"):
             return
-        asked["NextPageToken"] = told["NextPageToken"]
+        asked["NextPageToken"] = response["NextPageToken"]
 
 
 def _switch_on(explorer: Any) -> str:

@@ -119,8 +119,8 @@ def _rule(client: Any, after: Mapping[str, Any], *, egress: bool) -> str | None:
     group = after.get("security_group_id")
     if not group:
         return None
-    told = client.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])
-    for rule in told["SecurityGroupRules"]:
+    response = client.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])
+    for rule in response["SecurityGroupRules"]:
         if rule["IsEgress"] == egress and _allows_the_same(rule, after):
             return str(rule["SecurityGroupRuleId"])
     return None

@@ -48,8 +48,8 @@ def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[R
         for p in nodes
         if (p.offer.provider, p.offer.region, p.offer.market) == (AWS, region, market) and p.offer.accelerator in same
     ]
-    told = _limit_aws(rule.quota, region)
-    limit = limit if told is None else told
+    reported = _limit_aws(rule.quota, region)
+    limit = limit if reported is None else reported
     return QuotaNumbers(
         fault=replace(fault, quota=rule.quota, region=region, limit="" if limit is None else f"{limit:g}"),
         limit=limit,
@@ -93,8 +93,8 @@ def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule 
 
 def _limit_aws(code: str, region: str, *, service: str = "ec2") -> float | None:
     try:
-        told = boto_client(region, "service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)
-        return float(told["Quota"]["Value"])
+        response = boto_client(region, "service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)
+        return float(response["Quota"]["Value"])
     except Exception:
         return None
 

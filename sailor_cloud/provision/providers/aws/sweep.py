@@ -145,12 +145,12 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
     """
     connect, listings = client_of or boto_client, list[Listing]()
     for region in sorted(set(regions)):
-        told = at_once(partial(_asked, connect(region), region, run_id), _KINDS, most=_CALLS_AT_ONCE)
-        refused = [why for _, why in told if why is not None]
+        replies = at_once(partial(_asked, connect(region), region, run_id), _KINDS, most=_CALLS_AT_ONCE)
+        refused = [why for _, why in replies if why is not None]
         if len(refused) == len(_KINDS):
             raise refused[0]
         # A caller who may not list one kind may list others.
-        listings += [listing for listing, _ in told]
+        listings += [listing for listing, _ in replies]
     return Listing(
         found=tuple(one for listing in listings for one in listing.found),
         failed=tuple(one for listing in listings for one in listing.failed),
@@ -181,17 +181,17 @@ def remove_aws(
     ours = [resource for resource in resources if resource.run_id and resource.provider == AWS]
     regions = sorted({resource.region for resource in ours})
     # Instances take minutes to end, so no region waits for another.
-    told = at_once(lambda region: _removed(connect(region), region, ours, poll_s), regions)
-    return tuple(problem for problems in told for problem in problems)
+    problem_lists = at_once(lambda region: _removed(connect(region), region, ours, poll_s), regions)
+    return tuple(problem for problems in problem_lists for problem in problems)
 
 
 def _removed(client: Any, region: str, ours: Sequence[LiveResource], poll_s: float) -> list[str]:
     problems: list[str] = []
     for kind in _KINDS:
         mine = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
-        told = at_once(partial(_asked_to_go, client, kind, region), mine)
-        problems += [problem for problem in told if problem]
-        asked = [name for name, problem in zip(mine, told, strict=True) if problem == ""]
+        replies = at_once(partial(_asked_to_go, client, kind, region), mine)
+        problems += [problem for problem in replies if problem]
+        asked = [name for name, problem in zip(mine, replies, strict=True) if problem == ""]
         if kind.type == "aws_instance" and asked:
             problems += _wait_until_terminated(client, asked, region, poll_s)
     return problems

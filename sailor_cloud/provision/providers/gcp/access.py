@@ -52,12 +52,12 @@ def host_keys(instance: Instance) -> dict[str, str]:
         "query_path": "hostkeys/",
     }
     try:
-        told: Any = google_client("InstancesClient").get_guest_attributes(request=request)
+        response: Any = google_client("InstancesClient").get_guest_attributes(request=request)
     except Exception as error:
         if is_gone(error):
             return {}
         raise
-    return {item.key: item.value for item in told.query_value.items}
+    return {item.key: item.value for item in response.query_value.items}
 
 
 def tunnel(instance: Instance, port: int) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def billed(run_id: str, cloud: Cloud) -> Billed:
 
 def _rows(bigquery: GoogleApi, project: str, table: str, run_id: str) -> list[list[str]]:
     values = {"key": RUN_LABEL, "run": run_id}
-    told = bigquery.post(
+    response = bigquery.post(
         f"/bigquery/v2/projects/{project}/queries",
         {
             "query": _BILL.format(table=table),
@@ -160,13 +160,13 @@ def _rows(bigquery: GoogleApi, project: str, table: str, run_id: str) -> list[li
             ],
         },
     )
-    job = told.get("jobReference", {})
+    job = response.get("jobReference", {})
     place = {"location": job["location"]} if "location" in job else {}
-    rows = list(told.get("rows", ()))
-    while not told["jobComplete"] or "pageToken" in told:
-        page = {"pageToken": told["pageToken"]} if told["jobComplete"] else {}
-        told = bigquery.ask("GET", f"/bigquery/v2/projects/{project}/queries/{job['jobId']}", **place, **page)
-        rows += told.get("rows", ())
+    rows = list(response.get("rows", ()))
+    while not response["jobComplete"] or "pageToken" in response:
+        page = {"pageToken": response["pageToken"]} if response["jobComplete"] else {}
+        response = bigquery.ask("GET", f"/bigquery/v2/projects/{project}/queries/{job['jobId']}", **place, **page)
+        rows += response.get("rows", ())
     return [[cell["v"] for cell in row["f"]] for row in rows]
 
 

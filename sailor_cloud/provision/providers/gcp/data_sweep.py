@@ -66,15 +66,15 @@ class GoogleApi:
         answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
         # Only a deletion may return an empty body: a list without items still has one.
-        told: Json = answer.json() if answer.content or method != "DELETE" else {}
-        return told
+        body: Json = answer.json() if answer.content or method != "DELETE" else {}
+        return body
 
     def pages(self, path: str, key: str, **parameters: str) -> Iterator[Json]:
         token = ""
         while True:
-            told = self.ask("GET", path, **parameters, **({"pageToken": token} if token else {}))
-            yield from told.get(key, ())
-            before, token = token, told.get("nextPageToken", "")
+            response = self.ask("GET", path, **parameters, **({"pageToken": token} if token else {}))
+            yield from response.get(key, ())
+            before, token = token, response.get("nextPageToken", "")
             if not token:
                 return
             if token == before:

@@ -36,7 +36,7 @@ def _usage(fault: Fault, regions: set[str], scopes: Scopes) -> float | None:
         return None
     try:
         client = google_client("RegionsClient")
-        told = client.get(project=projects[0], region=region)
-        return next((float(quota.usage) for quota in told.quotas if quota.metric == fault.quota), None)
+        response = client.get(project=projects[0], region=region)
+        return next((float(quota.usage) for quota in response.quotas if quota.metric == fault.quota), None)
     except Exception:
         return None

@@ -66,14 +66,14 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
 
     A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
     """
-    told = at_once(partial(_asked, client_of or google_client, project, run_id), _KINDS)
-    refused = [why for _, why in told if why is not None]
+    replies = at_once(partial(_asked, client_of or google_client, project, run_id), _KINDS)
+    refused = [why for _, why in replies if why is not None]
     if len(refused) == len(_KINDS):
         raise refused[0]
     # A caller who may not list one kind may list others.
     return Listing(
-        found=tuple(one for listing, _ in told for one in listing.found),
-        failed=tuple(one for listing, _ in told for one in listing.failed),
+        found=tuple(one for listing, _ in replies for one in listing.found),
+        failed=tuple(one for listing, _ in replies for one in listing.failed),
     )
 
 
@@ -108,9 +108,9 @@ def remove_gcp(
     problems: list[str] = []
     for kind in _KINDS:
         mine = [resource for resource in ours if resource.type == kind.type]
-        told = at_once(partial(_asked_to_go, connect, kind, project), mine)
-        problems += [problem for problem in told if problem]
-        asked = [resource for resource, problem in zip(mine, told, strict=True) if problem == ""]
+        replies = at_once(partial(_asked_to_go, connect, kind, project), mine)
+        problems += [problem for problem in replies if problem]
+        asked = [resource for resource, problem in zip(mine, replies, strict=True) if problem == ""]
         problems += _wait_until_gone(connect, kind, project, asked, poll_s)
     return tuple(problems)
 
@@ -227,7 +227,7 @@ def is_refusal(error: Exception) -> bool:
 
 def is_busy(error: Exception) -> bool:
     """Whether Google Cloud is overloaded, or throttles the caller: a retry helps."""
-    reasons = [told.get("reason") for told in getattr(error, "errors", ()) if isinstance(told, dict)]
+    reasons = [detail.get("reason") for detail in getattr(error, "errors", ()) if isinstance(detail, dict)]
     return getattr(error, "code", None) in BUSY or "rateLimitExceeded" in reasons
 
 

@@ -108,8 +108,10 @@ class Kubernetes:
         conditions = {
             one["type"]: one for one in jobset.get("status", {}).get("conditions", ()) if one.get("status") == "True"
         }
-        told = [f"{one.get('reason', kind)}: {one.get('message', '')}".rstrip(": ") for kind, one in conditions.items()]
-        why = "; ".join(told) or ", ".join(sorted({_phase(pod) for pod in pods})) or "no pods yet"
+        reasons = [
+            f"{one.get('reason', kind)}: {one.get('message', '')}".rstrip(": ") for kind, one in conditions.items()
+        ]
+        why = "; ".join(reasons) or ", ".join(sorted({_phase(pod) for pod in pods})) or "no pods yet"
         # Kueue preempts a job by suspending it, and would start the same shape again.
         suspended = bool(jobset.get("spec", {}).get("suspend")) and bool(hosts)
         if {"Completed", "Failed"} & conditions.keys() or suspended:
@@ -225,9 +227,9 @@ def calls() -> Iterator[Calls]:
     except urllib3.exceptions.HTTPError as error:
         raise ProvisionError(f"the Kubernetes API does not answer: {error}") from error
     except ValueError as error:
-        where, told = kubernetes.client.Configuration.get_default_copy().host, " ".join(str(error).split())[:200]
+        where, reply = kubernetes.client.Configuration.get_default_copy().host, " ".join(str(error).split())[:200]
         raise ProvisionError(
-            f"what answers at {where} is not a Kubernetes API: {told}; look at the address in the kubeconfig"
+            f"what answers at {where} is not a Kubernetes API: {reply}; look at the address in the kubeconfig"
         ) from error
 
 

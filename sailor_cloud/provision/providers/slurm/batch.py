@@ -17,8 +17,8 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
     components = [_component(job, group, output if number == 0 else None) for number, group in enumerate(job.groups)]
     lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "set -u", "umask 077"]
     if job.variables:
-        told = "from the environment of sbatch (--export=ALL, its default); their values are not in this script"
-        lines.append(f"# The command takes {', '.join(job.variables)} {told}.")
+        source = "from the environment of sbatch (--export=ALL, its default); their values are not in this script"
+        lines.append(f"# The command takes {', '.join(job.variables)} {source}.")
         lines += [f': "${{{name}?is not set where sbatch was started}}"' for name in job.variables]
     nodes = "SLURM_JOB_NODELIST" if len(job.groups) == 1 else "SLURM_JOB_NODELIST_HET_GROUP_0"
     lines += [f"module load {shlex.quote(module)}" for module in job.inventory.runtime.modules]

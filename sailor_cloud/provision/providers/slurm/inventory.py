@@ -80,8 +80,8 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
             gres=":".join(["gpu", *kind]) if gres else None,
         )
     if not groups:
-        told = "; ".join(notes) or "sinfo shows no nodes at all"
-        raise RequestError(f"Slurm has no node whose GPUs have a profile; {told}")
+        reason = "; ".join(notes) or "sinfo shows no nodes at all"
+        raise RequestError(f"Slurm has no node whose GPUs have a profile; {reason}")
     notes.append(
         f"gbit_per_s {GUESSED_GBIT_PER_S:g} and device_link_gb_per_s {_GUESSED_LINK_GB_PER_S:g} are guesses, since "
         "Slurm does not know; measure them with 'sailor-cloud profile --link-to', and add links between groups"
@@ -112,14 +112,14 @@ def _plain(name: str) -> str:
 def _accelerator(gres: str, features: tuple[str, ...], known: Collection[str]) -> str | None:
     """Return the accelerator that GRES or a feature names: by our own name, or by the clusters' usual one."""
     by_name = {_letters(name): name for name in known}
-    told = [part for part in gres.split(":")[1:] if not part.isdigit()]
-    for word in (*told, *features):
+    gres_parts = [part for part in gres.split(":")[1:] if not part.isdigit()]
+    for word in (*gres_parts, *features):
         plain = _letters(word)
         found = by_name.get(plain) or by_name.get(plain.removesuffix("gb").removesuffix("g"))
         if found is not None:
             return found
     # A name with its size is more specific than one without, wherever it is.
-    for word in (*told, *features):
+    for word in (*gres_parts, *features):
         if (usual := _NAMES.get(word.lower().replace("-", "_"))) in known:
             return usual
     return None
