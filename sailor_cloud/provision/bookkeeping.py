@@ -32,7 +32,7 @@ def intend_node(journal: Journal, placed: PlacedNode) -> None:
 
 def node_intent(placed: PlacedNode) -> Draft:
     offer = placed.offer
-    told = {
+    data = {
         "provider": offer.provider,
         "region": offer.region,
         "zone": offer.zone,
@@ -44,13 +44,13 @@ def node_intent(placed: PlacedNode) -> Draft:
         "price_source": offer.source,
         "price_as_of": offer.as_of_from.isoformat(),
     }
-    return Draft(event=Event.CREATE_INTENDED, resource=NODE, key=placed.node.id, data=told)
+    return Draft(event=Event.CREATE_INTENDED, resource=NODE, key=placed.node.id, data=data)
 
 
 def resource_intent(root: Root, kind: str, address: str) -> Draft:
     """Return the intent to create a resource other than a node, such as a network."""
-    told = {"provider": root.provider, "region": root.region, "stack": root.stack}
-    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
+    data = {"provider": root.provider, "region": root.region, "stack": root.stack}
+    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=data)
 
 
 def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedNode]) -> Draft:
@@ -60,7 +60,7 @@ def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedN
     offer, terms = mine[0], mine[0].terms
     assert terms is not None
     count = len(mine) if offer.cancellable else terms.nodes
-    told = {
+    data = {
         "provider": root.provider,
         "region": root.region,
         "stack": root.stack,
@@ -75,13 +75,13 @@ def capacity_intent(root: Root, kind: str, address: str, nodes: Iterable[PlacedN
         "price_source": offer.source,
         "price_as_of": offer.as_of_from.isoformat(),
     }
-    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=told)
+    return Draft(event=Event.CREATE_INTENDED, resource=kind, key=resource_key(root, address), data=data)
 
 
 def open_capacity(ledger: Ledger, intent: Mapping[str, Any], *, since: datetime) -> None:
     """Charge for separately bought capacity: a total price immediately, else by the hour until it is cancelled."""
     key, usd = capacity_key(intent["capacity"]), intent["usd"]
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "kind": CostKind.COMPUTE,
         "what": intent["what"],
         "part": intent["part"],
@@ -89,9 +89,9 @@ def open_capacity(ledger: Ledger, intent: Mapping[str, Any], *, since: datetime)
         "price_as_of": date.fromisoformat(intent["price_as_of"]),
     }
     if usd is None:
-        ledger.open_item(key, usd_per_hour=intent["usd_per_hour"], since=since, **told)
+        ledger.open_item(key, usd_per_hour=intent["usd_per_hour"], since=since, **entry)
     else:
-        ledger.charge(key, quantity=1.0, unit="block", usd_per_unit=usd, at=since, **told)
+        ledger.charge(key, quantity=1.0, unit="block", usd_per_unit=usd, at=since, **entry)
 
 
 def cancellable(journal: Journal, root: Root | WantedRoot) -> dict[str, ResourceState]:

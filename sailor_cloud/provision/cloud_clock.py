@@ -47,9 +47,9 @@ class CloudClock:
             return
         seconds = ahead.total_seconds()
         self._ahead = ahead if abs(seconds) > TOLERANCE_S else timedelta(0)
-        told = f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the cloud's"
+        offset = f"this machine's clock is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the cloud's"
         counts = "the cloud's is used" if self._ahead else "it is right again and used"
-        self.on_change(f"{told}; {counts}", seconds)
+        self.on_change(f"{offset}; {counts}", seconds)
 
     def _ahead_of(self, url: str) -> timedelta | None:
         begun, before = self.own.monotonic_s(), self.own.now()

@@ -121,8 +121,8 @@ class CloudSweep:
 
     def answered(self, scope: Scope, kind: str) -> bool:
         """Whether a place answered every search for one kind."""
-        told = [asked.problem for asked in self.asked if (asked.scope, asked.kind) == (scope, kind)]
-        return bool(told) and not any(told)
+        problems = [asked.problem for asked in self.asked if (asked.scope, asked.kind) == (scope, kind)]
+        return bool(problems) and not any(problems)
 
 
 def of_provider(scopes: Scopes, provider: str) -> Scopes:

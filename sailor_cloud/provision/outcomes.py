@@ -108,5 +108,5 @@ def _offers(refused: tuple[Refused, ...]) -> tuple[str, ...]:
 
 def _numbers(hit: QuotaHit) -> str:
     known = (("limit", hit.limit), ("in use", hit.usage), ("needed by the plan", hit.need))
-    told = ", ".join(f"{name} {value:g}" for name, value in known if value is not None)
-    return f" ({told})" if told else ""
+    numbers = ", ".join(f"{name} {value:g}" for name, value in known if value is not None)
+    return f" ({numbers})" if numbers else ""

@@ -79,7 +79,7 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
     Searches repeatedly, because a process may start another one while it is being ended.
     """
     begun = time.monotonic()
-    told: set[tuple[int, int]] = set()
+    signalled: set[tuple[int, int]] = set()
     while remaining := tuple(find()):
         waited = time.monotonic() - begun
         if waited > grace_s + _KILLED_WITHIN_S:
@@ -88,8 +88,8 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
             name = (process.pid, process.start_ticks)
             if waited > grace_s:
                 send(process, signal.SIGKILL)
-            elif name not in told:
-                told.add(name)
+            elif name not in signalled:
+                signalled.add(name)
                 send(process, signal.SIGTERM)
         time.sleep(_POLL_S)
     return ()
@@ -102,7 +102,7 @@ def let_finish(find: Callable[[], Iterable[Process]], *, patience_s: float, grac
     drop everything.
     """
     begun = time.monotonic()
-    told = False
+    warned = False
     while remaining := tuple(find()):
         waited = time.monotonic() - begun
         if waited > patience_s + grace_s + _KILLED_WITHIN_S:
@@ -110,8 +110,8 @@ def let_finish(find: Callable[[], Iterable[Process]], *, patience_s: float, grac
         if waited > patience_s + grace_s:
             for process in remaining:
                 send(process, signal.SIGKILL)
-        elif waited > patience_s and not told:
-            told = True
+        elif waited > patience_s and not warned:
+            warned = True
             inner = {process.pid for process in remaining}
             for process in remaining:
                 if process.parent not in inner:

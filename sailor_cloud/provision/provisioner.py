@@ -424,13 +424,13 @@ class _Apply:
         refused = tuple(each for group in same for each in group)
         if worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
             return Stockout(refused=refused, fault=worst, seconds=self._seconds())
-        told = providers.of(worst.provider).quota_numbers(worst, self._nodes, refused, self._scopes)
+        numbers = providers.of(worst.provider).quota_numbers(worst, self._nodes, refused, self._scopes)
         return QuotaHit(
             refused=refused,
-            fault=told.fault,
-            limit=told.limit,
-            usage=told.usage,
-            need=told.need,
+            fault=numbers.fault,
+            limit=numbers.limit,
+            usage=numbers.usage,
+            need=numbers.need,
             seconds=self._seconds(),
         )
 

@@ -92,8 +92,8 @@ class SchedulerProvider(MachineProvider):
             if scope.kind == CLUSTER_ID:
                 name, _, identity = scope.name.rpartition("/")
                 places[identity] += [*self.scope(name), scope]
-        told = {scope for mine in places.values() for scope in mine}
-        if rest := sorted(scopes - told):
+        named = {scope for mine in places.values() for scope in mine}
+        if rest := sorted(scopes - named):
             places[""] = rest
         return [
             Look(scopes=tuple(mine), kinds=(JOB,), ask=partial(self._ask, identity, mine[0].name, run_id))

@@ -89,7 +89,7 @@ def _listed(names: object) -> list[object]:
 def check_own(folder: RunFolder) -> None:
     """Raise RequestError if a folder was copied or renamed: resources have the original run's name."""
     prefixes = _prefixes(folder)
-    other = next((told for prefix, told in prefixes.items() if prefix != resource_prefix(folder.run_id)), "")
+    other = next((name for prefix, name in prefixes.items() if prefix != resource_prefix(folder.run_id)), "")
     if other:
         raise RequestError(
             f"{folder.path} is a copy of the run {other}, or that run renamed; give the folder the run's own name "
@@ -135,14 +135,14 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
     """
     entries, harm = read(folder.journal_file), damage(folder.journal_file)
     plans, unreadable = _plans(folder)
-    told = [touched(entries), also, *(scopes_of(plan) for plan in plans)]
+    searched = [touched(entries), also, *(scopes_of(plan) for plan in plans)]
     rows = fold(entries).resources
-    told += [_of_row(row.data) for row in rows]
+    searched += [_of_row(row.data) for row in rows]
     for base in folder.terraform_dirs():
-        told.append(_of_root(base))
+        searched.append(_of_root(base))
     if harm:
-        told += [_allowed(plan) for plan in plans]
-    scopes = Scopes().union(*told)
+        searched += [_allowed(plan) for plan in plans]
+    scopes = Scopes().union(*searched)
     doubts: tuple[str, ...] = ()
     started = any(entry.event is Event.PROVISION_STARTED for entry in entries)
     if not plans and (harm or not started):

@@ -43,9 +43,9 @@ def learn_host_keys(
     while True:
         known = known_host_keys(folder)
         unknown = [instance for instance in found if instance.id not in known]
-        told = list(zip(unknown, at_once(published_host_key, unknown), strict=True))
-        silent = [instance for instance, key in told if key is None]
-        for instance, key in told:
+        published = list(zip(unknown, at_once(published_host_key, unknown), strict=True))
+        silent = [instance for instance, key in published if key is None]
+        for instance, key in published:
             if key is not None:
                 append_line(_path(folder), f"{instance.id} {key}")
         if not silent or waited >= limit_s:

@@ -67,8 +67,10 @@ def check_before_buying(
     """
     now = clock.now()
     if not buy_reserved and (apart := bought_apart(document, now + timedelta(seconds=document.ttl_s or 0.0))):
-        told = "\n".join(f"  {one}" for one in apart)
-        raise RequestError(f"the plan buys capacity separately from its nodes:\n{told}\ngive --buy-reserved to buy it")
+        listed = "\n".join(f"  {one}" for one in apart)
+        raise RequestError(
+            f"the plan buys capacity separately from its nodes:\n{listed}\ngive --buy-reserved to buy it"
+        )
     refuse_two_clouds(document, network.load())
     if not allow_stale:
         refuse_stale_prices(document, now.date())

@@ -232,9 +232,9 @@ def stays(folder: RunFolder, resource: LiveResource) -> bool:
 def provider_of(row: ResourceState) -> str | None:
     """Return the provider of a journaled resource; in a damaged journal only its type may identify it."""
     known = dict(providers.every())
-    told = row.data.get("provider")
-    if told in known:
-        return str(told)
+    provider = row.data.get("provider")
+    if provider in known:
+        return str(provider)
     fitting = [name for name, bought in known.items() if row.resource in bought.swept | bought.parts | bought.unseen]
     return fitting[0] if fitting else None
 
@@ -303,9 +303,9 @@ def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceSta
 
 def asked_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
     """Return where and when each kind was searched; places that could not be asked have no time."""
-    told = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.asked)
+    answers = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.asked)
     places = [
         AskedPlace(provider=scope.provider, place=str(scope), kind=kind, asked_at=at, problem=problem)
-        for scope, kind, problem in told
+        for scope, kind, problem in answers
     ]
     return (*places, *(AskedPlace(provider="", place="", kind="", asked_at=None, problem=doubt) for doubt in doubts))

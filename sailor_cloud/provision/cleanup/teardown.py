@@ -263,8 +263,8 @@ class _Teardown:
         except (ProvisionError, OSError) as error:
             # If Terraform and its driver can't write states and logs, resources are still found by their tag.
             why = of_system(error) if isinstance(error, OSError) else str(error)
-            if (told := f"{why}; what it had created is removed by tag") not in self.problems:
-                self.problems.append(told)
+            if (problem := f"{why}; what it had created is removed by tag") not in self.problems:
+                self.problems.append(problem)
 
     def _destroyed_by(self, driver: TerraformDriver, root: Root, target: str | None) -> None:
         failed = 0

@@ -225,10 +225,10 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
         """
         deadline = time.monotonic() + self._timeout_s
         in_time = True
-        told: list[float] = []
+        interrupted_at: list[float] = []
 
         def stop() -> None:
-            told.append(time.monotonic())
+            interrupted_at.append(time.monotonic())
             process.send_signal(signal.SIGINT)
 
         self._attach(process, stop)
@@ -244,10 +244,10 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
                             return in_time
                         ended = has_ended()
                         now = time.monotonic()
-                        if not told and now > deadline:
+                        if not interrupted_at and now > deadline:
                             in_time = False
                             stop()
-                        elif told and now > told[0] + _INTERRUPT_GRACE_S:
+                        elif interrupted_at and now > interrupted_at[0] + _INTERRUPT_GRACE_S:
                             process.kill()
                     except KeyboardInterrupt:
                         if self._interrupt.requested:
@@ -281,10 +281,10 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
     def _raise(self, command: str, finished: Finished, errors: Path) -> NoReturn:
         if self._interrupt.requested:
             raise ProvisionInterrupted(f"terraform {command} was interrupted in {self._root}")
-        told = "; ".join(str(diagnostic) for diagnostic in finished.diagnostics)
-        told = told or errors.read_text(errors="replace").strip()[-2000:] or "it gave no reason"
+        reason = "; ".join(str(diagnostic) for diagnostic in finished.diagnostics)
+        reason = reason or errors.read_text(errors="replace").strip()[-2000:] or "it gave no reason"
         _LOG.debug("terraform %s ended with status %d; see %s", command, finished.status, finished.output)
-        message = f"terraform {command} failed with status {finished.status}: {told} (log: {finished.output})"
+        message = f"terraform {command} failed with status {finished.status}: {reason} (log: {finished.output})"
         raise TerraformCommandError(message, finished.diagnostics)
 
     def _log_file(self, command: str) -> Path:
