@@ -40,7 +40,7 @@ _PLANNING = 0.6
 _READ_FROM = ("base", "clock", "profiles", "network", "pricing", "machine", "engine")
 
 
-def _ignore(*_told: object) -> None:
+def _ignore(*_arguments: object) -> None:
     """Replace a function that the caller did not give."""
 
 

@@ -237,8 +237,8 @@ class Controller:
         logs = f"all logs: {context.folder.logs_dir}"
         failure = result.failure
         # `ran_s` is 0 if the command hung or its supervisor was killed.
-        told = failure is not None and failure.what and 0.0 < failure.ran_s < SOON_S
-        quick = told and _PORT_TAKEN not in result.why
+        died_early = failure is not None and failure.what and 0.0 < failure.ran_s < SOON_S
+        quick = died_early and _PORT_TAKEN not in result.why
         self._soon = self._soon + 1 if quick else 0
         if result.final:
             raise LaunchError(f"{result.why}\n{logs}")
@@ -305,7 +305,7 @@ class Controller:
         """Return the spec with which agents run the ranks or the job's command."""
         context, plan = self.context, self.context.document.plan
         nodes = {name: link.node for name, link in context.links.items()}
-        told: Any = {
+        common: Any = {
             "run_id": context.folder.run_id,
             "generation": number,
             "master_port": port,
@@ -314,12 +314,12 @@ class Controller:
             "code_sha256": code_sha256,
         }
         if context.runs_command:
-            return build_command_spec(context.document, nodes, **told)
+            return build_command_spec(context.document, nodes, **common)
         assert plan is not None
         assert context.decoder is not None
         check = self._checked is None or not same_shape(self._checked, plan)
-        told |= {"steps": context.steps, "saved_step": context.saved_step, "check": check}
-        spec = build_spec(context.document, context.decoder, nodes, **told)
+        common |= {"steps": context.steps, "saved_step": context.saved_step, "check": check}
+        spec = build_spec(context.document, context.decoder, nodes, **common)
         self._checked = plan
         return spec
 

@@ -145,8 +145,8 @@ def _nodes(document: PlanDocument) -> str:
     """Return the nodes of each stage, as '1xA100-40+1xV100-16|2xA100-40'."""
     plan, offers = document.plan, _accelerators(document)
     assert plan is not None
-    told = []
+    stages = []
     for position in range(len(plan.pipelines[0].stages)):
         names = Counter(their_accelerator(offers[pipeline.stages[position].node]) for pipeline in plan.pipelines)
-        told.append("+".join(f"{count}x{name}" for name, count in names.items()))
-    return "|".join(told)
+        stages.append("+".join(f"{count}x{name}" for name, count in names.items()))
+    return "|".join(stages)

@@ -227,8 +227,8 @@ def _unknown_past(folder: RunFolder, clock: Clock) -> str:
     if beyond := sorted(set(charged_nodes(Ledger.of(folder, clock))) - bought):
         return f"{folder.journal_file} lacks nodes that the ledger charges for: {', '.join(beyond)}"
     known = max(generations(folder), default=0)
-    told = (event.get("generation") for event in read_events(folder))
-    trained = max((number for number in told if isinstance(number, int)), default=0)
+    numbers = (event.get("generation") for event in read_events(folder))
+    trained = max((number for number in numbers if isinstance(number, int)), default=0)
     return f"{folder.journal_file} lacks generation {trained}, which has trained" if trained > known else ""
 
 

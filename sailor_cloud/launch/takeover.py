@@ -24,7 +24,7 @@ async def going_on(context: RunContext) -> Monitor | None:
         return None
     context.document = document = read_plan(context.folder, number)
     assert document.plan is not None
-    running = await nodes.told(context, partial(context.fleet.running, document))
+    running = await nodes.ask_fleet(context, partial(context.fleet.running, document))
     context.show("connecting")
     if running != {node.id for node in document.plan.nodes} or not await _reconnected(context, document):
         return None
@@ -47,7 +47,7 @@ async def plan_to_begin_with(context: RunContext) -> PlanDocument:
 
 async def _reconnected(context: RunContext, document: PlanDocument) -> bool:
     """Connect to the agents of a plan; False if one has died or does not answer."""
-    applied = await nodes.told(context, partial(context.fleet.found, document))
+    applied = await nodes.ask_fleet(context, partial(context.fleet.found, document))
     try:
         links = await context.stop.unless_stopped(context.fleet.connect(applied))
     except UnreachableError as error:

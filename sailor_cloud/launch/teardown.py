@@ -72,7 +72,7 @@ def close_books(
     problems = [*destroyed.problems]
     ledger, entries, now = Ledger.of(folder, clock, or_keep=True), read(folder.journal_file), clock.now()
     recorded: tuple[Leg, ...] = ()
-    with _told(problems, "the ledger lacks what was used"):
+    with _as_problem(problems, "the ledger lacks what was used"):
         recorded = legs(folder)
         gateways.keep_books(ledger, entries, prices)
         if document is not None:
@@ -82,7 +82,7 @@ def close_books(
         problems.append("without the plan, traffic and storage that were used are not in the ledger")
     lines, spent_usd = ledger.lines(now), ledger.spent_usd(now)
     comparisons: tuple[Comparison, ...] = ()
-    with _told(problems, "estimates are not compared"):
+    with _as_problem(problems, "estimates are not compared"):
         comparisons = _comparisons(folder, document, recorded, lines, spent_usd) if document is not None else ()
     receipt = Receipt(
         run_id=folder.run_id,
@@ -98,15 +98,15 @@ def close_books(
         problems=tuple(problems),
         asked=destroyed.asked,
     )
-    with _told(problems, f"{folder.receipt_file} is not written"):
+    with _as_problem(problems, f"{folder.receipt_file} is not written"):
         folder.write_text(folder.receipt_file.name, receipt.to_json())
     if document is not None:
-        with _told(problems, "the run is not in 'sailor-cloud history'"):
+        with _as_problem(problems, "the run is not in 'sailor-cloud history'"):
             history.remember(folder, _past_run(folder, document, recorded, receipt))
     held = next((entry.data for entry in entries if "budget_month" in entry.data), None)
     if held is not None and receipt.clean:
         month, raw = str(held["budget_month"]), held.get("budget_state")
-        with _told(problems, f"the reservation for {month} in the budgets is not released"):
+        with _as_problem(problems, f"the reservation for {month} in the budgets is not released"):
             state = None if raw is None else StateBackend.model_validate(raw)
             budgets.release(state, folder.path.parent.parent, folder.run_id, month, spent_usd)
     unwritten = [path.name for path in (folder.journal_file, folder.ledger_file) if kept_lines(path)]
@@ -116,7 +116,7 @@ def close_books(
 
 
 @contextlib.contextmanager
-def _told(problems: list[str], what: str) -> Iterator[None]:
+def _as_problem(problems: list[str], what: str) -> Iterator[None]:
     """Turn damaged files and failed writes into problems of the receipt."""
     try:
         yield

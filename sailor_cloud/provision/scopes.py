@@ -250,7 +250,7 @@ def remove_from(
 def _together(looks: Sequence[Look]) -> CloudSweep:
     found: list[LiveResource] = []
     asked: list[Asked] = []
-    for look, listing in zip(looks, at_once(_told, looks), strict=True):
+    for look, listing in zip(looks, at_once(_listing_of, looks), strict=True):
         found += listing.found
         why = dict(listing.failed)
         asked += [
@@ -260,7 +260,7 @@ def _together(looks: Sequence[Look]) -> CloudSweep:
     return CloudSweep(found=tuple(one for one in found if not one.silent), asked=tuple(asked), silent=silent)
 
 
-def _told(look: Look) -> Listing:
+def _listing_of(look: Look) -> Listing:
     try:
         return look.ask()
     except Exception as error:

@@ -39,15 +39,15 @@ def serving(answer: Callable[[Ask], Answer | None]) -> Iterator[str]:
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = dict(self.headers.items())
-            told = answer(Ask(method=self.command, path=self.path, headers=headers, body=body))
-            if told is None:
+            response = answer(Ask(method=self.command, path=self.path, headers=headers, body=body))
+            if response is None:
                 self.close_connection = True
                 return
-            self.send_response(told.status)
-            self.send_header("Content-Type", told.kind)
-            self.send_header("Content-Length", str(len(told.body)))
+            self.send_response(response.status)
+            self.send_header("Content-Type", response.kind)
+            self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
-            self.wfile.write(told.body)
+            self.wfile.write(response.body)
 
         do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815
 

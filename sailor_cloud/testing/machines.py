@@ -104,7 +104,7 @@ class SshMachines:
             self._specs[wanted.id] = spec
         _start(spec, binaries)
         info = VmInfo.read(folder)
-        assert info is not None, "a machine that answers has told its address"
+        assert info is not None, "a machine that answers has reported its address"
         return Machine(address=info.address, host_public_key=info.host_public_key)
 
     def stop(self, name: str) -> None:
@@ -127,9 +127,9 @@ class SshMachines:
 
     def _write_python(self, binaries: Path, wanted: Wanted, spec: VmSpec) -> None:
         binaries.mkdir(mode=0o700, parents=True, exist_ok=True)
-        told = {name: value.format(node=wanted.node) for name, value in self._variables.items()}
-        told[POWER_OFF] = f"{SPEC_VARIABLE}={shlex.quote(spec.to_json())} {shlex.join((*_VM, 'stop'))}"
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(told.items()))
+        variables = {name: value.format(node=wanted.node) for name, value in self._variables.items()}
+        variables[POWER_OFF] = f"{SPEC_VARIABLE}={shlex.quote(spec.to_json())} {shlex.join((*_VM, 'stop'))}"
+        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
         program = binaries / "python3"
         program.write_text(f'#!/bin/sh\n{exports}exec "{sys.executable}" "$@"\n')
         program.chmod(0o700)

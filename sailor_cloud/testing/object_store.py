@@ -113,9 +113,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def do_DELETE(self) -> None:
-        told = None if self._key[1] else self.store.about_buckets("DELETE", self._key[0], self._query)
-        if told is not None:
-            self._answer(*told)
+        response = None if self._key[1] else self.store.about_buckets("DELETE", self._key[0], self._query)
+        if response is not None:
+            self._answer(*response)
             return
         self._answer(204 if self.store.objects.pop(self._key, None) is not None else 404)
 
@@ -125,9 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         query = self._query
         bucket = self._key[0]
-        told = None if self._key[1] else self.store.about_buckets("GET", bucket, query)
-        if told is not None:
-            self._answer(*told)
+        response = None if self._key[1] else self.store.about_buckets("GET", bucket, query)
+        if response is not None:
+            self._answer(*response)
         elif not self.store.exists(bucket):
             self._refuse()
         elif "list-type" in query:

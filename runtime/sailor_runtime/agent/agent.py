@@ -134,13 +134,13 @@ class Agent:
         try:
             self._rendezvous = Rendezvous(artefact, node, self._settings.meeting, self._neighbours_lost.append)
             self._joining = True
-            told = self._rendezvous.join()
+            content = self._rendezvous.join()
             self._joining = False
             # The variables of a command may contain secrets.
             path.touch(mode=0o600)
             path.chmod(0o600)
-            path.write_text(told)
-            spec = read_spec(told)
+            path.write_text(content)
+            spec = read_spec(content)
         except (RendezvousError, ValueError, OSError) as error:
             self._joining = False
             self._refuse(None, str(error), generation=artefact.generation)

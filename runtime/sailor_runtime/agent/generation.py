@@ -157,9 +157,9 @@ class Generation:
     def _report_dead(self, rank: Rank) -> None:
         code = rank.process.returncode
         # A command's supervisor reports how the command ended; its own exit code differs.
-        told = rank.ended or ({"signal": -code} if code < 0 else {"exit_code": code})
-        said = {"phase": rank.phase, "tail": rank.tail(), **told}
-        self._journal.write("rank_dead", generation=self.spec.generation, rank=rank.number, **said)
+        ending = rank.ended or ({"signal": -code} if code < 0 else {"exit_code": code})
+        fields = {"phase": rank.phase, "tail": rank.tail(), **ending}
+        self._journal.write("rank_dead", generation=self.spec.generation, rank=rank.number, **fields)
 
     def _write_control(self, *, stop: bool) -> None:
         staged = self._control.with_suffix(".new")

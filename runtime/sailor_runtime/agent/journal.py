@@ -75,8 +75,8 @@ class LogEcho:
         text = data.decode(errors="replace")
         if sent + len(text.encode()) >= MOST_LOG_BYTES:
             text += f"\n[more than {MOST_LOG_BYTES} bytes; what follows is not sent]\n"
-        told = {"v": VERSION, "ts": time.time(), "event": "log", "generation": generation}
-        _to_stdout(json.dumps({**told, "log": path.name, "offset": sent, "text": text}) + "\n")
+        entry = {"v": VERSION, "ts": time.time(), "event": "log", "generation": generation}
+        _to_stdout(json.dumps({**entry, "log": path.name, "offset": sent, "text": text}) + "\n")
         self._done[path.name] = (read + len(data), sent + len(text.encode()))
         return True
 

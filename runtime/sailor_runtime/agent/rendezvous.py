@@ -132,15 +132,15 @@ class Rendezvous:
         addresses, ports = {self._node: self._host}, {self._node: free_port()}
         files: dict[str, Any] = {}
         with _listening(self._port, until) as server:
-            for peer, address, told in _first_words(server, until) if wanted else ():
-                node = told.get("node")
-                token = str(told.get("token", "")).encode(errors="replace")
+            for peer, address, hello in _first_words(server, until) if wanted else ():
+                node = hello.get("node")
+                token = str(hello.get("token", "")).encode(errors="replace")
                 known = hmac.compare_digest(token, self._artefact.token.encode())
-                fits = known and told.get("plan_hash") == self._artefact.plan_hash
+                fits = known and hello.get("plan_hash") == self._artefact.plan_hash
                 if not fits or node not in wanted - addresses.keys():
                     peer.close()
                     continue
-                addresses[node], ports[node] = address.removeprefix("::ffff:"), told["port"]
+                addresses[node], ports[node] = address.removeprefix("::ffff:"), hello["port"]
                 self._peers[node], files[node] = peer, peer.makefile("r")
                 if not wanted - addresses.keys():
                     break
@@ -173,17 +173,17 @@ class Rendezvous:
         peer.settimeout(max(0.01, until - time.monotonic()))
         file = peer.makefile("r")
         try:
-            told = json.loads(file.readline() or "{}")
+            reply = json.loads(file.readline() or "{}")
         except (OSError, ValueError) as error:
             raise RendezvousError(f"the first node did not answer: {error}") from error
-        if "spec" not in told:
+        if "spec" not in reply:
             raise RendezvousError(
                 "the first node rejected this one: it has another plan, or another node has the same group and index"
             )
         peer.settimeout(None)
         self._peers[self._artefact.first] = peer
         self._watch(self._artefact.first, peer, file)
-        return str(told["spec"])
+        return str(reply["spec"])
 
     def _watch(self, node: str, peer: socket.socket, file: Any) -> None:
         peer.settimeout(None)
@@ -268,11 +268,11 @@ def _first_words(server: socket.socket, until: float) -> Iterator[tuple[socket.s
 
 def _word(data: bytes) -> dict[str, Any]:
     try:
-        told = json.loads(data)
+        message = json.loads(data)
     except (ValueError, RecursionError):
         return {}
-    fits = isinstance(told, dict) and isinstance(told.get("node"), str) and isinstance(told.get("port"), int)
-    return told if fits else {}
+    fits = isinstance(message, dict) and isinstance(message.get("node"), str) and isinstance(message.get("port"), int)
+    return message if fits else {}
 
 
 def free_port() -> int:

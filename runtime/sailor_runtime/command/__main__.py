@@ -170,8 +170,8 @@ class Supervisor:
         # Processes that the command left running keep the pipe open, so only its present content is read.
         self._drain(read_end)
         os.close(read_end)
-        for told in self._output.end():
-            self._tell(**told)
+        for event in self._output.end():
+            self._tell(**event)
         return status
 
     def _drain(self, pipe: int) -> bool:
@@ -183,11 +183,11 @@ class Supervisor:
                 return True
             if not data:
                 return False
-            for told in self._output.take(data):
-                self._step = told["step"]
-                if told.pop("first", False):
+            for event in self._output.take(data):
+                self._step = event["step"]
+                if event.pop("first", False):
                     self._check_processes()
-                self._tell(**told)
+                self._tell(**event)
         return True
 
     def _look(self, *, setup: bool, ended: bool) -> None:

@@ -37,7 +37,7 @@ class Output:
         # A progress bar may write no line for hours.
         self.lines += len(whole) + data.count(b"\r")
         by_rank: dict[int, list[bytes]] = {}
-        told = []
+        steps = []
         for line in whole:
             prefix = _PREFIX.match(line)
             # Other prefixes that look alike, such as torch's [rank12]:, name no process of this node.
@@ -47,11 +47,11 @@ class Output:
             by_rank.setdefault(rank, []).append(text)
             step = self._metrics(text.strip())
             if step is not None:
-                told.append(step)
+                steps.append(step)
         for rank, lines in by_rank.items():
             with self._log(rank).open("ab") as file:
                 file.write(b"\n".join([*lines, b""]))
-        return told
+        return steps
 
     def end(self) -> list[dict[str, Any]]:
         """Process a last line without its end."""
@@ -89,11 +89,11 @@ class Output:
         seconds = (now - self._at) / iterations
         first = self._step is None
         self._step, self._at = step, now
-        told: dict[str, Any] = {"event": "step", "step": int(step), "iteration_s": seconds, "iterations": iterations}
-        told["loss"] = float(found["loss"]) if _number(found.get("loss")) else None
+        event: dict[str, Any] = {"event": "step", "step": int(step), "iteration_s": seconds, "iterations": iterations}
+        event["loss"] = float(found["loss"]) if _number(found.get("loss")) else None
         if _number(found.get("tokens")):
-            told["tokens_since_last"] = float(found["tokens"])
-        return {**told, "first": True} if first else told
+            event["tokens_since_last"] = float(found["tokens"])
+        return {**event, "first": True} if first else event
 
 
 def _number(value: Any) -> bool:

@@ -225,11 +225,15 @@ class Engine:
         with self._spans.during(Doing.UPDATE):
             self._update(totals.on_device, rate)
             # Also after a skipped step: it may be the last one.
-            if self.outer is not None and is_due(self.spec, self.next_step) and self._told(totals, flags, rate).counts:
+            if (
+                self.outer is not None
+                and is_due(self.spec, self.next_step)
+                and self._result(totals, flags, rate).counts
+            ):
                 self.outer.step()
             self.weights.publish()
         self.weights.gather()
-        result = self._told(totals, flags, rate)
+        result = self._result(totals, flags, rate)
         self._overlaps = True
         self.updates += result.finite
         if result.counts:
@@ -237,7 +241,7 @@ class Engine:
             self.next_step += 1
         return self._timed(result, started)
 
-    def _told(self, totals: _Totals, flags: Sequence[float], rate: float) -> Step:
+    def _result(self, totals: _Totals, flags: Sequence[float], rate: float) -> Step:
         """Wait for the totals, and return the result of the step."""
         values, islands = totals.read(), self.islands
         rows = values[islands + 1 + len(flags) :]

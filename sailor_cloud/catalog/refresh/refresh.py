@@ -101,8 +101,8 @@ def _no_prices(tried: Mapping[Provider, Fetched], errors: Mapping[Provider, Cred
         hosts: dict[str, dict[str, None]] = {}
         for host, reason in silent.values():
             hosts.setdefault(reason, {})[host] = None
-        told = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in hosts.items())
-        catalogs = f"the public catalogs can't be reached ({told})"
+        reasons = "; ".join(f"{' and '.join(names)}: {reason}" for reason, names in hosts.items())
+        catalogs = f"the public catalogs can't be reached ({reasons})"
     else:
         catalogs = f"the public catalogs gave no newer prices ({'; '.join(missing) or 'nothing newer'})"
     first, *others = tried

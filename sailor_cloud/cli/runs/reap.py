@@ -51,7 +51,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     if not as_json:
         _show(found)
     if not found.reapable:
-        return _told(found, {}, as_json=as_json)
+        return _show_result(found, {}, as_json=as_json)
     if not yes and not _confirmed(found):
         echo("nothing was deleted", err=True)
         return 1
@@ -60,7 +60,7 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
         for done, leftover in enumerate(found.reapable):
             show(done, len(found.reapable), f"deleting leftovers of {leftover.run_id}")
             removed[leftover.run_id] = _removed(leftover, scopes)
-    return _told(found, removed, as_json=as_json)
+    return _show_result(found, removed, as_json=as_json)
 
 
 def _age(older_than: str | None) -> Any:
@@ -127,7 +127,7 @@ def _confirmed(found: Found) -> bool:
     return click.confirm(f"Delete these {count} resources?", err=True)
 
 
-def _told(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -> int:
+def _show_result(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -> int:
     import json
 
     problems = [*found.problems, *(f"{run_id}: {text}" for run_id, texts in removed.items() for text in texts)]

@@ -58,7 +58,7 @@ def build_command_spec(
         if processes and job.processes_per_node is not None:
             processes = job.processes_per_node
         first = sum(other.processes for other in found)
-        told = json.dumps(_told(document, plan, node, processes=processes, first_rank=first), sort_keys=True)
+        part = json.dumps(_part_of_node(document, plan, node, processes=processes, first_rank=first), sort_keys=True)
         found.append(
             rt.CommandNode(
                 id=name,
@@ -66,7 +66,7 @@ def build_command_spec(
                 processes=processes,
                 first_rank=first,
                 plan_rank=ranks.index(name) if name in ranks else 0,
-                plan=told,
+                plan=part,
             )
         )
     return rt.CommandSpec(
@@ -101,7 +101,7 @@ def _processes(plan: Plan, node: str) -> int:
     return sum(stage.tp for pipeline in plan.pipelines for stage in pipeline.stages if stage.node == node)
 
 
-def _told(
+def _part_of_node(
     document: PlanDocument, plan: Plan, node: ReachableNode, *, processes: int, first_rank: int
 ) -> dict[str, Any]:
     """Return the node's part of the plan, which its command reads as SAILOR_PLAN."""
@@ -125,7 +125,7 @@ def _told(
         }
         for index, pipeline, stage in here
     ]
-    told: dict[str, Any] = {
+    part: dict[str, Any] = {
         "node": node.id,
         "accelerator": node.accelerator,
         "devices": node.devices,
@@ -135,8 +135,8 @@ def _told(
         "batch_share": samples / plan.global_batch_size,
     }
     if plan.pipeline_schedule is not PipelineSchedule.ONE_F_ONE_B:
-        told["pipeline_schedule"] = plan.pipeline_schedule
-    return told if job.model is None else {**told, "stages": stages}
+        part["pipeline_schedule"] = plan.pipeline_schedule
+    return part if job.model is None else {**part, "stages": stages}
 
 
 def _devices(plan: Plan, pipeline: int) -> int:

@@ -29,7 +29,7 @@ _WITHOUT_FOLDER = "put it on the nodes and name it in 'run', or start the job wi
 
 def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: str, token: str = "") -> str:
     """Return the artefact's JSON. `master` is the node of rank 0; agents authenticate each other with `token`."""
-    told = {
+    content = {
         "token": token,
         "artefact_version": ARTEFACT_VERSION,
         "groups": [
@@ -39,7 +39,7 @@ def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: 
         "master": master,
         "spec": asdict(spec),
     }
-    return json.dumps(told, indent=1, sort_keys=True) + "\n"
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
 def master_of(document: PlanDocument) -> str:
@@ -97,19 +97,19 @@ def exported(
         raise RequestError("training.steps is missing; a run needs the number of steps")
     document = replace(document, job=settled(job, base))
     job, packed = document.job, code.pack(job, base)
-    told: dict[str, Any] = {"code_sha256": None if packed is None else packed.sha256}
+    options: dict[str, Any] = {"code_sha256": None if packed is None else packed.sha256}
     to = job.checkpoint.to or (f"{place}/{job.name}" if place else None)
     if to is None:
         raise RequestError("the job names no place for checkpoints; give checkpoint.to")
     nodes = without_address(document, now=datetime.now(UTC))
     # A script may be submitted days later, so the scheduler limits its nodes' time.
-    told |= {"run_id": job.name, "generation": 1, "master_port": 0, "checkpoint_directory": to}
-    told["expires_at"] = datetime(9999, 1, 1, tzinfo=UTC)
+    options |= {"run_id": job.name, "generation": 1, "master_port": 0, "checkpoint_directory": to}
+    options["expires_at"] = datetime(9999, 1, 1, tzinfo=UTC)
     spec: RunSpec | CommandSpec
     if job.run is not None:
-        spec = build_command_spec(document, nodes, secrets=False, **told)
+        spec = build_command_spec(document, nodes, secrets=False, **options)
     else:
-        spec = build_spec(document, workload.job_decoder(job, base=base), nodes, **told)
+        spec = build_spec(document, workload.job_decoder(job, base=base), nodes, **options)
     groups = groups_of(document)
     text = artefact(spec, groups, master_of(document), token)
     variables = tuple(sorted(name for name, value in job.env.items() if value is None))
@@ -127,19 +127,19 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
     scheduler = providers.of(inventory.scheduler).scheduler
     # Slurm's script generates one when it runs; Kubernetes needs one in a Secret.
     token = "" if scheduler is not None and scheduler.shares_folders else secrets.token_hex(16)
-    told = exported(document, inventory.checkpoints, token=token, base=base, ships=ships)
+    export = exported(document, inventory.checkpoints, token=token, base=base, ships=ships)
     folder = inventory.checkpoints if inventory.checkpoints.startswith("/") else "/tmp/sailor-cloud"
     return ClusterJob(
-        run_id=told.run_id,
+        run_id=export.run_id,
         generation=1,
         owner=document.job.cloud.owner or "unknown",
-        seconds=told.seconds,
+        seconds=export.seconds,
         expires_at=None,
         inventory=inventory,
-        groups=told.groups,
-        artefact=told.artefact,
-        home=f"{folder}/{told.run_id}.nodes",
-        variables=told.variables,
+        groups=export.groups,
+        artefact=export.artefact,
+        home=f"{folder}/{export.run_id}.nodes",
+        variables=export.variables,
     )
 
 

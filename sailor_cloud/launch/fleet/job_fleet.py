@@ -233,7 +233,7 @@ class JobFleet:
         await self._until_it_runs()
 
     async def _until_it_runs(self) -> None:
-        told, current = "", self._current
+        reported, current = "", self._current
         assert current is not None
         while True:
             state = await self.state()
@@ -249,9 +249,9 @@ class JobFleet:
                     f"job {current.id} can't start: {state.why}; compare partition, constraint, gres and account of "
                     f"the inventory with the cluster's own, or write it again with 'sailor-cloud import'"
                 )
-            if state.why != told:
-                told = state.why
-                self.say(f"job {current.id} is queued: {told}")
+            if state.why != reported:
+                reported = state.why
+                self.say(f"job {current.id} is queued: {reported}")
             await asyncio.sleep(min(self.ask_s, 1.0))
         now, journal, ledger = self.clock.now(), Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
         rows = {row.key: row for row in fold(journal.entries()).resources if row.resource == NODE}
@@ -517,32 +517,32 @@ class JobLink:
         if self.offset < before:
             self._torn = b""
         *lines, self._torn = (self._torn + data).split(b"\n")
-        told = self._told(lines)
+        reported = self._parsed(lines)
         if not self.fleet.scheduler.shares_folders:
-            self._keep(told)
-        events = [event for _, event in told if event["event"] != _LOG]
+            self._keep(reported)
+        events = [event for _, event in reported if event["event"] != _LOG]
         for event in events:
             if event["event"] == "stopped" and isinstance(event.get("generation"), int):
                 self._stopped.add(event["generation"])
             elif event["event"] == "neighbours_lost":
                 for node in event.get("nodes", ()):
                     self.fleet.lose(str(node))
-        if not told and (self.fleet.is_lost(self.node.id) or self._cut_off(state)):
+        if not reported and (self.fleet.is_lost(self.node.id) or self._cut_off(state)):
             raise UnreachableError(f"node {self.node.id} is gone: {state.why if state else 'no job'}")
         return events
 
-    def _told(self, lines: Sequence[bytes]) -> list[tuple[bytes, AgentEvent]]:
+    def _parsed(self, lines: Sequence[bytes]) -> list[tuple[bytes, AgentEvent]]:
         parsed = ((line, parse_line(line, node=self.node.id)) for line in lines if line.strip())
         return [(line, event) for line, event in parsed if event is not None]
 
-    def _keep(self, told: Sequence[tuple[bytes, AgentEvent]], *, logs_alone: bool = False) -> None:
+    def _keep(self, parsed: Sequence[tuple[bytes, AgentEvent]], *, logs_alone: bool = False) -> None:
         """Store an agent's output and the logs that it sends; they exist nowhere else."""
         folder = private_dir(self.fleet.folder.logs_dir / self.node.id)
-        said = [line + b"\n" for line, event in told if event["event"] != _LOG]
+        said = [line + b"\n" for line, event in parsed if event["event"] != _LOG]
         if said and not logs_alone:
             with (folder / "agent.log").open("ab") as file:
                 file.writelines(said)
-        for _, event in told:
+        for _, event in parsed:
             log, offset, text = (event.get(name) for name in ("log", "offset", "text"))
             if event["event"] != _LOG or not isinstance(log, str) or not _RANK_LOG.fullmatch(log):
                 continue
@@ -571,7 +571,7 @@ class JobLink:
         except ProvisionError as error:
             raise LaunchError(str(error)) from error
         torn = self._torn if after >= self.offset else b""
-        self._keep(self._told((torn + data).split(b"\n")[:-1]), logs_alone=True)
+        self._keep(self._parsed((torn + data).split(b"\n")[:-1]), logs_alone=True)
 
     async def close(self) -> None:
         pass

@@ -91,8 +91,8 @@ _ANSWERS = """
 set -eu
 left=30
 while :; do
-  told=$(sudo wg show sailor0 latest-handshakes)
-  missing=$(echo "$told" | awk 'NF && $2 == 0 {print $1}')
+  handshakes=$(sudo wg show sailor0 latest-handshakes)
+  missing=$(echo "$handshakes" | awk 'NF && $2 == 0 {print $1}')
   left=$((left - 1))
   [ -n "$missing" ] && [ "$left" -gt 0 ] || break
   sleep 1
@@ -160,10 +160,10 @@ class Overlay:
         self._keys[link.node.id] = said.split()[-1]
 
     async def _tell_peers(self, link: AgentLink) -> None:
-        told = [link.node.private_address]
+        arguments = [link.node.private_address]
         for peer in self._peers(link.node):
-            told += [self._keys[peer.id], peer.address, peer.private_address]
-        await link.connection.run(["sh", "-c", _PEERS, "peers", *told])
+            arguments += [self._keys[peer.id], peer.address, peer.private_address]
+        await link.connection.run(["sh", "-c", _PEERS, "peers", *arguments])
 
     async def _silent_peers(self, link: AgentLink) -> list[str]:
         silent = (await link.connection.run(["sh", "-c", _ANSWERS], timeout_s=_HANDSHAKE_S)).split()

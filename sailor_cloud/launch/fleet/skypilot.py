@@ -30,7 +30,7 @@ def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = 
     Raises RequestError for a plan that SkyPilot can't start together.
     """
     setup = _install(wheel)
-    told = exported(document, None, token=secrets.token_hex(16), base=base)
+    export = exported(document, None, token=secrets.token_hex(16), base=base)
     placed = placed_nodes(document)
     offers = {one.offer.zone: one.offer for one in placed}
     here = sorted({(offer.provider, offer.region) for offer in offers.values()})
@@ -39,12 +39,12 @@ def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = 
         raise RequestError(f"the plan is in {listed}, and SkyPilot starts a job group in one region of one cloud")
     if not providers.on_a_cloud(here[0][0]):
         raise RequestError(f"the plan's nodes are of {here[0][0]}; SkyPilot needs a plan on a cloud")
-    name, first = told.run_id, told.groups[0]
+    name, first = export.run_id, export.groups[0]
     header = {"name": name, "execution": "parallel"}
-    tasks = [_task(group, offers[group.name], told.artefact, first, setup) for group in told.groups]
-    if told.variables:
+    tasks = [_task(group, offers[group.name], export.artefact, first, setup) for group in export.groups]
+    if export.variables:
         # SkyPilot refuses a job whose secrets are null until `--secret NAME` takes them from its caller.
-        tasks = [{**task, "secrets": dict.fromkeys(told.variables)} for task in tasks]
+        tasks = [{**task, "secrets": dict.fromkeys(export.variables)} for task in tasks]
     return yaml.dump_all([header, *tasks], Dumper=_Dumper, sort_keys=False, width=110)
 
 

@@ -68,7 +68,7 @@ class MeasuredRate:
         if same.cost is None:
             return
         context.document = replace(context.document, job=job, cost=same.cost)
-        context.observer.note(told(same, monitor, iteration_s))
+        context.observer.note(cost_note(same, monitor, iteration_s))
         choice = f"continue at the measured {iteration_s:.4g} s per step"
         context.journal.append(Event.REPLANNED, choice=choice, lost=[], bought=[], seconds=iteration_s)
         if context.policy is Policy.NEVER:
@@ -79,7 +79,7 @@ class MeasuredRate:
             self.document = hand_over(context, self.generation, option)
 
 
-def told(rest: PlanDocument, monitor: Monitor, iteration_s: float) -> str:
+def cost_note(rest: PlanDocument, monitor: Monitor, iteration_s: float) -> str:
     """Return a note on the cost of a step, of tokens and of the remaining steps, by the first steps' pace."""
     assert rest.cost is not None
     usd = rest.cost.usd_per_hour * iteration_s / SECONDS_PER_HOUR

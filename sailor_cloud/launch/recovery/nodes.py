@@ -37,7 +37,7 @@ class ShortfallError(ProvisionError):
         super().__init__(message)
 
 
-async def told(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
+async def ask_fleet(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
     """Return the fleet's answer about its nodes; retries for minutes if a provider does not answer."""
     failed = 0
     while True:
@@ -57,13 +57,13 @@ async def told(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
 async def lost_before(context: RunContext, document: PlanDocument) -> bool:
     """Whether nodes of the plan existed and no longer do; a name is never reused."""
     created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
-    running = await told(context, partial(context.fleet.running, document))
+    running = await ask_fleet(context, partial(context.fleet.running, document))
     return any(node.id in created and node.id not in running for node in plan_nodes(document))
 
 
 async def alive(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> tuple[Node, ...]:
     """Return the plan's running nodes, except those about to end."""
-    running = await told(context, partial(context.fleet.running, document))
+    running = await ask_fleet(context, partial(context.fleet.running, document))
     return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
 
 
@@ -74,7 +74,7 @@ async def gone(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
     """
     until = context.clock.monotonic_s() + context.options.lost_after_s
     while True:
-        running = await told(context, partial(context.fleet.running, document))
+        running = await ask_fleet(context, partial(context.fleet.running, document))
         missing = {node.id for node in plan_nodes(document)} - running
         states = await asyncio.gather(*(link.health() for link in context.links.values()))
         silent = {name for name, state in zip(context.links, states, strict=True) if state is Health.UNREACHABLE}
@@ -88,7 +88,7 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
     rows = {row.key: row for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE}
     offers = {(o.zone, o.instance_type, o.market.value): o for o in offers_of(context, context.document).values()}
     found = list(await alive(context, context.document))
-    for name in await told(context, context.fleet.all_running):
+    for name in await ask_fleet(context, context.fleet.all_running):
         if name in {node.id for node in found} or name not in rows:
             continue
         data = rows[name].data
@@ -231,7 +231,7 @@ async def settle(context: RunContext, survivors: tuple[Node, ...]) -> bool:
         return sorted({row.key for row in _live(context) if row.created_at is not None} - kept)
 
     if lost := charged():
-        await told(context, partial(context.fleet.retire, lost))
+        await ask_fleet(context, partial(context.fleet.retire, lost))
     return not charged()
 
 

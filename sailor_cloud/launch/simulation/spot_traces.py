@@ -63,8 +63,8 @@ def _zone(file: Path, problems: list[Problem]) -> ZoneTrace | None:
     listed = counts if isinstance(counts, list) and counts else [counts]
     faulty = [one for one in listed if not _is_number(one) or one < 0 or one != int(one)]
     if listed is not counts or faulty:
-        told = faulty[:1] or counts
-        problems.append(Problem(path=str(file), message=f"data must be a list of numbers of instances, not {told!r}"))
+        shown = faulty[:1] or counts
+        problems.append(Problem(path=str(file), message=f"data must be a list of numbers of instances, not {shown!r}"))
         return None
     if max(counts) == 0:
         problems.append(Problem(path=str(file), message="no sample has an instance; leave the file out"))

@@ -71,12 +71,12 @@ def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
     by_part = {part: nbytes for pair, nbytes in measured.items() for part in _parts(pair)}
     metered = _metered(leg)
     for line in lines:
-        told = metered.get(part_of(line), [0])
+        reported = metered.get(part_of(line), [0])
         # What a rank has not reported yet counts as planned, an equal share for each rank.
-        rest = (done - sum(told) / len(told)) / steps
+        rest = (done - sum(reported) / len(reported)) / steps
         quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
         if quantity:
-            yield planned(line, quantity=quantity, prefix=prefix, note=_note(min(told), done))
+            yield planned(line, quantity=quantity, prefix=prefix, note=_note(min(reported), done))
     expected = {part_of(line) for line in lines}
     for pair, nbytes in sorted(measured.items()):
         if expected.isdisjoint(_parts(pair)):
@@ -93,12 +93,12 @@ def _metered(leg: Leg) -> dict[str, list[int]]:
         return {}
     offers = leg.document.inputs.offers_by_id()
     zones = {node.id: offers[node.offer].zone for node in plan.nodes}
-    told: dict[str, list[int]] = {}
+    reported: dict[str, list[int]] = {}
     for sent in leg.monitor.traffic.values():
         if sent.node in zones:
-            told.setdefault(zones[sent.node], []).append(leg.monitor.steps_metered(sent))
-    pairs = [(src, dst) for src in told for dst in set(zones.values()) - {src}]
-    return {part: told[src] for src, dst in pairs for part in _parts((src, dst))}
+            reported.setdefault(zones[sent.node], []).append(leg.monitor.steps_metered(sent))
+    pairs = [(src, dst) for src in reported for dst in set(zones.values()) - {src}]
+    return {part: reported[src] for src, dst in pairs for part in _parts((src, dst))}
 
 
 def _note(metered: int, done: int) -> str:

@@ -90,10 +90,10 @@ async def show_logs(
             await asyncio.sleep(interval_s)
     finally:
         await reader.close()
-    if reader.tails and not reader.shown and not reader.told:
+    if reader.tails and not reader.shown and not reader.entries_shown:
         empty = ", ".join(f"{node}/{log}" for node, log in reader.tails)
         raise RequestError(f"the matching logs of run {folder.run_id} are empty: {empty}")
-    if not reader.tails and not reader.told:
+    if not reader.tails and not reader.entries_shown:
         raise RequestError(f"run {folder.run_id} has no matching logs; all logs are in {folder.logs_dir}")
 
 
@@ -106,14 +106,14 @@ class _Reader:
     connections: dict[str, NodeConnection] = field(default_factory=dict)
     # Whether a log line was shown; until then, the number of journal entries shown.
     shown: bool = False
-    told: int = 0
+    entries_shown: int = 0
 
     def show_course(self) -> None:
         """Show new journal entries: the only output before the first rank starts."""
         entries = read(self.folder.journal_file)
-        for entry in entries[self.told :]:
+        for entry in entries[self.entries_shown :]:
             self.show("run", "controller.log", in_words(entry))
-        self.told = len(entries)
+        self.entries_shown = len(entries)
 
     async def once(self) -> None:
         live = {node.id: node for node in live_nodes(self.folder)}

@@ -29,7 +29,7 @@ class PriceWatch:
 
     context: RunContext
     interval_s: float = INTERVAL_S
-    _told: bool = False
+    _failure_reported: bool = False
 
     @property
     def wanted(self) -> bool:
@@ -58,8 +58,8 @@ class PriceWatch:
         try:
             await context.fleet.in_background(context.refresh, providers, regions)
         except SailorError as error:
-            if not self._told:
-                self._told = True
+            if not self._failure_reported:
+                self._failure_reported = True
                 context.observer.note(
                     f"spot prices could not be refreshed; the plan continues with older ones: {error}"
                 )

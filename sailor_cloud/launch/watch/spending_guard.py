@@ -54,13 +54,13 @@ class SpendingWatch:
     context: RunContext
     guard: BudgetGuard
     interval_s: float
-    _told: set[str] = field(default_factory=set)
+    _sent: set[str] = field(default_factory=set)
     _warned: bool = False
 
     def __post_init__(self) -> None:
         # A controller that takes over does not repeat warnings of the previous one.
         entries = read(self.context.folder.journal_file)
-        self._told = {entry.data["notice"] for entry in entries if entry.event is Event.NOTIFIED}
+        self._sent = {entry.data["notice"] for entry in entries if entry.event is Event.NOTIFIED}
 
     async def run(self) -> None:
         while self.context.stop.ending is None:
@@ -109,8 +109,8 @@ class SpendingWatch:
             self._once(Notice.BUDGET_100, f"the budget of {usd_text(budget)} USD is used up but for the teardown")
 
     def _once(self, notice: Notice, text: str) -> None:
-        if notice.value not in self._told:
-            self._told.add(notice.value)
+        if notice.value not in self._sent:
+            self._sent.add(notice.value)
             self.context.journal.append(Event.NOTIFIED, notice=notice.value)
             self.context.observer.note(text)
             self.context.notifier.tell(notice, run=self.context.folder.run_id, text=text)

@@ -110,7 +110,7 @@ def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | Non
         failed += 1
         pause_s = patience.pause_s(failed)
         if pause_s is None:
-            return (*problems, *unsure, *silent, *_told(left))
+            return (*problems, *unsure, *silent, *_still_there(left))
         pause(pause_s)
         resources = left
 
@@ -139,10 +139,10 @@ def where_found(resources: Iterable[LiveResource]) -> Scopes:
 def confirmed(leftover: Leftover) -> tuple[str, ...]:
     """Return the findings of a second search, independent of files, that contradict a complete deletion."""
     left, unsure, silent = still_there(leftover)
-    return (*unsure, *silent, *_told(left))
+    return (*unsure, *silent, *_still_there(left))
 
 
-def _told(left: Iterable[LiveResource]) -> tuple[str, ...]:
+def _still_there(left: Iterable[LiveResource]) -> tuple[str, ...]:
     return tuple(f"still there: {found.type} {found.name}" for found in left)
 
 

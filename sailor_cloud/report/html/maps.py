@@ -75,7 +75,7 @@ def zone_map(document: PlanDocument) -> Markup:
         }
         for (first, second), uses in pairs.items()
     ]
-    dots = [{"value": [0, rows[zone]], "tip": _told(document, zone)} for _, _, zone in places]
+    dots = [{"value": [0, rows[zone]], "tip": _zone_tip(document, zone)} for _, _, zone in places]
     option = {
         "grid": {"left": 12, "right": 24, "top": 12, "bottom": 12, "containLabel": True},
         "legend": {"show": False},
@@ -87,7 +87,7 @@ def zone_map(document: PlanDocument) -> Markup:
             "axisTick": {"show": False},
             "splitLine": {"show": False},
             "axisLabel": {"lineHeight": 16},
-            "data": [_told(document, zone, brief=True) for _, _, zone in places],
+            "data": [_zone_tip(document, zone, brief=True) for _, _, zone in places],
         },
         "series": [
             *arcs(lines, on="cartesian2d", curveness=-1.0, named=False),
@@ -97,7 +97,7 @@ def zone_map(document: PlanDocument) -> Markup:
     return echart(ZONE_TITLE, option, height=40 + 80 * len(places))
 
 
-def _told(document: PlanDocument, zone: str, *, brief: bool = False) -> str:
+def _zone_tip(document: PlanDocument, zone: str, *, brief: bool = False) -> str:
     """Return a zone with its nodes; `brief`: only devices and price."""
     nodes = [hardware for hardware in plan_hardware(document).values() if hardware.zone == zone]
     home = f"{nodes[0].provider} {nodes[0].region}"

@@ -81,8 +81,8 @@ class Iam:
         results = ""
         for name in asked:
             decision = "implicitDeny" if name in self.cloud.denied else "allowed"
-            told = f"<EvalActionName>{name}</EvalActionName><EvalDecision>{decision}</EvalDecision>"
-            results += f"<member>{told}</member>"
+            result = f"<EvalActionName>{name}</EvalActionName><EvalDecision>{decision}</EvalDecision>"
+            results += f"<member>{result}</member>"
         return _iam(action, f"<EvaluationResults>{results}</EvaluationResults>")
 
     def _policies(self, role: str) -> dict[str, dict[str, Any]]:
@@ -155,8 +155,8 @@ def quota(cloud: FakeCloud, code: str) -> Answer:
     """Answer a call to Service Quotas for one EC2 quota."""
     if code not in cloud.quotas:
         return _json(400, {"Message": f"no quota {code}"}, "NoSuchResourceException")
-    told = {"ServiceCode": "ec2", "QuotaCode": code, "Value": cloud.quotas[code]}
-    return _json(200, {"Quota": told})
+    result = {"ServiceCode": "ec2", "QuotaCode": code, "Value": cloud.quotas[code]}
+    return _json(200, {"Quota": result})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +226,6 @@ def _iam_error(code: str, message: str) -> Answer:
     return Answer(status=404 if code == "NoSuchEntity" else 409, body=body.encode(), kind="text/xml")
 
 
-def _json(status: int, told: Mapping[str, Any], code: str = "") -> Answer:
-    body = {**told, "__type": code} if code else told
+def _json(status: int, content: Mapping[str, Any], code: str = "") -> Answer:
+    body = {**content, "__type": code} if code else content
     return Answer(status=status, body=json.dumps(body).encode())

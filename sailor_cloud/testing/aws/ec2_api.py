@@ -126,15 +126,15 @@ class _Ec2:
 
     def _shown(self, kind: str, name: str, state: Mapping[str, Any]) -> str:
         tags = state.get("tags") or {}
-        told = _tag(NAMES[kind], name)
+        xml = _tag(NAMES[kind], name)
         tag_set = "".join(f"<item>{_tag('key', key)}{_tag('value', value)}</item>" for key, value in tags.items())
-        told += f"<tagSet>{tag_set}</tagSet>"
+        xml += f"<tagSet>{tag_set}</tagSet>"
         if kind == "aws_instance":
             subnet = self._cloud.of_type("aws_subnet").get(state["subnet_id"], {})
             cores = self._cloud.vcpus.get(state["instance_type"], 2) // 2
             market = _tag("instanceLifecycle", "spot") if state.get("instance_market_options") else ""
             code, word = (32, "shutting-down") if self._cloud.shown(kind, name) else (16, "running")
-            told += (
+            xml += (
                 f"<instanceState>{_tag('code', code)}{_tag('name', word)}</instanceState>"
                 f"{_tag('instanceType', state['instance_type'])}{_tag('ipAddress', state.get('public_ip') or '')}"
                 f"{_tag('privateIpAddress', state.get('private_ip') or '')}"
@@ -143,25 +143,25 @@ class _Ec2:
                 f"<cpuOptions>{_tag('coreCount', cores)}{_tag('threadsPerCore', 2)}</cpuOptions>{market}"
             )
         if kind == "aws_launch_template":
-            told += _tag("launchTemplateName", state.get("name") or "")
+            xml += _tag("launchTemplateName", state.get("name") or "")
         if state.get("vpc_id"):
-            told += _tag("vpcId", state["vpc_id"])
+            xml += _tag("vpcId", state["vpc_id"])
         if kind.startswith("aws_vpc_security_group_"):
             egress = "true" if "egress" in kind else "false"
-            told += _tag("isEgress", egress) + _tag("groupId", state["security_group_id"])
-            told += _tag("ipProtocol", state["ip_protocol"])
+            xml += _tag("isEgress", egress) + _tag("groupId", state["security_group_id"])
+            xml += _tag("ipProtocol", state["ip_protocol"])
             if state.get("from_port") is not None:
-                told += _tag("fromPort", state["from_port"]) + _tag("toPort", state["to_port"])
+                xml += _tag("fromPort", state["from_port"]) + _tag("toPort", state["to_port"])
             if state.get("cidr_ipv4"):
-                told += _tag("cidrIpv4", state["cidr_ipv4"])
+                xml += _tag("cidrIpv4", state["cidr_ipv4"])
             if state.get("referenced_security_group_id"):
                 other = _tag("groupId", state["referenced_security_group_id"])
-                told += f"<referencedGroupInfo>{other}</referencedGroupInfo>"
+                xml += f"<referencedGroupInfo>{other}</referencedGroupInfo>"
         if kind == "aws_internet_gateway":
-            told += f"<attachmentSet><item>{_tag('vpcId', state['vpc_id'])}</item></attachmentSet>"
+            xml += f"<attachmentSet><item>{_tag('vpcId', state['vpc_id'])}</item></attachmentSet>"
         if kind == "aws_route_table":
-            told += self._routes(name)
-        return told
+            xml += self._routes(name)
+        return xml
 
     def _routes(self, table: str) -> str:
         joined = self._known("aws_route_table_association").items()

@@ -53,13 +53,13 @@ def serve_compute(
         path = ask.path.partition("?")[0]
         try:
             if refused:
-                told = _error(403, "forbidden")
+                response = _error(403, "forbidden")
             else:
                 beside = data.answer(ask.method, ask.path, ask.body)
-                told = beside or _respond(cloud, path, unreachable, ask.method == "DELETE")
+                response = beside or _respond(cloud, path, unreachable, ask.method == "DELETE")
         except CloudError as error:
-            told = _error(503, str(error), "backendError")
-        return Answer(status=told[0], body=json.dumps(told[1]).encode())
+            response = _error(503, str(error), "backendError")
+        return Answer(status=response[0], body=json.dumps(response[1]).encode())
 
     with serving(answer) as url:
         yield {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": url for name in _INTERFACES}
@@ -134,8 +134,8 @@ def _shown(state: Json) -> Json:
         {"networkIP": face["network_ip"], "accessConfigs": [{"natIP": a["nat_ip"]} for a in face["access_config"]]}
         for face in state.get("network_interface") or []
     ]
-    told = {"id": state["instance_id"], "status": state["current_status"], "networkInterfaces": faces}
-    return shown | told | {"machineType": state["machine_type"]}
+    response = {"id": state["instance_id"], "status": state["current_status"], "networkInterfaces": faces}
+    return shown | response | {"machineType": state["machine_type"]}
 
 
 def _host_key(state: Json) -> Json:

@@ -30,11 +30,11 @@ def compared(spec: RunSpec, everyone: list[Identity | None]) -> Identity:
     assert first is not None, "rank 0 stands at the beginning of a pipeline"
     for rank, found in enumerate(everyone):
         if found not in (None, first):
-            one, other = (_told(spec, number, everyone[number]) for number in (0, rank))
+            one, other = (_described(spec, number, everyone[number]) for number in (0, rank))
             raise RefusedError(f"{spec.data.source} is not the same on all nodes: {one}, {other}")
     return first
 
 
-def _told(spec: RunSpec, rank: int, found: Identity | None) -> str:
+def _described(spec: RunSpec, rank: int, found: Identity | None) -> str:
     assert found is not None
     return f"{found.samples} samples with hash {found.sha256[:8]} on {spec.node_of(rank).id}"

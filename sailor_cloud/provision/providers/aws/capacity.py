@@ -53,7 +53,7 @@ def _block(offer: Offer) -> Variables:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _converted_errors(what: str) -> Iterator[None]:
     """Convert errors of boto3 into ours: CredentialsError if AWS rejects the caller."""
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -72,7 +72,7 @@ def _text(at: datetime) -> str:
 def settled(root: WantedRoot, run_id: str) -> WantedRoot:
     """Return the root with the offering of each block, and without blocks that the run has bought already."""
     there = bought(root.region, run_id)
-    with _told(f"list capacity blocks in {root.region}"):
+    with _converted_errors(f"list capacity blocks in {root.region}"):
         blocks = {
             name: {**block, "offering": offering(root.region, block)["CapacityBlockOfferingId"]}
             for name, block in root.variables["blocks"].items()
@@ -83,7 +83,7 @@ def settled(root: WantedRoot, run_id: str) -> WantedRoot:
 
 def bought(region: str, run_id: str) -> dict[str, str]:
     """Return the ids of a run's purchases in a region, by entry name."""
-    with _told(f"list the capacity of {run_id} in {region}"):
+    with _converted_errors(f"list the capacity of {run_id} in {region}"):
         return _bought(region, run_id)
 
 
@@ -143,7 +143,7 @@ def offerings_between(
 
 def offered(region: str, instance_type: str, nodes: int, days: int, now: datetime) -> list[Capacity]:
     """Return the blocks of this many nodes and days that AWS offers in the next eight weeks, earliest first."""
-    with _told(f"list capacity blocks in {region}"):
+    with _converted_errors(f"list capacity blocks in {region}"):
         zones, latest = zone_ids(region), now + timedelta(weeks=8)
         rows = list(offerings_between(region, instance_type, nodes, 24 * days, now, latest))
     found = []
@@ -179,7 +179,7 @@ def problem(offer: Offer) -> str:
     if offer.market is not Market.CAPACITY_BLOCK:
         return ""
     try:
-        with _told(f"list capacity blocks in {offer.region}"):
+        with _converted_errors(f"list capacity blocks in {offer.region}"):
             offering(offer.region, {**_block(offer), "zone": offer.zone, "instance_type": offer.instance_type})
     except RequestError as error:
         return str(error)

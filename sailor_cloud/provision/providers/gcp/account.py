@@ -111,7 +111,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     except Exception as error:
         if (refused := _refused(error)) is not None:
             raise refused from error
-        return Rights(unasked=_told(error))
+        return Rights(unasked=_error_message(error))
     return Rights(missing=tuple(right for right in asked if right not in granted))
 
 
@@ -133,8 +133,8 @@ def billed(run_id: str, cloud: Cloud) -> Billed:
         if (refused := _refused(error)) is not None:
             raise refused from error
         raise ProvisionError(
-            f"the billing export {account.billing_export} can't be read: {_told(error)}; it needs bigquery.jobs.create "
-            f"on {account.project} and bigquery.tables.getData on the table"
+            f"the billing export {account.billing_export} can't be read: {_error_message(error)}; it needs "
+            f"bigquery.jobs.create on {account.project} and bigquery.tables.getData on the table"
         ) from error
     times = [datetime.fromisoformat(until) for *_, until in rows]
     return Billed(
@@ -170,7 +170,7 @@ def _rows(bigquery: GoogleApi, project: str, table: str, run_id: str) -> list[li
     return [[cell["v"] for cell in row["f"]] for row in rows]
 
 
-def _told(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     """Return an interface's answer, which its exception does not repeat."""
     response = getattr(error, "response", None)
     try:

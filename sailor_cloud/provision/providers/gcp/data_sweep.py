@@ -54,15 +54,15 @@ class GoogleApi:
     session: Session
 
     def ask(self, method: str, path: str, **parameters: str) -> Json:
-        return self._told(method, path, params=parameters)
+        return self._request(method, path, params=parameters)
 
     def post(self, path: str, content: Json) -> Json:
-        return self._told("POST", path, json=content)
+        return self._request("POST", path, json=content)
 
     def put(self, path: str, content: Json) -> Json:
-        return self._told("PUT", path, json=content)
+        return self._request("PUT", path, json=content)
 
-    def _told(self, method: str, path: str, **options: Any) -> Json:
+    def _request(self, method: str, path: str, **options: Any) -> Json:
         answer = self.session.request(method, f"{self.url}{path}", timeout=_TIMEOUT_S, **options)
         answer.raise_for_status()
         # Only a deletion may return an empty body: a list without items still has one.

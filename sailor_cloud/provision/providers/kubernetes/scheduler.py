@@ -223,7 +223,7 @@ def calls() -> Iterator[Calls]:
     try:
         yield Calls(kubernetes)
     except kubernetes.client.exceptions.ApiException as error:
-        raise ProvisionError(_told(error)) from error
+        raise ProvisionError(_error_message(error)) from error
     except urllib3.exceptions.HTTPError as error:
         raise ProvisionError(f"the Kubernetes API does not answer: {error}") from error
     except ValueError as error:
@@ -285,7 +285,7 @@ def _whole(answer: Any, part: str) -> dict[str, Any]:
     return answer
 
 
-def _told(error: Any) -> str:
+def _error_message(error: Any) -> str:
     try:
         said = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
