@@ -225,11 +225,11 @@ def clock(root: Path) -> Iterator[Case]:
                     run.again()
                     before, own = len(run.left()), os.environ["SAILOR_CLOUD_HOME"]
                     os.environ["SAILOR_CLOUD_HOME"] = str(root / "another machine")
-                    told = called("reap", "--yes", *NAMED)
+                    outcome = called("reap", "--yes", *NAMED)
                     os.environ["SAILOR_CLOUD_HOME"] = own
-                    kept = "left alone" in told.text and len(run.left()) == before
-                    verdict = Verdict.TRACEBACK if told.broken else Verdict.LIVE if kept else Verdict.TAKEN
-                    yield Case(cloud=provider, command="reap elsewhere", fault=name, verdict=verdict, text=told.text)
+                    kept = "left alone" in outcome.text and len(run.left()) == before
+                    verdict = Verdict.TRACEBACK if outcome.broken else Verdict.LIVE if kept else Verdict.TAKEN
+                    yield Case(cloud=provider, command="reap elsewhere", fault=name, verdict=verdict, text=outcome.text)
                     case = judged(run, "down", name)
                     case.verdict = (
                         case.verdict if "the cloud's is used" in case.text and _times_are_right(run) else Verdict.WRONG
@@ -266,9 +266,9 @@ def rivals(root: Path) -> Iterator[Case]:
             folder = RunFolder(run_id=run.run.run.run_id, path=run.path)
             with folder.lock():
                 folder.lock_file.unlink()
-                told = [called("down", folder.run_id), called("reap", "--yes"), called("resume", folder.run_id)]
-            alone = bool(run.left()) and all("process" in answer.text and not answer.broken for answer in told)
-            text = "\n".join(answer.text for answer in told)
+                outcomes = [called("down", folder.run_id), called("reap", "--yes"), called("resume", folder.run_id)]
+            alone = bool(run.left()) and all("process" in answer.text and not answer.broken for answer in outcomes)
+            text = "\n".join(answer.text for answer in outcomes)
             fault = "beside a controller whose lock file was deleted"
             yield Case(
                 cloud=provider, command="each", fault=fault, verdict=Verdict.LIVE if alone else Verdict.TAKEN, text=text
@@ -301,13 +301,13 @@ def resume(root: Path) -> Iterator[Case]:
         os.environ["SAILOR_CLOUD_HOME"] = str(home)
         folder = killed_run(home, trained(3), "--steps", "12")
         harm(folder.path / name, damage)
-        told = called("resume", folder.run_id)
+        outcome = called("resume", folder.run_id)
         down = called("down", folder.run_id)
         left = processes.on_nodes(folder.run_id)
         processes.end(lambda folder=folder: processes.of_run(folder.run_id), grace_s=0.0)
-        text = f"{told.code}\n{told.text}{told.broken}\n--- down: {down.code}\n{down.text}{down.broken}"
-        verdict = Verdict.WENT_ON if told.code == 0 else Verdict.REFUSED
-        verdict = Verdict.LEAK if left else Verdict.TRACEBACK if told.broken or down.broken else verdict
+        text = f"{outcome.code}\n{outcome.text}{outcome.broken}\n--- down: {down.code}\n{down.text}{down.broken}"
+        verdict = Verdict.WENT_ON if outcome.code == 0 else Verdict.REFUSED
+        verdict = Verdict.LEAK if left else Verdict.TRACEBACK if outcome.broken or down.broken else verdict
         yield Case(cloud="this machine", command="resume", fault=f"{name}: {damage}", verdict=verdict, text=text)
 
 

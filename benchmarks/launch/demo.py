@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for cores, runs in found.items():
             with tempfile.TemporaryDirectory() as home:
                 runs.append(demo(cores, Path(home)))
-            print(f"run {number + 1} on {cores} cores: {told(runs[-1])}", flush=True)
+            print(f"run {number + 1} on {cores} cores: {in_words(runs[-1])}", flush=True)
     RESULTS.write_text(f"{header(arguments, load)}\n{table(found)}\n")
     print(table(found))
     least = min(
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if least >= SHARE else 1
 
 
-def told(promises: Sequence[Promise]) -> str:
+def in_words(promises: Sequence[Promise]) -> str:
     return ", ".join(
         f"{one.what} {one.actual:.4g} {one.unit} of {one.planned:.4g} ({one.low:.4g} to {one.high:.4g})"
         for one in promises

@@ -65,8 +65,10 @@ def main() -> int:
                 alone = play(POLICIES["bounded-wait"](task), task, ticks).usd
                 late += ours.ending != "completed"
                 shares = [one / task.all_on_demand_usd for one in (alone, least_usd(task, ticks[: task.ticks]))]
-                told = " | ".join([_told(ours), _told(plain), *(f"{share:.3f}" for share in shares)])
-                print(f"| {path.parent.name} {path.stem} | {deadline_h:.0f} h | {start_h:.0f} h | {told} |", flush=True)
+                cells = " | ".join([_cells(ours), _cells(plain), *(f"{share:.3f}" for share in shares)])
+                print(
+                    f"| {path.parent.name} {path.stem} | {deadline_h:.0f} h | {start_h:.0f} h | {cells} |", flush=True
+                )
     return 1 if late else 0
 
 
@@ -97,7 +99,7 @@ def _job(deadline_h: float, *markets: Market) -> Job:
     return base.model_copy(update={"goal": Goal.MINIMIZE_COST, "resources": (entry,), "training": training})
 
 
-def _told(one: Replayed) -> str:
+def _cells(one: Replayed) -> str:
     share = one.usd / (ON_DEMAND * PRICE[NAME] * (WORK_H + 0.15))
     return f"{share:.3f} in {one.seconds / HOUR:.1f} h" + ("" if one.ending == "completed" else f", {one.ending}")
 

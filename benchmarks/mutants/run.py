@@ -208,10 +208,10 @@ Functions = dict[tuple[str, str, int], list[FunctionType]]
 def _forked(
     tests: Sequence[str],
     mutant: Mutant | None,
-    told: str | None = None,
+    listing: str | None = None,
     swaps: Sequence[tuple[FunctionType, CodeType]] = (),
 ) -> int:
-    """Start the tests in a child and return its process id; `told` is where it lists the modules that it imported.
+    """Start the tests in a child and return its process id; `listing` is where it lists the modules that it imported.
 
     Functions get other code by `swaps`; without any, the child imports the package itself, with the mutant's fault.
     """
@@ -236,8 +236,8 @@ def _forked(
         import pytest
 
         code = int(pytest.main([*PYTEST, *tests]))
-        if told is not None:
-            Path(told).write_text("\n".join(_libraries()))
+        if listing is not None:
+            Path(listing).write_text("\n".join(_libraries()))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -310,11 +310,11 @@ def _same(before: CodeType, after: CodeType) -> bool:
 
 def _warm_up(tests: Sequence[str]) -> float:
     """Import here what the tests need; return the seconds that they take. They must pass."""
-    with tempfile.NamedTemporaryFile("r") as told:
-        _, status = os.waitpid(_forked(tests, None, told.name), 0)
+    with tempfile.NamedTemporaryFile("r") as listing:
+        _, status = os.waitpid(_forked(tests, None, listing.name), 0)
         if status:
             raise SystemExit(f"{' '.join(tests)} fail without a fault")
-        names = told.read().splitlines()
+        names = listing.read().splitlines()
     for name in names:
         importlib.import_module(name)
     # What is imported stays: collecting it again and again takes longer than planting the faults.

@@ -186,8 +186,8 @@ def row(
             faults.append(f"{value:.4f} is {1.0 - ratio:.2%} worse than the best known {case.known:.4f}")
     stages = zip(kinds, group["layers_per_stage"], strict=True)
     shape = " ".join(f"{len(layers)}x{gpu.split('-')[0]}.tp{tp}" for (gpu, tp), layers in stages)
-    told = "–" if ratio is None else f"{ratio:.4f}"
-    line = f"{start} {value:.4f} | {told} | {usd:.4f} | {spent:.1f} | mbs{size} dp{group['dp'][0]}: {shape} |"
+    ratio_text = "–" if ratio is None else f"{ratio:.4f}"
+    line = f"{start} {value:.4f} | {ratio_text} | {usd:.4f} | {spent:.1f} | mbs{size} dp{group['dp'][0]}: {shape} |"
     return line, faults
 
 

@@ -366,11 +366,11 @@ def attack(job: Job, seconds: float, seed: int) -> str | None:
     )
     start = begun(document.plan)
     shown = attacker.value(start.copy())
-    told = document.prediction.iteration_s_replay
+    planned = document.prediction.iteration_s_replay
     if job.goal is Goal.MINIMIZE_COST:
         assert document.cost is not None
-        told = document.cost.total_usd or document.cost.usd_per_iteration
-    assert math.isclose(shown, told, rel_tol=1e-6), "the attacker sees another plan"
+        planned = document.cost.total_usd or document.cost.usd_per_iteration
+    assert math.isclose(shown, planned, rel_tol=1e-6), "the attacker sees another plan"
     beaten = shown / attacker.run(start, seconds) - 1.0
     offered = ", ".join(f"{count} {name}" for name, count in sorted(job.resources[0].accelerators.items()))
     what = f"{job.model.preset}, {job.training.precision}, batch {job.training.global_batch_size}, {offered}"

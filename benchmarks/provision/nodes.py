@@ -49,8 +49,8 @@ async def main(key: str, request_s: float, install_s: float) -> None:
             sftp_factory=files,
             backlog=1024,
         )
-        told = {"port": server.get_port(), "host_key": host_key.export_public_key().decode().strip()}
-        print(json.dumps(told), flush=True)
+        address = {"port": server.get_port(), "host_key": host_key.export_public_key().decode().strip()}
+        print(json.dumps(address), flush=True)
         await server.wait_closed()
 
 

@@ -181,8 +181,8 @@ def _bring_up(run: CloudRun) -> Measured:
     command = [sys.executable, str(Path(__file__).with_name("nodes.py")), key, str(REQUEST_S), str(OPERATION_S)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        nodes = [_reachable(run, node, told) for node in run.nodes()]
+        address = json.loads(process.stdout.readline())
+        nodes = [_reachable(run, node, address) for node in run.nodes()]
         try:
             return measured(lambda: asyncio.run(_started(run, nodes)))
         finally:
@@ -195,7 +195,7 @@ async def _started(run: CloudRun, nodes: list[ReachableNode]) -> None:
     await asyncio.gather(*(link.close() for link in links))
 
 
-def _reachable(run: CloudRun, node: str, told: dict[str, Any]) -> ReachableNode:
+def _reachable(run: CloudRun, node: str, address: dict[str, Any]) -> ReachableNode:
     return ReachableNode(
         id=node,
         provider=run.provider,
@@ -205,9 +205,9 @@ def _reachable(run: CloudRun, node: str, told: dict[str, Any]) -> ReachableNode:
         accelerator="L4-24",
         devices=1,
         address="127.0.0.1",
-        port=told["port"],
+        port=address["port"],
         user="sailor",
-        host_public_key=told["host_key"],
+        host_public_key=address["host_key"],
         private_address="127.0.0.1",
         workdir="/",
         created_at=datetime.now(UTC),

@@ -91,14 +91,14 @@ def one(name: str, home: Path, cloud: MockCloud | None) -> dict[str, Any]:
     [run] = (home / "runs").iterdir()
     left = len(processes.of_run(run.name)) if cloud is None else len(cloud.left_of(run.name))
     subprocess.run([program, "down", run.name], env=environment, capture_output=True)
-    told = events(run, "step")
-    again = [event for event in told if event["generation"] == 2]
+    steps = events(run, "step")
+    again = [event for event in steps if event["generation"] == 2]
     return {
         "example": name,
         "exit": code,
         "interrupted at": at,
         "went on from": again[0]["step"] - 1 if again else None,
-        "last": told[-1]["step"] if told else None,
+        "last": steps[-1]["step"] if steps else None,
         "left": left,
         "seconds": round(time.monotonic() - begun),
     }

@@ -107,8 +107,8 @@ def measure(rows: list[dict[str, Any]], accelerator: str, output: Path, *, backe
                 writer.writerow(line)
                 file.flush()
                 seconds = time.perf_counter() - started
-                told = {key: round(value, 4) for key, value in found.items()}
-                print(f"{case.model} {case.precision} {case.tokens} x {size}: {told} ({seconds:.0f} s)", flush=True)
+                rounded = {key: round(value, 4) for key, value in found.items()}
+                print(f"{case.model} {case.precision} {case.tokens} x {size}: {rounded} ({seconds:.0f} s)", flush=True)
 
 
 def _spec(case: Case, model: ModelSpec, size: int, accelerator: str, folder: Path) -> RunSpec:

@@ -67,8 +67,8 @@ def measure(
             ratios = sorted(b / a for a, b in zip(seconds["runtime"], seconds[other], strict=True))
             ratio, (low, high) = statistics.median(ratios), interval(ratios)
             own, theirs = statistics.median(seconds["runtime"]), statistics.median(seconds[other])
-            told = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
-            bar = Bar(what=f"{what} against {other}", found=told, asked="≥ 1.0", met=ratio >= 1.0)
+            ratio_text = f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+            bar = Bar(what=f"{what} against {other}", found=ratio_text, asked="≥ 1.0", met=ratio >= 1.0)
             bars.append(bar)
             lines.append(
                 f"| {size} | {name} | {other} | {own:.3f} s | {theirs:.3f} s | {ratio:.2f} | {low:.2f} to {high:.2f} | "

@@ -171,12 +171,12 @@ class Fit:
         slopes = np.zeros((len(at), len(NAMES)))
         for column, name in enumerate(NAMES):
             changed = {**values, name: values[name] * 1.02}
-            rows = self._told_apart(values, changed)
+            rows = self._changed_rows(values, changed)
             found = np.log([each.tokens_per_s for each in self.timed(changed, rows)])
             slopes[rows, column] = (found - at[rows]) / np.log(1.02)
         return slopes
 
-    def _told_apart(self, values: Values, changed: Values) -> list[int]:
+    def _changed_rows(self, values: Values, changed: Values) -> list[int]:
         """Return the rows whose accelerator or engine has other constants after a change."""
         before, after = with_values(self.known, values).generations, with_values(self.known, changed).generations
         rows = []

@@ -285,7 +285,7 @@ def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
 def judge(path: Path, *, alone: bool = True) -> tuple[str, dict[str, object]]:
     """Return the table of measurements that nothing was fitted on, and its figures.
 
-    Rows that can't be read are told where it stands `alone`.
+    Rows that can't be read are listed if the table is judged `alone`.
     """
     runs, unread = read_published(path)
     rows, unpredicted = published_rows([run for run in runs if in_bars(run)], Devices())

@@ -26,7 +26,7 @@ from sailor_cloud.workload import ComputeProfiles, parameter_count
 FEWEST_ROWS = 5
 LARGE_GROUP = 10
 POOLED = "sources under five rows, pooled"
-# Rows of one source below this share of an H100's peak tell of its network and of launches: they are told apart.
+# Rows of one source below this share of an H100's peak show its network and launches, so they are kept apart.
 _STARVED_SOURCE, _STARVED_SHARE, _PEAK_FLOPS = "HF ultrascale-playbook", 0.1, 989.4e12
 
 

@@ -60,7 +60,7 @@ class Measured:
 
 
 def read_measured(path: Path) -> tuple[tuple[Measured, ...], list[Unread]]:
-    """Read a table of measured iterations; a set is a kind of cluster. Rows that can't be read are told."""
+    """Read a table of measured iterations; a set is a kind of cluster. Rows that can't be read are listed."""
     rows, unread = [], []
     with path.open(newline="", encoding="utf-8-sig") as file:
         for raw in csv.DictReader(file, restval=""):

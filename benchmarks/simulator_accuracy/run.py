@@ -7,7 +7,7 @@ The reference folder (default: $SAILOR_CLOUD_REFERENCE, else ../shared/reference
 measured_iterations.csv and sailor-artifact/. Without it the benchmark prints SKIPPED and ends with 0; it ends with 1
 where a bar is missed. --measurements predicts any table with the columns of measured_iterations.csv or of
 published_throughput.csv with the shipped constants; its header says which. --leave-out also fits the constants of
-kernels on that table with whole sources and whole models left out (minutes). Rows that can't be read are told.
+kernels on that table with whole sources and whole models left out (minutes). Rows that can't be read are listed.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def judge_published(path: Path, *, leave_out: bool) -> tuple[dict[str, Any], lis
     known = profiles.load()
     runs, unread = read_published(path)
     cases, unlaid = cases_of([run for run in runs if in_bars(run)], known)
-    told = [Unread(id=run.id, source=run.source_name, reason=why) for run in runs if (why := not_in_bars(run))]
+    excluded = [Unread(id=run.id, source=run.source_name, reason=why) for run in runs if (why := not_in_bars(run))]
     found = [("Shipped constants", table([predict(case) for case in cases]))] if cases else []
     if leave_out:
         found += tables(Fit.of(cases, known), shipped(known))[1:]
@@ -247,7 +247,7 @@ def judge_published(path: Path, *, leave_out: bool) -> tuple[dict[str, Any], lis
         f"- {count} rows of {name}, a program that is not known, predicted as Megatron-LM or FSDP"
         for name, count in sorted(others.items())
     ]
-    return {"time": dict(found), "memory": memory}, lines, [*unread, *unlaid, *told]
+    return {"time": dict(found), "memory": memory}, lines, [*unread, *unlaid, *excluded]
 
 
 def judge_measured(path: Path, artifact: Path) -> tuple[dict[str, Any], list[str], list[Unread]]:
