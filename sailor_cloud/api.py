@@ -788,19 +788,19 @@ def replay_spot(
     on_demand = spot = 0.0
     for node in document.plan.nodes:
         offer = offers[node.offer]
-        twins = prices.offers(
+        spot_offers = prices.offers(
             provider=offer.provider,
             zones=[zone for entry in job.resources for zone in entry.zones],
             accelerators=[offer.accelerator],
             instance_types=[offer.instance_type],
             markets=[Market.SPOT],
         )
-        if not twins:
+        if not spot_offers:
             raise MissingPriceError(
                 f"no spot price for {offer.instance_type} in the job's zones; run 'sailor-cloud prices refresh'"
             )
         on_demand += offer.usd_per_hour
-        spot += min(twin.usd_per_hour for twin in twins)
+        spot += min(spot_offer.usd_per_hour for spot_offer in spot_offers)
     start = max(startup_s(offer.provider, len(document.plan.nodes)) for offer in document.inputs.offers)
     task = SpotTask(
         work_s=document.prediction.iteration_s_replay * steps,

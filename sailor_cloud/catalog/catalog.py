@@ -156,15 +156,15 @@ class Catalog:
 
     def with_quotas(self, quotas: Iterable[QuotaLimit]) -> Catalog:
         """Return the same catalog for an account with these limits."""
-        twin = copy.copy(self)
-        twin._quotas = tuple(quotas)
-        return twin
+        copied = copy.copy(self)
+        copied._quotas = tuple(quotas)
+        return copied
 
     def without_doubtful(self) -> Catalog:
         """Return the same catalog, whose `offers` leaves out those with a doubted price."""
-        twin = copy.copy(self)
-        twin._doubtful = False
-        return twin
+        copied = copy.copy(self)
+        copied._doubtful = False
+        return copied
 
     def accelerator(self, name: str) -> Accelerator:
         """Return an accelerator by name. Raises DataError that names close ones."""

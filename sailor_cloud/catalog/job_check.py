@@ -27,7 +27,7 @@ def resource_problems(job: Job, catalog: Catalog) -> list[Problem]:
     ]
 
 
-def names_beside_faults(raw: Any, origin: str, catalog: Catalog) -> list[Problem]:
+def unknown_names(raw: Any, origin: str, catalog: Catalog) -> list[Problem]:
     """Return the unknown names in the resources of a job file of which other fields are wrong."""
     entries = raw.get("resources") if isinstance(raw, dict) else None
     return [

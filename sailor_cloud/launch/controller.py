@@ -174,7 +174,7 @@ class Controller:
         while True:
             growth, links = Growth(context, generation), SlowLinks(context, generation)
             rate = MeasuredRate(context, generation)
-            async with growth.beside(), links.beside(), rate.beside():
+            async with growth.watching(), links.watching(), rate.watching():
                 result = await generation.follow()
             context.journal.append(
                 Event.GENERATION_ENDED, generation=generation.number, step=result.step, end=result.end.value

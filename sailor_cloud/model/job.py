@@ -143,8 +143,8 @@ class ModelSource(_Part):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        beside = ("preset", "config", "weights", "whole_experts", "module")
-        inline = {name for name in type(self).model_fields if name not in beside} & self.given
+        separate = ("preset", "config", "weights", "whole_experts", "module")
+        inline = {name for name in type(self).model_fields if name not in separate} & self.given
         if sum((self.preset is not None, self.config is not None, bool(inline))) != 1:
             raise ValueError("give exactly one of preset, config or inline sizes")
         if self.module is not None and (not inline or self.weights is not None or self.whole_experts is not None):

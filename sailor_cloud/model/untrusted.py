@@ -18,7 +18,7 @@ MOST_JOB_VALUES = 10_000
 DEEPEST = 50
 # Suffixes of reports, from which nothing is read.
 REPORTS = frozenset({".html", ".htm", ".md"})
-_TOLD = 20
+_MOST_PROBLEMS = 20
 _END = object()
 
 
@@ -48,7 +48,7 @@ def check_values(raw: Any, *, origin: str, most: int) -> None:
         why = _wrong(value)
         if why is not None:
             problems.append(Problem(path=f"{origin}: {path}", message=why))
-            if len(problems) == _TOLD:
+            if len(problems) == _MOST_PROBLEMS:
                 break
     if problems:
         raise RequestError(problems)

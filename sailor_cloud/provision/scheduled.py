@@ -85,7 +85,7 @@ class SchedulerProvider(MachineProvider):
         names = ", ".join(name for _, name in places)
         return problems or [f"{names}: not all of it has ended {self.ends_within_s:.0f} s after {self.name} was asked"]
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
         """Return a search for each cluster by its identity; it fails if another cluster would answer."""
         places: dict[str, list[Scope]] = defaultdict(list)
         for scope in sorted(scopes):

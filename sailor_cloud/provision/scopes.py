@@ -118,12 +118,12 @@ def _prefixes(folder: RunFolder) -> dict[str, str]:
 class Places:
     """All places where a run may have resources, by any evidence.
 
-    `beside` are the kinds besides compute that it may have, None for all. `doubts` say why there may be other places.
-    `planned`: a plan of the run could be read.
+    `other_kinds` are the kinds besides compute that it may have, None for all. `doubts` say why there may be other
+    places. `planned`: a plan of the run could be read.
     """
 
     scopes: Scopes
-    beside: frozenset[str] | None
+    other_kinds: frozenset[str] | None
     doubts: tuple[str, ...]
     planned: bool = True
 
@@ -154,8 +154,8 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
         own = f"{harm}, and nothing else in {folder.path} names its run: what was bought may bear another name"
         doubts = (*doubts, f"{own}; 'sailor-cloud reap' lists what any run has")
     if harm or not plans or any(may_have_data(plan.job) for plan in plans):
-        return Places(scopes=scopes, beside=None, doubts=doubts, planned=bool(plans))
-    return Places(scopes=scopes, beside=frozenset(row.resource for row in rows), doubts=doubts)
+        return Places(scopes=scopes, other_kinds=None, doubts=doubts, planned=bool(plans))
+    return Places(scopes=scopes, other_kinds=frozenset(row.resource for row in rows), doubts=doubts)
 
 
 def _unnamed(scopes: Scopes) -> list[str]:
@@ -210,16 +210,18 @@ def _allowed(plan: PlanDocument) -> Scopes:
     )
 
 
-def sweep_scopes(scopes: Scopes, *, run_id: str | None = None, beside: Collection[str] | None = None) -> CloudSweep:
+def sweep_scopes(
+    scopes: Scopes, *, run_id: str | None = None, other_kinds: Collection[str] | None = None
+) -> CloudSweep:
     """Search by tag for resources of one run, or of any run, in some scopes; errors become problems.
 
-    `beside` are the kinds besides compute to search, all by default. Kinds that a run can't have are left out, so that
-    a user without rights for them gets no errors.
+    `other_kinds` are the kinds besides compute to search, all by default. Kinds that a run can't have are left out, so
+    that a user without rights for them gets no errors.
     """
     looks: list[Look] = []
     for provider, bought in providers.every():
-        kinds = bought.beside_compute if beside is None else bought.beside_compute & frozenset(beside)
-        looks += bought.looks(of_provider(scopes, provider), run_id=run_id, beside=kinds)
+        kinds = bought.non_compute_kinds if other_kinds is None else bought.non_compute_kinds & frozenset(other_kinds)
+        looks += bought.looks(of_provider(scopes, provider), run_id=run_id, other_kinds=kinds)
     return _together(looks)
 
 

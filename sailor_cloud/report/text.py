@@ -11,14 +11,14 @@ def usd(amount: float | None) -> str:
     return "unknown" if amount is None else usd_text(amount)
 
 
-def usd_beside(amount: float, whole: float) -> str:
+def usd_aligned(amount: float, whole: float) -> str:
     """Return dollars with the decimals that suit `whole`, so that the parts align below it."""
     return f"{amount:,.{usd_decimals(whole)}f}"
 
 
-def signed_usd_beside(amount: float, whole: float) -> str:
+def signed_usd_aligned(amount: float, whole: float) -> str:
     """Return a difference in dollars with the decimals that suit the larger of it and `whole`."""
-    return f"{'-' if amount < 0 else '+'}{usd_beside(abs(amount), max(abs(amount), abs(whole)))}"
+    return f"{'-' if amount < 0 else '+'}{usd_aligned(abs(amount), max(abs(amount), abs(whole)))}"
 
 
 def signed_usd(amount: float) -> str:

@@ -77,11 +77,11 @@ class AppendedFile:
 
         An unreadable file counts as empty.
         """
-        lines, anew = self._on_disk()
+        lines, rewritten = self._on_disk()
         kept = _KEPT.get(self.path, [])
-        added = kept if anew else kept[self._kept :]
+        added = kept if rewritten else kept[self._kept :]
         self._kept = len(kept)
-        return [*lines, *added], anew
+        return [*lines, *added], rewritten
 
     def _on_disk(self) -> tuple[list[bytes], bool]:
         try:
@@ -89,19 +89,19 @@ class AppendedFile:
             if not stat.S_ISREG(found.st_mode):
                 raise FileNotFoundError(self.path)
         except OSError:
-            anew, self._offset, self.torn = self._offset > 0, 0, b""
-            return [], anew
-        anew = found.st_size < self._offset or (self._offset > 0 and found.st_ino != self._inode)
+            rewritten, self._offset, self.torn = self._offset > 0, 0, b""
+            return [], rewritten
+        rewritten = found.st_size < self._offset or (self._offset > 0 and found.st_ino != self._inode)
         self._inode = found.st_ino
-        if anew:
+        if rewritten:
             self._offset = 0
-        if found.st_size == self._offset + len(self.torn) and not anew:
-            return [], anew
+        if found.st_size == self._offset + len(self.torn) and not rewritten:
+            return [], rewritten
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 whole, newline, self.torn = file.read().rpartition(b"\n")
         except OSError:
-            return [], anew
+            return [], rewritten
         self._offset += len(whole) + len(newline)
-        return whole.splitlines(), anew
+        return whole.splitlines(), rewritten

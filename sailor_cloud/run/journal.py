@@ -126,11 +126,11 @@ def read(path: Path) -> tuple[Entry, ...]:
         _READ[path] = known
         while len(_READ) > _MOST_KNOWN:
             del _READ[next(iter(_READ))]
-        lines, anew = known.file.new_lines()
-        if lines or anew:
+        lines, rewritten = known.file.new_lines()
+        if lines or rewritten:
             parsed = (_entry(line) for line in lines)
             fresh = tuple(entry for entry in parsed if entry is not None)
-            known.entries = fresh if anew else (*known.entries, *fresh)
+            known.entries = fresh if rewritten else (*known.entries, *fresh)
         cut_off = _entry(known.file.torn)
         return known.entries if cut_off is None else (*known.entries, cut_off)
 

@@ -278,13 +278,13 @@ class Ledger:
         Displays ask several times a second, so only the items of new lines are computed again.
         """
         with self._mutex:
-            lines, anew = self._file.new_lines()
-            if anew:
+            lines, rewritten = self._file.new_lines()
+            if rewritten:
                 self._known, self._items = {kind: {} for kind in _Record}, {}
                 self._charges, self._unread = [], 0
             records = list(_records(lines))
             self._unread += len(lines) - len(records)
-            if records or anew:
+            if records or rewritten:
                 self._settled = None
             for raw in records:
                 self._known[_Record(raw["record"])].setdefault(raw["key"], []).append(raw)

@@ -1,4 +1,4 @@
-"""The policies in docs/permissions against what Terraform makes: everything that is needed, and nothing beside it."""
+"""The policies in docs/permissions against what Terraform makes: everything that is needed, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from factories.cloud_plans import aws_document, with_job
 from factories.commands import ROOT
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.provision.providers.aws import account
-from sailor_cloud.provision.providers.aws.permissions import ACTIONS
-from sailor_cloud.provision.providers.aws.permissions import BESIDE as AWS_BESIDE
-from sailor_cloud.provision.providers.gcp.permissions import BESIDE as GCP_BESIDE
+from sailor_cloud.provision.providers.aws.permissions import ACTIONS, PROGRAM_ACTIONS
 from sailor_cloud.provision.providers.gcp.permissions import PERMISSIONS as GOOGLE
+from sailor_cloud.provision.providers.gcp.permissions import PROGRAM_PERMISSIONS
 from sailor_cloud.run.folder import resource_prefix
 
 PERMISSIONS = ROOT / "docs" / "permissions"
@@ -38,7 +37,7 @@ def statements() -> Iterator[dict[str, Any]]:
 def test_the_aws_policy_allows_what_terraform_and_the_program_need_and_nothing_else() -> None:
     assert made_by_terraform("aws") == set(ACTIONS)
     allowed = {action for statement in statements() for action in statement["Action"]}
-    assert allowed == set().union(*ACTIONS.values(), *AWS_BESIDE.values())
+    assert allowed == set().union(*ACTIONS.values(), *PROGRAM_ACTIONS.values())
     assert not [action for action in allowed if "*" in action]
 
 
@@ -119,4 +118,4 @@ def test_the_gcp_role_allows_what_terraform_and_the_program_need_and_nothing_els
     allowed = role["includedPermissions"]
     assert allowed == sorted(set(allowed))
     assert made_by_terraform("google") == set(GOOGLE)
-    assert set(allowed) == set().union(*GOOGLE.values(), *GCP_BESIDE.values())
+    assert set(allowed) == set().union(*GOOGLE.values(), *PROGRAM_PERMISSIONS.values())

@@ -80,11 +80,11 @@ def test_a_profile_or_region_that_does_not_exist_ends_no_teardown(monkeypatch: p
     own = SystemClock()
     strange = Scopes({Scope(provider="aws", kind="region", name="us east!")})
     assert by_cloud(own, strange, lambda text, off: pytest.fail(text)).now() <= own.now()
-    (problem,) = sweep_scopes(strange, beside=()).problems
+    (problem,) = sweep_scopes(strange, other_kinds=()).problems
     assert "us east!" in problem
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     assert by_cloud(own, WHERE[Provider("aws")], lambda text, off: pytest.fail(text)).now() <= own.now()
-    (problem,) = sweep_scopes(WHERE[Provider("aws")], beside=()).problems
+    (problem,) = sweep_scopes(WHERE[Provider("aws")], other_kinds=()).problems
     assert "nobody" in problem
 
 

@@ -160,7 +160,7 @@ def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider
         assert run.cloud.owned_by(run.run.run_id) == ()
         assert foreign | run.foreign <= run.cloud.resources.keys()
         kinds = {row.type for row in destroyed.resources}
-        assert kinds >= providers.of(provider).beside_compute
+        assert kinds >= providers.of(provider).non_compute_kinds
 
 
 def _everything(provider: Provider) -> PlanDocument:

@@ -70,7 +70,7 @@ def test_quantities_carry_the_unit_of_their_price() -> None:
     [(81.5837, 57.1351, "+24.44"), (34.5849, 24.8351, "+9.74"), (0.03124, 0.02996, "+0.0012"), (8.004, 7.996, "+0.00")],
 )
 def test_a_difference_is_that_of_the_figures_shown(amount: float, base: float, shown: str) -> None:
-    assert text.signed_usd_beside(usd_difference(amount, base), amount) == shown
+    assert text.signed_usd_aligned(usd_difference(amount, base), amount) == shown
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_rounded_parts_add_up_to_the_rounded_whole(
 
 
 def test_a_difference_has_the_decimals_of_the_amount_beside_it() -> None:
-    assert text.signed_usd_beside(-7.694, 78.89) == "-7.69"
-    assert text.signed_usd_beside(0.0004, 0.0128) == "+0.0004"
-    assert text.signed_usd_beside(-109.183, 2.560) == "-109.18"
+    assert text.signed_usd_aligned(-7.694, 78.89) == "-7.69"
+    assert text.signed_usd_aligned(0.0004, 0.0128) == "+0.0004"
+    assert text.signed_usd_aligned(-109.183, 2.560) == "-109.18"

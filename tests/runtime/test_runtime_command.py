@@ -236,8 +236,10 @@ def test_after_a_kill_only_what_was_left_alone_before_or_written_after_sigterm_c
     saved = node(tmp_path)
     (saved.folder / "step-10.pt").write_text("ten")
     assert saved.look((), over=True, clean=False) == []
-    assert saved.look((), over=True, clean=False, told_at=time.time()) == []
-    assert [one["name"] for one in saved.look((), over=True, clean=False, told_at=time.time() - 10)] == ["step-10.pt"]
+    assert saved.look((), over=True, clean=False, stop_requested_at=time.time()) == []
+    assert [one["name"] for one in saved.look((), over=True, clean=False, stop_requested_at=time.time() - 10)] == [
+        "step-10.pt"
+    ]
 
 
 def test_after_a_kill_a_file_counts_that_ends_as_its_format_does(

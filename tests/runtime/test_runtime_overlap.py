@@ -20,7 +20,7 @@ from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.optimizer.gradients import GradientSum
 from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.pipeline.devices import Device
-from sailor_runtime.training.pipeline.exchange import Beside, Exchange
+from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange
 from sailor_runtime.training.pipeline.stage import StageModule
 
 PLANS = {
@@ -62,8 +62,8 @@ def sums_of(spec: RunSpec, rank: int) -> tuple[GradientSum, StageModule]:
     def exchange(ranks: tuple[int, ...]) -> Exchange | None:
         return Exchange(ranks, rank, ["a"] * len(ranks), ranks, native=False) if len(ranks) > 1 else None
 
-    beside = Beside(torch.device("cpu"))
-    return GradientSum(rank, spec.model, layout.atoms(spec), module, exchange, beside, bucket_elements=300), module
+    background = BackgroundQueue(torch.device("cpu"))
+    return GradientSum(rank, spec.model, layout.atoms(spec), module, exchange, background, bucket_elements=300), module
 
 
 def test_sums_of_a_layer_begin_once_its_gradients_are_whole_and_tied_weights_wait_for_the_embedding(summed, tmp_path):

@@ -57,7 +57,7 @@ class Toy(MachineProvider):
     def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
         return Scopes(scope(found.region) for found in resources)
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
         def ask() -> Listing:
             return Listing(found=tuple(live(scopes, run_id)))
 

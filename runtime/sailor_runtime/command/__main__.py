@@ -67,7 +67,7 @@ class Supervisor:
             self._node.processes,
             leads=number == 0,
         )
-        self._told_at: float | None = None
+        self._stop_requested_at: float | None = None
         self._ran_s = 0.0
         self._step: int | None = None
         self._ranks: set[int] = set()
@@ -99,10 +99,10 @@ class Supervisor:
             tree.end_descendants(os.getpid())
             return self._ended("failed", what="what runs the command", tail=str(error))
         left = tree.end_descendants(os.getpid())
-        if left and self._told_at is None:
+        if left and self._stop_requested_at is None:
             self._tell("left_behind", processes=left)
         self._last_look(clean=status == 0)
-        return self._ended("finished" if self._told_at is None else "requested")
+        return self._ended("finished" if self._stop_requested_at is None else "requested")
 
     def _ended(self, reason: str, **failed: Any) -> int:
         """Report how the command ended; if some of its processes can't be ended, nothing else may start here."""
@@ -122,7 +122,7 @@ class Supervisor:
         self._tell("progress", phase="setup")
         status = self._supervised(self._spec.setup, setup=True)
         left = tree.end_descendants(os.getpid())
-        if self._told_at is not None:
+        if self._stop_requested_at is not None:
             return
         if status != 0:
             raise FailedError("setup", phase="setup", tail=self._output.tail, left_behind=left, **_how(status))
@@ -131,7 +131,7 @@ class Supervisor:
     def _supervised(self, command: str, *, setup: bool = False) -> int:
         """Run a shell command to its end; return its exit code, negative for a signal."""
         self._stop_wanted()
-        if self._told_at is not None:
+        if self._stop_requested_at is not None:
             return 0
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
@@ -148,7 +148,7 @@ class Supervisor:
         begun, looked, writing = time.monotonic(), 0.0, True
         status: int | None = None
         # After a stop request its children may still save after it has ended itself, as bash does immediately.
-        while status is None or (self._told_at is not None and tree.descendants(os.getpid())):
+        while status is None or (self._stop_requested_at is not None and tree.descendants(os.getpid())):
             select.select([read_end] if writing else [], [], [], _POLL_S)
             # At the end all writers have closed the pipe, and only the command itself is waited for.
             writing = writing and self._drain(read_end)
@@ -162,7 +162,7 @@ class Supervisor:
                 looked = now
                 self._look(setup=setup, ended=status is not None)
             self._stop_wanted(process.pid)
-            if self._told_at is not None and time.time() > self._told_at + self._spec.grace_s:
+            if self._stop_requested_at is not None and time.time() > self._stop_requested_at + self._spec.grace_s:
                 tree.end_descendants(os.getpid())
                 status = -signal.SIGKILL if status is None else status
                 break
@@ -249,7 +249,7 @@ class Supervisor:
         self._enough = True
 
     def _check_end(self, status: int) -> None:
-        if self._told_at is not None:
+        if self._stop_requested_at is not None:
             return
         if status != 0:
             raise FailedError("command", tail=self._output.tail, **_how(status))
@@ -275,7 +275,7 @@ class Supervisor:
     def _last_look(self, *, clean: bool) -> None:
         if self._copying is not None:
             self._copying.join()
-        self._copy_once(set(), over=True, clean=clean, told_at=self._told_at)
+        self._copy_once(set(), over=True, clean=clean, stop_requested_at=self._stop_requested_at)
 
     def _saved(self, saved: dict[str, Any]) -> None:
         step = step_of(saved["name"])
@@ -290,11 +290,11 @@ class Supervisor:
 
     def _stop_wanted(self, leader: int | None = None) -> None:
         """Forward a stop request once, as SIGTERM, to the command and its process group."""
-        if self._told_at is not None:
+        if self._stop_requested_at is not None:
             return
         with contextlib.suppress(FileNotFoundError, ValueError):
             if json.loads(self._control.read_text())["stop"]:
-                self._told_at = time.time()
+                self._stop_requested_at = time.time()
                 if leader is not None:
                     tree.signal_all(_group(leader), signal.SIGTERM)
 

@@ -208,12 +208,12 @@ class Checkpoints:
         return found
 
     def look(
-        self, written: Iterable[str], *, over: bool = False, clean: bool = True, told_at: float | None = None
+        self, written: Iterable[str], *, over: bool = False, clean: bool = True, stop_requested_at: float | None = None
     ) -> list[dict[str, Any]]:
         """Copy newly complete checkpoints; return an event for each. `written`: files that are open for writing.
 
-        `over`: the command has ended. What it left is then complete in three cases: it ended well (`clean`); it wrote
-        after the request to stop (`told_at`, in seconds since the epoch), which it therefore handled; or the format
+        `over`: the command has ended. What it left is then complete in three cases: it ended well (`clean`); it handled
+        the request to stop, because it wrote after it (`stop_requested_at`, in seconds since the epoch); or the format
         shows it.
         """
         now = time.monotonic()
@@ -236,7 +236,7 @@ class Checkpoints:
                 seen.since = now
             quiet_s = _QUIET_FILE_S if "" in files else _QUIET_FOLDER_S
             quiet = now - seen.since >= quiet_s
-            handled = told_at is not None and seen.changed_at >= told_at + _HANDLED_S
+            handled = stop_requested_at is not None and seen.changed_at >= stop_requested_at + _HANDLED_S
             renamed = inodes[name] in self._renamed and name not in open_below
             if quiet or renamed or (over and (clean or handled or self._is_seen_whole(name, files))):
                 # A copy may have taken long.

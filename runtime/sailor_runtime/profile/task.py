@@ -91,7 +91,7 @@ def layer_spec(task: ProfileTask, *, tp: int, microbatch_size: int, directory: s
     same time, so that all are busy.
     """
     stages = max(1, task.together // tp)
-    beside = max(0, task.together - stages * tp)
+    single = max(0, task.together - stages * tp)
     model = shortened(task.model, max(2, 2 * stages))
     stages = min(stages, model.layers)
     cuts = [0, *(1 + model.blocks * s // stages for s in range(1, stages)), model.layers]
@@ -100,7 +100,7 @@ def layer_spec(task: ProfileTask, *, tp: int, microbatch_size: int, directory: s
         built.append(_stage(first, end, rank, tp))
         rank += tp
     pipelines = [PipelineSpec(microbatch_size=microbatch_size, microbatches=_MICROBATCHES, stages=tuple(built))]
-    for _ in range(beside):
+    for _ in range(single):
         alone = (_stage(0, model.layers, rank, 1),)
         pipelines.append(PipelineSpec(microbatch_size=microbatch_size, microbatches=_MICROBATCHES // 2, stages=alone))
         rank += 1

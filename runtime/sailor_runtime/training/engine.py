@@ -151,14 +151,14 @@ class Engine:
             atoms,
             self.module,
             world.exchange,
-            world.beside,
+            world.background,
             zero_stage=spec.zero_stage,
             wire=torch.bfloat16 if spec.training.sums == "bf16" else None,
         )
         self.weights = MasterWeights(
             self.module,
             self._gradients,
-            world.beside,
+            world.background,
             master=precision.master,
             zero_stage=spec.zero_stage,
             offload=optimizer.offloads(spec.training.optimizer),

@@ -74,10 +74,10 @@ def _device(device: torch.device) -> dict[str, Any]:
     }
 
 
-def driver_version(told_by: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+def driver_version(version_file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """Return the version of NVIDIA's kernel module, None if there is none; the file is part of the driver."""
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", told_by.read_text())
+        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", version_file.read_text())
     except OSError:
         return None
     return found.group(1) if found else None

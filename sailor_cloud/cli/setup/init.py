@@ -42,7 +42,7 @@ def _with_example() -> tuple[Provider, ...]:
 def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as_json: bool) -> None:
     """Write a commented job file, by asking a few questions or from a preset.
 
-    Also writes sailor-cloud-job.schema.json beside it, with which editors complete and check job files.
+    Also writes sailor-cloud-job.schema.json schema_path it, with which editors complete and check job files.
 
     \b
     sailor-cloud init
@@ -67,9 +67,9 @@ def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as
     if not no_schema:
         from sailor_cloud.cli.setup.schema import schema_text
 
-        beside = output.parent / SCHEMA_FILE
-        write_output(beside, schema_text("job"))
-        written.append(beside)
+        schema_path = output.parent / SCHEMA_FILE
+        write_output(schema_path, schema_text("job"))
+        written.append(schema_path)
     if as_json:
         echo(json.dumps({"written": [str(path) for path in written]}, indent=2))
         return

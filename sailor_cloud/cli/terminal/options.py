@@ -200,14 +200,14 @@ def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) 
     from sailor_cloud import catalog
     from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
-    from sailor_cloud.catalog.job_check import names_beside_faults
+    from sailor_cloud.catalog.job_check import unknown_names
     from sailor_cloud.model.job_file import job_of_values, read_values
 
     values = read_values(path)
     try:
         job = job_of_values(values, origin=str(path), on=on)
     except RequestError as error:
-        raise RequestError([*error.problems, *names_beside_faults(values, str(path), catalog.load())]) from error
+        raise RequestError([*error.problems, *unknown_names(values, str(path), catalog.load())]) from error
     return with_inventory(with_capacity(job, path.parent), path.parent, on=on, cluster=cluster)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextlib.asynccontextmanager
-async def beside(
+async def background_task(
     work: Coroutine[Any, Any, None], *, ends_itself: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[None]:
     """Run work alongside a block and cancel it at the block's end; wait for it instead if `ends_itself` is True."""

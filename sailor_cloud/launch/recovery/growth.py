@@ -12,7 +12,7 @@ from sailor_cloud.errors import ProvisionError, QuotaError, SailorError, Stockou
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import fallback, nodes
-from sailor_cloud.launch.recovery.background import beside
+from sailor_cloud.launch.recovery.background import background_task
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
 from sailor_cloud.launch.replanning.stated import given_up
 from sailor_cloud.launch.spend.lifetime import within
@@ -43,12 +43,12 @@ class Growth:
     _idle: bool = False
 
     @contextlib.asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
+    async def watching(self) -> AsyncIterator[None]:
         """Look for growth during a generation; unfinished purchases are dropped when it ends."""
         if not self._wanted:
             yield
             return
-        async with beside(self._look(), ends_itself=self._let_go):
+        async with background_task(self._look(), ends_itself=self._let_go):
             yield
 
     def _let_go(self) -> bool:

@@ -12,7 +12,7 @@ from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import nodes
-from sailor_cloud.launch.recovery.background import beside
+from sailor_cloud.launch.recovery.background import background_task
 from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S, hand_over
 from sailor_cloud.launch.replanning.replan import Policy, growth
 from sailor_cloud.launch.telemetry.monitor import Monitor
@@ -36,11 +36,11 @@ class MeasuredRate:
     document: PlanDocument | None = None
 
     @contextlib.asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
+    async def watching(self) -> AsyncIterator[None]:
         if self.context.document.job.throughput != MEASURED or self.context.search is None:
             yield
             return
-        async with beside(self._look()):
+        async with background_task(self._look()):
             yield
 
     async def _look(self) -> None:
@@ -48,11 +48,11 @@ class MeasuredRate:
         while monitor.steps_done < MEASURED_STEPS or not monitor.measured_iteration_s:
             await asyncio.sleep(context.options.poll_s)
         try:
-            await self._plan_anew(monitor, monitor.measured_iteration_s)
+            await self._replan(monitor, monitor.measured_iteration_s)
         except SailorError as error:
             logger.warning("planning again with the measured rate failed: %s", error)
 
-    async def _plan_anew(self, monitor: Monitor, iteration_s: float) -> None:
+    async def _replan(self, monitor: Monitor, iteration_s: float) -> None:
         context = self.context
         assert context.search is not None
         running = {node.offer for node in nodes.plan_nodes(context.document)}

@@ -11,7 +11,7 @@ from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import nodes
-from sailor_cloud.launch.recovery.background import beside
+from sailor_cloud.launch.recovery.background import background_task
 from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S, hand_over
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
 from sailor_cloud.launch.telemetry.preflight import slow_links
@@ -31,12 +31,12 @@ class SlowLinks:
     document: PlanDocument | None = None
 
     @contextlib.asynccontextmanager
-    async def beside(self) -> AsyncIterator[None]:
+    async def watching(self) -> AsyncIterator[None]:
         context = self.context
         if not context.options.replan_slow_links or context.search is None or context.policy is Policy.NEVER:
             yield
             return
-        async with beside(self._look()):
+        async with background_task(self._look()):
             yield
 
     async def _look(self) -> None:

@@ -321,9 +321,9 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
     if policy is Policy.BEST and wait_s and idle:
         waiting = _option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s)
         options.append(waiting if smaller is None else _meanwhile(waiting, smaller, situation, search))
-    anew = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
-    if anew is not None:
-        options.append(_option("re-plan", anew, situation, search))
+    replanned = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
+    if replanned is not None:
+        options.append(_option("re-plan", replanned, situation, search))
     return options
 
 

@@ -60,7 +60,7 @@ class Monitor:
     first_loss: float | None = None
     unigram_entropy: float | None = None
     iteration_seconds: list[float] = field(default_factory=list)
-    told_by_lines: bool = False
+    steps_from_output: bool = False
     parts: dict[str, float] = field(default_factory=dict)
     most_memory_bytes: int | None = None
     verification: Verification | None = None
@@ -129,7 +129,7 @@ class Monitor:
         # Our own ranks report all tokens since the start, a command those since its last step.
         if "tokens_since_last" in event:
             self.tokens_per_iteration = event["tokens_since_last"] / event.get("iterations", 1)
-        self.told_by_lines = "iterations" in event
+        self.steps_from_output = "iterations" in event
         # One event may represent several iterations of equal length.
         self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
         if "most_memory_bytes" in event:
@@ -158,7 +158,7 @@ class Monitor:
         Its launcher forwards lines in bursts, so most seem to take no time; a single burst tells nothing.
         """
         settled = self.iteration_seconds[UNSETTLED_STEPS:]
-        if self.told_by_lines:
+        if self.steps_from_output:
             return statistics.fmean(settled) if math.fsum(settled) > BURST_S else None
         return statistics.median(settled) if settled else None
 

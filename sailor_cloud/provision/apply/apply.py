@@ -309,7 +309,7 @@ def _orphans(
 ) -> list[LiveResource]:
     """Return the cloud's resources of this root that its state lacks."""
     kinds = {creation.type for creation in planned}
-    found = sweep_scopes(adoptable.scopes, run_id=work.folder.run_id, beside=kinds).found
+    found = sweep_scopes(adoptable.scopes, run_id=work.folder.run_id, other_kinds=kinds).found
     known = {(kind, name) for kind, name in _in_state(driver.show_state())}
     return [
         resource for resource in found if adoptable.belongs(resource) and (resource.type, resource.name) not in known

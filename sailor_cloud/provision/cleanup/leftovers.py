@@ -115,7 +115,7 @@ class Leftovers:
     def sweep(self) -> CloudSweep:
         """Return all existing resources of the run; places without an answer may have more."""
         here = sweep_here(self.folder)
-        cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, beside=self.places.beside)
+        cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, other_kinds=self.places.other_kinds)
         kept = tuple(resource for resource in cloud.found if stays(self.folder, resource))
         found = (resource for resource in cloud.found if resource not in kept)
         mine = tuple(self._silent())

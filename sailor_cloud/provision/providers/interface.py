@@ -139,7 +139,7 @@ class MachineProvider(Protocol):
     swept: ClassVar[frozenset[str]] = frozenset()
     """The Terraform types that a search finds."""
 
-    beside_compute: ClassVar[frozenset[str]] = frozenset()
+    non_compute_kinds: ClassVar[frozenset[str]] = frozenset()
     """Those that need other rights than nodes, such as buckets; searched only where a run may have them."""
 
     parts: ClassVar[frozenset[str]] = frozenset()
@@ -173,12 +173,12 @@ class MachineProvider(Protocol):
         """Return the scopes in which found resources can be found again."""
         return Scopes()
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> Sequence[Look]:
+    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> Sequence[Look]:
         """Return the searches, by tag, for resources of one run, or of all runs, in some scopes.
 
-        `beside` are the kinds of `beside_compute` to search. A search raises CredentialsError or ProvisionError if it
-        sees nothing, and names in `failed` what else it could not see. Kinds that it does not name as asked count as
-        unconfirmed.
+        `other_kinds` are the kinds of `non_compute_kinds` to search. A search raises CredentialsError or ProvisionError
+        if it sees nothing, and names in `failed` what else it could not see. Kinds that it does not name as asked count
+        as unconfirmed.
         """
         return ()
 

@@ -270,9 +270,9 @@ def _delta(figure: Figure) -> str:
     if figure.unit == "s":
         return text.signed_seconds(figure.delta)
     base, head = figure.base or 0.0, figure.head or 0.0
-    beside = text.signed_usd_beside(usd_difference(head, base), max(abs(base), abs(head)))
+    difference = text.signed_usd_aligned(usd_difference(head, base), max(abs(base), abs(head)))
     # A difference smaller than the amounts' decimals is shown with more decimals.
-    return beside if beside.strip("+-0.") else text.signed_usd(figure.delta)
+    return difference if difference.strip("+-0.") else text.signed_usd(figure.delta)
 
 
 def _edit(edit: Edit) -> tuple[str, str, str]:

@@ -136,7 +136,7 @@ def _money_tip(branch: CostBranch) -> str:
 def _named(branch: CostBranch, whole: float) -> str:
     """Return the label of a bar, without the figures that round to nothing."""
     share = f" ({text.share(branch.usd / whole)})" if whole and branch.usd >= SMALLEST_SHARE * whole else ""
-    expected, worst = (text.usd_beside(usd, whole) for usd in (branch.shown_usd, branch.shown_worst_usd))
+    expected, worst = (text.usd_aligned(usd, whole) for usd in (branch.shown_usd, branch.shown_worst_usd))
     shown = [f"{expected}{share}"] if branch.shown_usd else []
     return ", ".join(shown + ([f"at worst {worst}"] if worst != expected else []))
 

@@ -149,7 +149,7 @@ def region_map(document: PlanDocument, regions: Iterable[Region]) -> Markup:
         for (first, second), uses in pairs.items()
     ]
     pins = [
-        {"value": place, "name": f"{known[key].name}\n{known[key].location}", "tip": _region_told(document, known[key])}
+        {"value": place, "name": f"{known[key].name}\n{known[key].location}", "tip": _region_tip(document, known[key])}
         for key, place in places.items()
     ]
     geo = {
@@ -194,7 +194,7 @@ def _land() -> Markup:
     return element("script", Markup(rings), type="application/json", id="land")
 
 
-def _region_told(document: PlanDocument, region: Region) -> str:
+def _region_tip(document: PlanDocument, region: Region) -> str:
     nodes = [
         hardware
         for hardware in plan_hardware(document).values()

@@ -53,7 +53,7 @@ def _cost_lines(document: PlanDocument) -> Markup:
             line.what,
             text.measure(line.quantity, line.unit),
             text.usd(line.usd_per_unit),
-            *(text.usd_beside(usd, whole) for usd in shown),
+            *(text.usd_aligned(usd, whole) for usd in shown),
             f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
             line.price_source,
         )
@@ -61,7 +61,7 @@ def _cost_lines(document: PlanDocument) -> Markup:
         for line, shown in zip(branch.lines, branch.shown, strict=True)
     ]
     span = "whole run" if cost.total_usd is not None else "one hour"
-    rows.append((span, "", "", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole), "", ""))
+    rows.append((span, "", "", text.usd_aligned(whole, whole), text.usd_aligned(worst_usd(cost), whole), "", ""))
     numbers = ("quantity", "USD each", "USD", "worst case")
     return html_table(("what", *numbers, "as of", "source"), rows, numbers=numbers, total=True)
 
@@ -90,7 +90,7 @@ def _alternatives(document: PlanDocument) -> Markup:
             "" if other.chosen else pace_text(1.0 + other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            "" if other.chosen else text.signed_usd_beside(other.extra_usd, other.usd),
+            "" if other.chosen else text.signed_usd_aligned(other.extra_usd, other.usd),
             other.verdict,
         )
         for other in choices(document)

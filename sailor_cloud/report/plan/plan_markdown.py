@@ -73,10 +73,10 @@ def _money(document: PlanDocument) -> str:
     assert cost is not None
     whole = expected_usd(cost)
     rows = [
-        (branch.title, text.usd_beside(branch.shown_usd, whole), text.usd_beside(branch.shown_worst_usd, whole))
+        (branch.title, text.usd_aligned(branch.shown_usd, whole), text.usd_aligned(branch.shown_worst_usd, whole))
         for branch in cost_tree(cost)
     ]
-    rows.append(("total", text.usd_beside(whole, whole), text.usd_beside(worst_usd(cost), whole)))
+    rows.append(("total", text.usd_aligned(whole, whole), text.usd_aligned(worst_usd(cost), whole)))
     span = "cost of the run" if cost.total_usd is not None else "cost of one hour"
     return markdown_table((span, "expected USD", "worst case USD"), rows, numbers=("expected USD", "worst case USD"))
 
@@ -138,7 +138,7 @@ def _alternatives(document: PlanDocument) -> str:
             pace_text(1.0 + other.slower),
             text.usd(other.usd_per_hour),
             text.usd(other.usd),
-            text.signed_usd_beside(other.extra_usd, other.usd),
+            text.signed_usd_aligned(other.extra_usd, other.usd),
             other.verdict,
         )
         for other in choices(document)

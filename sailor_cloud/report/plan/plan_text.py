@@ -140,16 +140,16 @@ def money_table(document: PlanDocument, *, details: bool, ascii_only: bool) -> T
         opened = details or branch.kind in OPEN_KINDS
         table.add_row(
             f"[bold]{branch.title}[/]",
-            f"[bold]{text.usd_beside(branch.shown_usd, whole)}[/]",
-            text.usd_beside(branch.shown_worst_usd, whole),
+            f"[bold]{text.usd_aligned(branch.shown_usd, whole)}[/]",
+            text.usd_aligned(branch.shown_worst_usd, whole),
             "" if opened else _marked(_summary(document, branch)),
         )
         if opened:
             _add_lines(table, document, branch, details=details, ascii_only=ascii_only)
     table.add_row(
         "[bold]total[/]",
-        f"[bold]{text.usd_beside(whole, whole)}[/]",
-        f"[bold]{text.usd_beside(worst_usd(cost), whole)}[/]",
+        f"[bold]{text.usd_aligned(whole, whole)}[/]",
+        f"[bold]{text.usd_aligned(worst_usd(cost), whole)}[/]",
         "USD",
     )
     return table
@@ -163,7 +163,7 @@ def _add_lines(table: Table, document: PlanDocument, branch: CostBranch, *, deta
         mark = end if place == len(branch.lines) - 1 else middle
         table.add_row(
             _hanging(mark, line.what),
-            *(text.usd_beside(usd, whole) for usd in shown),
+            *(text.usd_aligned(usd, whole) for usd in shown),
             _marked(_origin(document, line, details=details)),
         )
 
@@ -273,7 +273,7 @@ def alternatives_table(document: PlanDocument, *, width: int) -> Table:
             pace_text(1.0 + other.slower),
             *((text.usd(other.usd_per_hour),) if wide else ()),
             text.usd(other.usd),
-            text.signed_usd_beside(other.extra_usd, other.usd),
+            text.signed_usd_aligned(other.extra_usd, other.usd),
             other.verdict,
         )
     for row in without_plan(document):

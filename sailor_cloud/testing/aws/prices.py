@@ -58,7 +58,7 @@ class AwsWorld:
     faults: list[AwsFault] = field(default_factory=list)
     page_size: int = 2
 
-    def fail_if_told(self, operation: str) -> None:
+    def raise_fault(self, operation: str) -> None:
         """Raise the error of the first remaining fault of an operation."""
         for fault in self.faults:
             if fault.operation == operation and fault.times > 0:
@@ -99,7 +99,7 @@ class PricingResponse(BaseResponse):
         super().__init__(service_name="pricing")
 
     def get_products(self) -> str:
-        current().fail_if_told("GetProducts")
+        current().raise_fault("GetProducts")
         request = json.loads(self.body)
         wanted = {row["Field"]: row["Value"] for row in request.get("Filters", [])}
         rows = [product for product in current().products if _matches(product, wanted)]
@@ -154,7 +154,7 @@ def _page(rows: list[Any], token: str | None, key: str) -> dict[str, Any]:
 
 
 def _describe_spot_price_history(self: Any) -> Any:
-    current().fail_if_told("DescribeSpotPriceHistory")
+    current().raise_fault("DescribeSpotPriceHistory")
     types = self._get_param("InstanceTypes", []) or []
     rows = [
         {
@@ -171,7 +171,7 @@ def _describe_spot_price_history(self: Any) -> Any:
 
 
 def _describe_instance_type_offerings(self: Any) -> Any:
-    current().fail_if_told("DescribeInstanceTypeOfferings")
+    current().raise_fault("DescribeInstanceTypeOfferings")
     wanted = self._filters_from_querystring().get("instance-type", ["*"])
     rows = [
         {"InstanceType": name, "LocationType": "availability-zone-id", "Location": zone_id}

@@ -19,7 +19,7 @@ _PROGRAM = "sailor_runtime.training.describe"
 _MOST_TOKENS = 128
 # A module that takes longer to build hangs.
 _TIMEOUT_S = 300.0
-_TOLD_LINES = 4
+_SHOWN_LINES = 4
 
 
 def with_module(sizes: Decoder, module: str, folder: Path) -> Decoder:
@@ -73,7 +73,7 @@ def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]
         raise _refused(f"can't be built in {folder}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise _refused(f"{sizes.module} was not built within {_TIMEOUT_S:.0f} s") from error
-    last = "\n".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
+    last = "\n".join(done.stderr.strip().splitlines()[-_SHOWN_LINES:])
     if done.returncode != 0:
         if "No module named" in last and any(name in last for name in ("torch", "sailor_runtime")):
             raise _refused(

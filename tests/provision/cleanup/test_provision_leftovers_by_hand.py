@@ -133,7 +133,7 @@ def test_checkpoints_cost_per_month_what_the_plan_says_stretched_to_a_month() ->
 def looked(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, cloud: CloudSweep) -> CloudSweep:
     monkeypatch.setattr(leftovers, "sweep_scopes", lambda scopes, **how: cloud)
     monkeypatch.setattr(leftovers, "sweep_here", lambda folder: CloudSweep(found=(live("folder", "here"),)))
-    return Leftovers(folder=folder, places=Places(scopes=Scopes({PROJECT}), beside=None, doubts=())).sweep()
+    return Leftovers(folder=folder, places=Places(scopes=Scopes({PROJECT}), other_kinds=None, doubts=())).sweep()
 
 
 def test_a_look_tells_what_stays_from_what_goes(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,7 @@ def confirms(
     cleared: tuple[tuple[str, str], ...] = (),
     doubts: tuple[str, ...] = (),
 ) -> str | None:
-    known = Leftovers(folder=folder, places=Places(scopes=Scopes(scopes), beside=None, doubts=doubts))
+    known = Leftovers(folder=folder, places=Places(scopes=Scopes(scopes), other_kinds=None, doubts=doubts))
     return known.confirmed_by(one, CloudSweep(found=found, asked=asked, silent=silent), frozenset(cleared))
 
 

@@ -83,11 +83,15 @@ class Paper:
     drivers: list[tuple[str, Any, float]] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
 
-    def sweep(self, scopes: Scopes, *, run_id: str | None = None, beside: Iterable[str] | None = None) -> CloudSweep:
+    def sweep(
+        self, scopes: Scopes, *, run_id: str | None = None, other_kinds: Iterable[str] | None = None
+    ) -> CloudSweep:
         asked = []
         for name, bought in providers.every():
-            kinds = bought.beside_compute if beside is None else bought.beside_compute & frozenset(beside)
-            for look in bought.looks(of_provider(scopes, name), run_id=run_id, beside=kinds):
+            kinds = (
+                bought.non_compute_kinds if other_kinds is None else bought.non_compute_kinds & frozenset(other_kinds)
+            )
+            for look in bought.looks(of_provider(scopes, name), run_id=run_id, other_kinds=kinds):
                 places = ((scope, kind) for scope in look.scopes for kind in look.kinds)
                 asked += [Asked(scope=scope, kind=kind, problem=self.silent.get(kind, "")) for scope, kind in places]
         known = {one.kind for one in asked}
@@ -672,7 +676,7 @@ def test_what_has_lost_its_region_is_gone_where_every_place_of_the_run_has_answe
     places = [Scope(provider="aws", kind="region", name=name) for name in ("us-east-1", "us-west-2")]
 
     def confirmed(*doubts: str, silent: str = "") -> str | None:
-        known = leftovers.Places(scopes=frozenset(places), beside=None, doubts=doubts)
+        known = leftovers.Places(scopes=frozenset(places), other_kinds=None, doubts=doubts)
         asked = tuple(Asked(scope=one, kind="aws_vpc", problem=silent * (one is places[1])) for one in places)
         swept = CloudSweep(found=(), asked=asked)
         return leftovers.Leftovers(folder=run.folder, places=known).confirmed_by(row, swept, frozenset())

@@ -187,7 +187,7 @@ def test_what_the_caller_may_not_list_is_a_problem_and_proves_nothing(provider: 
         with in_environment({**nowhere, "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}):
             swept = sweep_scopes(SCOPES[provider], run_id=OURS)
         assert [problem.partition(" ")[0] for problem in swept.problems] == [BUCKET[provider]]
-        assert sweep_scopes(SCOPES[provider], run_id=OURS, beside=()).problems == ()
+        assert sweep_scopes(SCOPES[provider], run_id=OURS, other_kinds=()).problems == ()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Saver:
         return f"the last good checkpoint is {self._last.path}"
 
     def wanted(self, *, leads: bool) -> bool:
-        """Whether this rank asks for a save: its node was told to, or it leads and a save is due.
+        """Whether this rank asks for a save: its node requests one, or it leads and a save is due.
 
         Not while one still runs: a store that does not answer must not block training. Not by the clock while the loss
         rises either: the last good checkpoint is one from before.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model.architecture import layer_parameters
-from sailor_runtime.training.pipeline.exchange import Beside, Exchange
+from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.stage import StageModule
 
@@ -103,7 +103,7 @@ class GradientSum:
         atoms: Iterable[Atom],
         module: StageModule,
         exchange: Callable[[tuple[int, ...]], Exchange | None],
-        beside: Beside,
+        background: BackgroundQueue,
         *,
         zero_stage: int = 0,
         in_place: bool = True,
@@ -111,7 +111,7 @@ class GradientSum:
         bucket_elements: int | None = None,
     ) -> None:
         self._module = module
-        self._beside = beside
+        self._background = background
         self._sharded = zero_stage > 0
         self._scattered = module.scattered if zero_stage >= 2 else frozenset()
         self._in_place = in_place and not self._sharded
@@ -262,7 +262,7 @@ class GradientSum:
             self._end()
         if self._sharded:
             flat = self._by_holder(bucket)
-            return self._beside.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype)), None
+            return self._background.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype)), None
         views = [self._gradient(part) for part in bucket.parts]
         pieces = [
             view.reshape(-1) if part.contributes else torch.zeros_like(view).reshape(-1)
@@ -273,7 +273,7 @@ class GradientSum:
 
     def _sum(self, exchange: Exchange, flat: Tensor) -> Any:
         if exchange.crosses or self._wire is not None:
-            return self._beside.begin(lambda: exchange.sum_all(flat, self._wire or flat.dtype))
+            return self._background.begin(lambda: exchange.sum_all(flat, self._wire or flat.dtype))
         return dist.all_reduce(flat, group=exchange.group, async_op=True)
 
     def _by_holder(self, bucket: Bucket) -> Tensor:
@@ -309,7 +309,7 @@ class GradientSum:
         exchange, flat = bucket.exchange, self._by_holder(bucket)
         if exchange is None:
             return flat
-        return self._beside.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype))
+        return self._background.begin(lambda: exchange.sum_parts(flat, self._wire or flat.dtype))
 
     def _end_pass(self) -> None:
         """Wait for the scattered gradients of the last pass, and add them up."""

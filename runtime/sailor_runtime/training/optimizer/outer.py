@@ -56,7 +56,9 @@ class Outer:
         self._weights = weights
         self._share = share
         atoms = outer_atoms(spec)
-        self._sums = GradientSum(world.rank, spec.model, atoms, module, world.exchange, world.beside, in_place=False)
+        self._sums = GradientSum(
+            world.rank, spec.model, atoms, module, world.exchange, world.background, in_place=False
+        )
         self.start: list[Tensor] = []
         self.momentum: list[Tensor] = []
         self.begin()

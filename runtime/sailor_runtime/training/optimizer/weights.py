@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sailor_runtime.training.model.weights import FirstWeights
 from sailor_runtime.training.optimizer.gradients import Bucket, GradientSum, Share
-from sailor_runtime.training.pipeline.exchange import Beside, Exchange, Task
+from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange, Task
 from sailor_runtime.training.pipeline.stage import Shard, StageModule
 
 # Half-open intervals of a parameter, one per dimension, in coordinates of the whole parameter.
@@ -44,7 +44,7 @@ class MasterWeights:
         self,
         module: StageModule,
         sums: GradientSum,
-        beside: Beside,
+        background: BackgroundQueue,
         *,
         master: torch.dtype,
         zero_stage: int,
@@ -53,7 +53,7 @@ class MasterWeights:
         """`offload` keeps the pieces in the node's memory, whatever the parameters' device."""
         self._module = module
         self._offload = offload
-        self._beside = beside
+        self._background = background
         self._buckets = [*sums.buckets, *sums.scattered] if zero_stage > 0 else []
         # After a step, first layers first; weights absent between passes are gathered before each pass instead.
         self._gathered = [
@@ -126,7 +126,7 @@ class MasterWeights:
         for bucket in self._gathered:
             exchange = bucket.exchange
             if exchange is not None:
-                task = self._beside.begin(partial(self._gather, exchange, bucket))
+                task = self._background.begin(partial(self._gather, exchange, bucket))
                 for part in bucket.parts:
                     self._gathering.append((self._uses[part.parameter], task))
 
@@ -147,7 +147,7 @@ class MasterWeights:
                 value = self._module.parameters[name]
                 value.untyped_storage().resize_(value.numel() * value.itemsize)
         self._present[layer] = [
-            self._beside.begin(partial(self._gather_pieces, bucket, own)) for bucket, own in self._absent[layer]
+            self._background.begin(partial(self._gather_pieces, bucket, own)) for bucket, own in self._absent[layer]
         ]
 
     def wait_for_pass(self, layer: int) -> None:

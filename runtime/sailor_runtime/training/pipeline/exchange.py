@@ -126,7 +126,7 @@ class Exchange:
             work.wait()
 
 
-class Beside:
+class BackgroundQueue:
     """Runs tasks one after the other during the passes: in a thread, or in a stream of a CUDA device.
 
     All ranks begin their common tasks in one order, so none waits for another in a circle.

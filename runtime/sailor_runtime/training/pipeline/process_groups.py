@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from sailor_runtime.spec import INTERLEAVED, RunSpec
-from sailor_runtime.training.pipeline.exchange import Beside, Exchange
+from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange
 from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
 from sailor_runtime.training.pipeline.store import open_store
 from sailor_runtime.training.pipeline.transfers import Lanes
@@ -46,7 +46,9 @@ class World:
             for ranks, group in _groups(holders).items()
             if rank in ranks
         }
-        self.beside = Beside(torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else _CPU)
+        self.background = BackgroundQueue(
+            torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else _CPU
+        )
         self.everyone = dist.new_group(timeout=_TIMEOUT)
         # Activations and gradients of a cut are sent at the same time. gloo separates them by tags. NCCL needs two
         # groups, and two for each cut if the same ranks share several cuts.
@@ -67,7 +69,7 @@ class World:
         return self._exchanges.get(holders)
 
     def close(self) -> None:
-        self.beside.begin(lambda: None).wait()
+        self.background.begin(lambda: None).wait()
         dist.destroy_process_group()
 
 

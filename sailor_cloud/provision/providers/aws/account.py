@@ -14,7 +14,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, NetworkAccess
 from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
 from sailor_cloud.provision.live_resources import RUN_LABEL
-from sailor_cloud.provision.providers.aws.permissions import ACTIONS, BESIDE
+from sailor_cloud.provision.providers.aws.permissions import ACTIONS, PROGRAM_ACTIONS
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refusal
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.run.folder import begun_at, resource_prefix
@@ -109,8 +109,8 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     """
     private = document.job.cloud.network is NetworkAccess.PRIVATE
     wanted = {action for kind in kinds for action in ACTIONS.get(kind, ())}
-    wanted |= {action for what in ("sweep", "host keys", "images") for action in BESIDE[what]}
-    wanted |= BESIDE["sweep beside compute"] if may_have_data(document.job) else set()
+    wanted |= {action for what in ("sweep", "host keys", "images") for action in PROGRAM_ACTIONS[what]}
+    wanted |= PROGRAM_ACTIONS["sweep of other kinds"] if may_have_data(document.job) else set()
     # Policies that name a session's id allow all later calls of the user who started it.
     wanted |= {"ssm:StartSession"} if private else set()
     try:

@@ -107,7 +107,7 @@ ACTIONS: Mapping[str, Set[str]] = {
     ),
 }
 # Actions of the program itself, without Terraform.
-BESIDE: Mapping[str, Set[str]] = {
+PROGRAM_ACTIONS: Mapping[str, Set[str]] = {
     "sweep": _ec2(
         *(
             "DeleteVolume",
@@ -122,7 +122,7 @@ BESIDE: Mapping[str, Set[str]] = {
         *("DescribeVpcPeeringConnections", "DescribeVpcs"),
     ),
     # By name, whether or not the run has created them.
-    "sweep beside compute": {
+    "sweep of other kinds": {
         *("iam:GetInstanceProfile", "iam:GetRole", "lambda:GetFunction", "s3:GetBucketTagging"),
         "scheduler:GetScheduleGroup",
     },

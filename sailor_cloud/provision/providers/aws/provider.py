@@ -87,8 +87,8 @@ class Aws(MachineProvider):
     errors = ERRORS
     machine = "aws_instance"
     scope_kinds = (REGION,)
-    beside_compute = frozenset(AWS_ACCOUNT_KINDS)
-    swept = beside_compute | frozenset(AWS_KINDS)
+    non_compute_kinds = frozenset(AWS_ACCOUNT_KINDS)
+    swept = non_compute_kinds | frozenset(AWS_KINDS)
     parts = frozenset(
         {
             "aws_route",
@@ -217,7 +217,7 @@ class Aws(MachineProvider):
         # Any region can list the account's resources.
         return _regions({resource.region for resource in resources} - {WHOLE_ACCOUNT} or {HOME})
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
         regions, looks = named(scopes, REGION), []
 
         def look(scope: Scope, kinds: Iterable[str], ask: Callable[[], Listing]) -> None:
@@ -225,7 +225,7 @@ class Aws(MachineProvider):
                 looks.append(Look(scopes=(scope,), kinds=tuple(sorted(kinds)), ask=ask))
 
         # A region that can't be asked must not prevent searches of the others.
-        regional, whole = set(REGIONAL) & set(beside), set(beside) - set(REGIONAL)
+        regional, whole = set(REGIONAL) & set(other_kinds), set(other_kinds) - set(REGIONAL)
         for region in regions:
             scope = Scope(provider=AWS, kind=REGION, name=region)
             look(scope, AWS_KINDS, partial(sweep_aws, [region], run_id=run_id))

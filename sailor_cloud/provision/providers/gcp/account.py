@@ -14,7 +14,7 @@ from sailor_cloud.model.job import Cloud, NetworkAccess
 from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, Json, google_api, status_of
-from sailor_cloud.provision.providers.gcp.permissions import BESIDE, PERMISSIONS
+from sailor_cloud.provision.providers.gcp.permissions import PERMISSIONS, PROGRAM_PERMISSIONS
 from sailor_cloud.provision.providers.gcp.sweep import GCP
 from sailor_cloud.provision.rendering.data import may_have_data
 
@@ -97,12 +97,14 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     if account is None:
         return Rights()
     private = document.job.cloud.network is NetworkAccess.PRIVATE
-    wanted = {right for kind in kinds for right in PERMISSIONS.get(kind, ())} | set(BESIDE["host keys"])
-    wanted |= set(BESIDE["tunnel"]) if private else set()
+    wanted = {right for kind in kinds for right in PERMISSIONS.get(kind, ())} | set(PROGRAM_PERMISSIONS["host keys"])
+    wanted |= set(PROGRAM_PERMISSIONS["tunnel"]) if private else set()
     if "google_storage_bucket" not in kinds:
         # A user's bucket may be in another project, or have rights of its own.
         wanted = {right for right in wanted if not right.startswith("storage.")}
-    wanted |= BESIDE["sweep"] | (BESIDE["sweep beside compute"] if may_have_data(document.job) else set())
+    wanted |= PROGRAM_PERMISSIONS["sweep"] | (
+        PROGRAM_PERMISSIONS["sweep of other kinds"] if may_have_data(document.job) else set()
+    )
     asked = sorted(wanted)
     try:
         granted = _granted(account.project, asked)

@@ -46,13 +46,13 @@ PERMISSIONS: Mapping[str, Set[str]] = {
     "google_storage_bucket_object": {f"storage.objects.{verb}" for verb in ("create", "get", "delete")},
     "google_storage_bucket_iam_member": {"storage.buckets.getIamPolicy", "storage.buckets.setIamPolicy"},
 }
-BESIDE: Mapping[str, Set[str]] = {
+PROGRAM_PERMISSIONS: Mapping[str, Set[str]] = {
     "sweep": {
         f"compute.{collection}.list"
         for collection in ["disks", "firewalls", "instances", "networks", "resourcePolicies", "routers", "subnetworks"]
     },
     # Whether or not the run has created them.
-    "sweep beside compute": {"cloudfunctions.functions.list", "iam.serviceAccounts.list", "storage.buckets.list"},
+    "sweep of other kinds": {"cloudfunctions.functions.list", "iam.serviceAccounts.list", "storage.buckets.list"},
     "host keys": _compute("instances", "getGuestAttributes"),
     "results": {"storage.objects.get"},
     "tunnel": {"iap.tunnelInstances.accessViaIAP"},

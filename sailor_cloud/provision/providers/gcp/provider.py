@@ -50,8 +50,8 @@ class Gcp(MachineProvider):
     machine = "google_compute_instance"
     network = "google_compute_network"
     scope_kinds = (PROJECT, _BUCKET)
-    beside_compute = frozenset({*GCP_DATA_KINDS, MEMBER})
-    swept = beside_compute | frozenset(GCP_KINDS)
+    non_compute_kinds = frozenset({*GCP_DATA_KINDS, MEMBER})
+    swept = non_compute_kinds | frozenset(GCP_KINDS)
     parts = frozenset({"google_compute_router_nat", "google_storage_bucket_object"})
     unseen = frozenset({"google_cloud_scheduler_job", "google_project_iam_custom_role", "google_project_iam_member"})
     bucket = BUCKET
@@ -120,13 +120,13 @@ class Gcp(MachineProvider):
     def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
         return Scopes(Scope(provider=GCP, kind=PROJECT, name=found.project) for found in resources)
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, beside: Collection[str]) -> list[Look]:
+    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
         projects = named(scopes, PROJECT)
         looks = [_look(p, GCP_KINDS, partial(sweep_gcp, p, run_id=run_id)) for p in projects]
-        data = tuple(kind for kind in GCP_DATA_KINDS if kind in beside)
+        data = tuple(kind for kind in GCP_DATA_KINDS if kind in other_kinds)
         if data:
             looks += [_look(p, data, partial(sweep_gcp_data, p, run_id=run_id, kinds=data)) for p in projects]
-        return [*looks, *(self.untagged(scopes, run_id=run_id) if run_id is not None and MEMBER in beside else ())]
+        return [*looks, *(self.untagged(scopes, run_id=run_id) if run_id is not None and MEMBER in other_kinds else ())]
 
     def untagged(self, scopes: Scopes, *, run_id: str) -> list[Look]:
         buckets, projects = named(scopes, _BUCKET), named(scopes, PROJECT)
