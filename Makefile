@@ -1,12 +1,12 @@
-# make demo   plans, buys, trains and tears down on this machine
-# make test   lint, types, import contracts, prose and all tests
-# make test-providers   the AWS stacks under the real hashicorp/aws, from a local mirror, against moto
-# make chaos   faults of disk, clock and other controllers; 200 kills of ranks, agents and stores
-# make mutants   plants faults in the code that guards money; the tests beside it must notice them
-# make test-bringup   boots fresh machines with the user data of both clouds, up to a Python that imports torch; as root
-# make run-examples   torchrun, Trainer, accelerate, peft, Lightning, DeepSpeed and pipelining as commands
-# make lint-hcl   checkov over terraform/, in an environment of its own; no part of make test
-# The first two create .venv and install what they need; a second call installs nothing.
+# make demo           plan, buy, train and tear down on this machine
+# make test           run lint, types, import contracts, prose and all tests
+# make test-providers test the AWS stacks with the real hashicorp/aws, from a local mirror, against moto
+# make chaos          inject faults of disk, clock and other controllers, then 200 kills of ranks, agents and stores
+# make mutants        inject faults into the code that guards money, and run its tests, which must fail
+# make test-bringup   boot fresh machines with the user data of both clouds until Python imports torch; needs root
+# make run-examples   run torchrun, Trainer, accelerate, peft, Lightning, DeepSpeed and pipelining as commands
+# make lint-hcl       run checkov over terraform/ in its own environment; not part of make test
+# Targets create .venv and install what they need. A second call installs nothing.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -31,26 +31,27 @@ test-providers: $(VENV)/.installed-test
 	SAILOR_CLOUD_TEST_PROVIDERS=1 $(BIN)/python -m pytest tests/provision/test_provision_cloud_hcl_real.py \
 		tests/provision/test_provision_cloud_real_aws.py
 
-# Needs root, the package registries and Debian's packages below; no part of CI. BRINGUP_PIP are more options for the
-# nodes' pip, such as BRINGUP_PIP="--find-links /folder --extra-index-url https://example.org/simple".
+# Needs root, the package registries and the Debian packages below, so CI does not run it. BRINGUP_PIP adds options to
+# the nodes' pip, such as BRINGUP_PIP="--find-links /folder --extra-index-url https://example.org/simple".
 BRINGUP_PIP ?= --extra-index-url $(TORCH_CPU_INDEX)
 
 test-bringup: $(VENV)/.installed-test
 	apt-get install --yes --quiet debootstrap systemd-container slirp4netns iproute2 >/dev/null
 	SAILOR_CLOUD_TEST_BRINGUP=1 SAILOR_CLOUD_BRINGUP_PIP="$(BRINGUP_PIP)" $(BIN)/python -m pytest -s tests/bringup
 
-# 200 seeded kills, all at one commit and within 90 minutes. CHAOS="--kills 1000 --jobs 8 --minutes 300" asks for more.
-# FAULTS="--only clock" repeats one part of the faults, which need root for a small tmpfs.
+# Runs 200 seeded kills at one commit, within 90 minutes. CHAOS="--kills 1000 --jobs 8 --minutes 300" runs more.
+# FAULTS="--only clock" runs only one kind of fault. Faults need root, for a small tmpfs.
 chaos: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/chaos/storage.py $(FAULTS)
 	$(BIN)/python benchmarks/chaos/run.py $(CHAOS)
 
-# Goes on where it was broken off. MUTANTS="--only run/ledger" shows one module's, "--sample 20" tries 20 % of each one's.
+# Continues where it was interrupted. MUTANTS="--only run/ledger" shows one module's mutants, "--sample 20" tries 20 % of
+# each module's.
 mutants: $(VENV)/.installed-test
 	$(PIP) 'mutmut==3.8.1'
 	$(BIN)/python benchmarks/mutants/run.py $(MUTANTS)
 
-# The examples that run any code, with a kill in the middle of each.
+# Runs the examples of users' own commands, each with a kill in the middle.
 run-examples: $(VENV)/.installed-test
 	$(PIP) --editable '.[examples]'
 	$(BIN)/python benchmarks/run_any_code/run.py $(EXAMPLES)
@@ -59,7 +60,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# checkov pins an old boto3, so it can't live beside what the tests use.
+# checkov pins an old boto3, which conflicts with that of the tests.
 CHECKOV := .venv-checkov
 
 lint-hcl: $(CHECKOV)/.installed
@@ -76,7 +77,7 @@ types: $(VENV)/.installed-test
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-# Words and sentences of README, CHANGELOG and docs; docs/glossary.md is the list of terms.
+# Checks words and sentences of README, CHANGELOG and docs, and words of the code, against docs/glossary.md.
 prose: $(VENV)/.installed-test
 	$(BIN)/python docs/check_prose.py
 
@@ -84,7 +85,7 @@ $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "sailor-cloud needs Python 3.11 or newer; install it or call make PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# The CPU build of torch is not on PyPI; where pip is not told of a local copy, it comes from PyTorch's own index.
+# The CPU build of torch is not on PyPI. Unless pip is configured with a local copy, it comes from PyTorch's own index.
 $(VENV)/.installed-runtime: $(INPUTS) | $(VENV)/bin/python
 	@$(PIP) "$(TORCH)" 'deepspeed==0.19.8' 2>$(VENV)/torch.log || { \
 		echo "taking $(TORCH) from $(TORCH_CPU_INDEX)"; \
