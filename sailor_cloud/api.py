@@ -680,7 +680,7 @@ def resume(
     own = folders_of(run) | given
     if gone := [f"--{name} {path}" for name, path in own.items() if not path.is_dir()]:
         options = " and ".join(gone)
-        raise RequestError(f"run {run.run_id} was begun with {options}, where no folder is now; give the option again")
+        raise RequestError(f"run {run.run_id} began with {options}, which is no folder now; give the option again")
     with resources.data_folders(**own):
         decoder = _decoder(document.job, origin)
         return resume_run(

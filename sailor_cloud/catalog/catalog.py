@@ -106,7 +106,7 @@ class Catalog:
         """Return an offer by its id. Raises DataError."""
         found = self._offers.find(offer_id)
         if found is None:
-            raise DataError(f"no offer {offer_id!r} in the catalog; run 'sailor-cloud prices list' for what there is")
+            raise DataError(f"no offer {offer_id!r} in the catalog; 'sailor-cloud prices list' shows all")
         return self._doubts.counted(found)
 
     def on_demand_usd_per_hour(self, offer: Offer) -> float | None:

@@ -464,7 +464,7 @@ class _Apply:
                 raise ProvisionError(
                     f"no cloud has reported the SSH host keys of {', '.join(sorted(i.node for i in silent))} within "
                     f"{LIMIT_S / 60:.0f} min, so these nodes can't be distinguished from an attacker in between; with "
-                    "'cloud: {host_keys: first-contact}' in the job, what they show at the first contact is believed"
+                    "'cloud: {host_keys: first-contact}' in the job, the run trusts the key of the first contact"
                 )
             for instance in silent:
                 key = first_contact(work.folder, instance, private=is_private(self._document))

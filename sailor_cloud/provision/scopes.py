@@ -151,7 +151,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
         if also:
             doubts = tuple(f"{lost}that the run has nothing on {text}" for text in _unnamed(scopes))
     if harm and not _prefixes(folder):
-        own = f"{harm}, and nothing else in {folder.path} names its run: what was bought may bear another name"
+        own = f"{harm}, and nothing else in {folder.path} names its run: what was bought may have another name"
         doubts = (*doubts, f"{own}; 'sailor-cloud reap' lists what any run has")
     if harm or not plans or any(may_have_data(plan.job) for plan in plans):
         return Places(scopes=scopes, other_kinds=None, doubts=doubts, planned=bool(plans))

@@ -37,7 +37,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
     answer = called("init", "--preset", "local", cwd=tmp_path)
     assert answer.returncode == 2
-    assert "job.yaml is there already; give --force" in answer.stderr
+    assert "job.yaml already exists; give --force" in answer.stderr
     assert (tmp_path / "job.yaml").read_text() == "mine"
     assert called("init", "--preset", "local", "--force", cwd=tmp_path).returncode == 0
 

@@ -87,7 +87,7 @@ def test_measurements_of_finished_runs_are_a_table_that_plans_learn_from_until_i
     assert all(float(row["iteration_time_s"]) > 0.0 < float(row["predicted_s"]) for row in rows)
     assert rows[0]["file"] == f"runs/{folder_of(home).run_id}-g1.json"
     assert set(rows[0]) >= BENCHMARK_COLUMNS
-    assert "plans learn of these runs" in shown.stderr
+    assert "plans learn from these runs" in shown.stderr
     asked = json.loads(called("history", "--measurements", "--json", home=home).stdout)
     assert [row["file"] for row in asked] == [row["file"] for row in rows]
     wrong = called("history", "--forget", "--json", home=home)

@@ -209,7 +209,7 @@ PRODUCERS: dict[str, Producer] = {
     "is held by process": run_that_is_held,
     "runs now; its logs are in": run_without_nodes,
     "can't read plan missing.json": command("diff", "missing.json", "missing.json"),
-    "job.yaml is there already; give --force": init_twice,
+    "job.yaml already exists; give --force": init_twice,
     "the change costs": costlier,
     "lacks the columns": prices_without_columns,
     "of the plan's 2 offers have stale prices": buying(owned_gcp_plan, "--yes", *FROM_HERE),

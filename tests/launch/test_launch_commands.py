@@ -146,7 +146,7 @@ def test_another_controller_takes_a_command_over_that_planned_anew_with_its_pace
     moved = own.parents[1].rename(tmp_path / "moved")
     refused = sailor(tmp_path, "resume", run.folder.name)
     assert refused.returncode == 2
-    assert f"--pricing {own.parents[1]}, where no folder is now" in refused.stderr
+    assert f"--pricing {own.parents[1]}, which is no folder now" in refused.stderr
     resumed = sailor(tmp_path, "resume", run.folder.name, "--pricing", str(moved))
     assert resumed.returncode == 0, resumed.stderr
     assert "took over generation 1" in resumed.stderr

@@ -451,7 +451,7 @@ def test_variables_without_a_value_are_those_of_the_nodes_own_environment(
     taken = (Variable(name="TOKEN_OF_NODE", value=None),)
     *_, event = Command(tmp_path / "without", "true", environment=taken).events()
     assert (event["reason"], event["what"]) == ("failed", "environment")
-    assert "TOKEN_OF_NODE from the node's environment, which has none" in event["tail"]
+    assert "TOKEN_OF_NODE from the node's environment, where it is not set" in event["tail"]
     monkeypatch.setenv("TOKEN_OF_NODE", "x")
     *_, event = Command(tmp_path / "with", 'test "$TOKEN_OF_NODE" = x', environment=taken).events()
     assert event["reason"] == "finished"

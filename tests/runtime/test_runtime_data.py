@@ -91,7 +91,7 @@ def test_synthetic_samples_depend_on_their_number_alone(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "/nowhere/text"}, "neither 'synthetic', 'python-stdlib' nor there to be read"),
+        ({"source": "/nowhere/text"}, "is not 'synthetic' or 'python-stdlib', and does not exist"),
         ({"source": "python-stdlib", "format": "parquet"}, "data format 'parquet' is not supported"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_plan_that_does_not_fit_the_model_is_refused(tmp_path, pipelines, mess
         ([(8, 1, [(0, 6, 1)]), (4, 1, [(0, 6, 1)])], {}, "pipelines of one shape; pipeline 1 has another"),
         ([(6, 1, [(0, 6, 2)]), (6, 1, [(0, 6, 1)])], {}, "pipelines of one shape"),
         ([(6, 1, [(0, 3, 1), (3, 6, 1)]), (6, 1, [(0, 2, 1), (2, 6, 1)])], {}, "pipelines of one shape"),
-        ([(6, 1, [(0, 6, 1)])] * 2, {"sync_every": 10}, "it can't do with sync_every"),
+        ([(6, 1, [(0, 6, 1)])] * 2, {"sync_every": 10}, "it can't be combined with sync_every"),
     ],
 )
 def test_zero_2_and_3_are_refused_where_ranks_would_not_meet(tmp_path, stage, pipelines, training, message):
@@ -82,7 +82,7 @@ def test_zero_2_and_3_are_refused_where_ranks_would_not_meet(tmp_path, stage, pi
     [("zero-bubble", [(0, 3, 1), (3, 6, 1)]), ("interleaved", [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))])],
 )
 def test_zero_2_and_3_are_refused_beside_other_schedules_than_1f1b(tmp_path, stage, schedule, stages):
-    with pytest.raises(RefusedError, match=f"the backward passes of 1f1b; it can't do with {schedule}"):
+    with pytest.raises(RefusedError, match=f"the backward passes of 1f1b; it can't be combined with {schedule}"):
         trainer.check(run_spec([(3, 2, stages)] * 2, directory=tmp_path, zero_stage=stage, pipeline_schedule=schedule))
 
 

@@ -83,7 +83,7 @@ class Supervisor:
         try:
             wanted = [variable.name for variable in self._spec.environment if variable.value is None]
             if missing := [name for name in wanted if name not in os.environ]:
-                tail = f"the job takes {', '.join(missing)} from the node's environment, which has none"
+                tail = f"the job takes {', '.join(missing)} from the node's environment, where it is not set"
                 raise FailedError("environment", tail=tail)
             self._tell("progress", phase="bringing checkpoints")
             found = self._checkpoints.bring()

@@ -62,7 +62,7 @@ def _device(device: torch.device) -> dict[str, Any]:
     except RuntimeError as error:
         raise RefusedError(f"no kernel runs on {device}: {error}; torch {torch.__version__}") from error
     if result != 64.0**3:
-        raise RefusedError(f"a product of matrices on {device} gave {result} in place of {64.0**3}")
+        raise RefusedError(f"a product of matrices on {device} gave {result} instead of {64.0**3}")
     if device.type != "cuda":
         return {"name": "processor", "torch": torch.__version__}
     capability = ".".join(str(part) for part in torch.cuda.get_device_capability(device))
@@ -88,7 +88,7 @@ def _sum(world: World, device: torch.device) -> None:
     dist.all_reduce(value, group=world.everyone)
     expected = world.size * (world.size + 1) / 2
     if float(value) != expected:
-        raise RefusedError(f"the sum over all ranks is {float(value)} in place of {expected}")
+        raise RefusedError(f"the sum over all ranks is {float(value)} instead of {expected}")
 
 
 def _transfer_s(world: World, device: torch.device, src: int, dst: int) -> float | None:

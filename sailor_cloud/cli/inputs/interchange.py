@@ -162,14 +162,14 @@ def _import_artifact(folder: Path, output: Path, precision: str, as_of: datetime
         return
     echo(f"profiles of {', '.join(done.accelerators)} in {output / 'compute_profiles'}")
     if done.tf32:
-        echo(f"faster than FP32 units can be, hence with TF32, and kept apart: models on {', '.join(done.tf32)}")
+        echo(f"too fast for FP32 units, so TF32, and kept separate: models on {', '.join(done.tf32)}")
     if done.differing:
         names = ", ".join(f"{model} on {accelerator}" for model, accelerator in done.differing)
-        echo(f"its planner and its simulator have different times, and the simulator's were taken: {names}")
+        echo(f"its planner and its simulator have different times; the simulator's are used: {names}")
     echo(f"{done.curves} bandwidth curves in {output / 'bandwidth_profiles'}")
     echo(f"offers and egress prices in {output / 'pricing'}")
     if done.unpriced:
-        echo(f"no price in the artifact, hence no offers: {', '.join(done.unpriced)}")
+        echo(f"no price in the artifact, so no offers: {', '.join(done.unpriced)}")
     echo(f"{done.jobs} jobs in {output / 'jobs'}")
 
 

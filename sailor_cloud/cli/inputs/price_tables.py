@@ -61,7 +61,9 @@ def print_listing(rows: Sequence[Listed], catalog: Catalog, sort: SortKey, limit
         days = [row.offer.as_of_from for row in shown if row.offer.source == source]
         console.print(f"source {source}, {min(days)}: {catalog.source(source).citation}", style="dim", soft_wrap=True)
     if any(row.offer.listed is not None for row in shown):
-        console.print("*: doubtful; plans count the price shown, not the one listed, and 'up' wants --allow-doubtful")
+        console.print(
+            "*: doubtful; plans count the price shown, not the one listed, and 'up' requires --allow-doubtful"
+        )
     console.print("price: confidence of the price; seen: whether a source saw the zone sell the instance type")
     if any(row.stale for row in shown):
         console.print("STALE: older than 90 days, spot 7; renew with 'sailor-cloud prices refresh'")

@@ -153,9 +153,7 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
         if filters[name]
     ]
     if wrong:
-        raise RequestError(
-            f"prices of {provider} are known per GPU alone; {' and '.join(wrong)} can't choose among them"
-        )
+        raise RequestError(f"{provider} has only prices per GPU; {' and '.join(wrong)} can't filter them")
     if now is not None:
         echo(f"kept in {keep(ask_gpuhunt([provider], now))}; plans compare with these prices", err=True)
     most = filters["max_usd_per_hour"]

@@ -121,7 +121,7 @@ def _wanted(
             asked_for(catalog.region, provider, region)
         return all_needs(rules, provider, regions), cloud_of(None)
     if provider is not None or regions:
-        raise RequestError("--provider and --region go without a job file; the job names its own")
+        raise RequestError("--provider and --region can't be combined with a job file, which names its own")
     problems = resource_problems(job, catalog)
     if problems:
         raise RequestError(problems)

@@ -166,7 +166,7 @@ def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_j
         echo(f"no plan meets the constraints: {reason.message if reason else 'infeasible'}", err=True)
         return INFEASIBLE
     if document.decision is None:
-        raise RequestError("the plan's nodes are not what its job may buy today; plan again to compare it with others")
+        raise RequestError("the job can't buy the plan's nodes today; plan again to compare it with others")
     rows = [row for row in explanation.left_out if row.name == name]
     if as_json:
         echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))

@@ -135,7 +135,7 @@ def plan(
             "--strategy runs another planner's search; --restrict, --top, --frontier and --choose work with ours only"
         )
     if prove and (strategy is not None or time_limit_s is not None or engine != ENGINES[0]):
-        raise RequestError(f"--prove goes with neither --strategy nor --time-limit, and with engine {ENGINES[0]} alone")
+        raise RequestError(f"--prove excludes --strategy and --time-limit, and needs engine {ENGINES[0]}")
     job = read_job(job_file, on=on, cluster=cluster)
     with waiting("searching for the best plan") as show:
         document = api.plan(

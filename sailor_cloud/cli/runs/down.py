@@ -49,7 +49,7 @@ def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json:
             )
     except (KeyboardInterrupt, ProvisionInterrupted):
         again = f"'sailor-cloud down {folder.run_id}' continues with it"
-        echo(f"\nthe teardown is not complete; {again}, and what is left costs until then or its TTL", err=True)
+        echo(f"\nthe teardown is not complete; {again}; what is left costs money until then or its TTL", err=True)
         raise
     show_unwritten(folder)
     if as_json:

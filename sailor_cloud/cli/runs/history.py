@@ -49,7 +49,9 @@ def history(job: str | None, measurements: bool, forget: bool, by: str | None, f
 
     if focus:
         if by is not None or as_json:
-            raise RequestError("--focus writes a row per line of each ledger as CSV; it goes with --job alone")
+            raise RequestError(
+                "--focus writes a row per line of each ledger as CSV; it can be combined only with --job"
+            )
         echo(focus_csv(_billed(job)), nl=False)
         return
     runs = past_runs(resources.home() / "runs", job=job)
@@ -103,9 +105,9 @@ def _measurements(job: str | None, *, forget: bool, as_json: bool) -> None:
 
     if forget:
         if job is not None or as_json:
-            raise RequestError("--forget deletes all measurements; it goes with no other option")
+            raise RequestError("--forget deletes all measurements; it can't be combined with other options")
         own_measurements.own_file().unlink(missing_ok=True)
-        echo("plans know of no measurements of yours", err=True)
+        echo("plans use none of your measurements now", err=True)
         return
     found = measured_runs(job=job)
     for run_id, why in found.left_out:
@@ -115,4 +117,4 @@ def _measurements(job: str | None, *, forget: bool, as_json: bool) -> None:
     else:
         echo(own_measurements.text(found.runs), nl=False)
     if found.runs:
-        echo(f"kept in {own_measurements.keep(found.runs)}; plans learn of these runs", err=True)
+        echo(f"kept in {own_measurements.keep(found.runs)}; plans learn from these runs", err=True)

@@ -115,7 +115,7 @@ def _show(found: Found) -> None:
         for resource in leftover.resources:
             echo(f"  {resource.provider} {resource.zone or resource.region}  {resource.type}  {resource.name}")
     if not found.reapable:
-        echo("nothing found to delete, and not every place has answered" if found.problems else "nothing to delete")
+        echo("nothing found to delete, but not every place has answered" if found.problems else "nothing to delete")
 
 
 def _confirmed(found: Found) -> bool:

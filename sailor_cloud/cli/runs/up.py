@@ -114,7 +114,9 @@ def up(
     if terraform_plan and not dry_run:
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
-        raise RequestError("--replan-slow-links may take another plan and --no-fallback takes none; give one of them")
+        raise RequestError(
+            "--replan-slow-links may switch to another plan, which --no-fallback forbids; give one of them"
+        )
     document = _document(
         job_file,
         plan_file,

@@ -55,7 +55,7 @@ def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as
     from sailor_cloud.report.files.job_template import job_text
 
     if output.exists() and not force:
-        raise RequestError(f"{output} is there already; give --force to replace it, or another name with -o")
+        raise RequestError(f"{output} already exists; give --force to replace it, or another name with -o")
     if preset is None and not sys.stdin.isatty():
         *others, last = _with_example()
         raise RequestError(f"there is no terminal to ask on; give --preset {', '.join(others)} or {last}")

@@ -81,4 +81,4 @@ def _print(roots: tuple[PlannedRoot, ...], traffic: tuple[CloudTraffic, ...], pl
         echo("\ntraffic between the clouds; 'up' does not buy a plan on both:")
         for pair in traffic:
             echo(f"  {pair}")
-    echo("\nnothing was created; a run has its own id, hence other names", err=True)
+    echo("\nnothing was created; a run has its own id, so its names differ", err=True)

@@ -149,8 +149,8 @@ def _check_size(root: Path, files: list[Path]) -> None:
         [
             Problem(
                 path="workdir",
-                message=f"{root} has {total / 2**20:.0f} MiB in {len(files)} files; {MOST_BYTES // 2**20} MiB in "
-                f"{MOST_FILES} are the most that every node gets",
+                message=f"{root} has {total / 2**20:.0f} MiB in {len(files)} files; nodes get at most "
+                f"{MOST_BYTES // 2**20} MiB in {MOST_FILES} files",
                 hint=f"the largest are {listed}; leave files out with {IGNORE_FILES[0]}, and keep data in a bucket",
             )
         ]

@@ -25,7 +25,7 @@ def check_environment(job: Job) -> None:
     """Raise RequestError for variables that the job takes from the user's environment and that are not set there."""
     missing = [name for name, value in job.env.items() if value is None and name not in os.environ]
     if missing:
-        message = f"{', '.join(missing)}: null takes the value from your environment, which has none"
+        message = f"{', '.join(missing)}: null takes the value from your environment, where it is not set"
         raise RequestError([Problem(path="env", message=message)])
 
 

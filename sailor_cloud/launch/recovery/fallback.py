@@ -141,7 +141,7 @@ async def _wait(context: RunContext, option: Option | None, survivors: tuple[Nod
     pause_s = context.options.stockout_pause_s if option is None else option.wait_s
     why = "nothing that fits is available now"
     if option is not None:
-        why = f"{option.label}: {option.seconds:.0f} s and {usd_text(option.usd)} USD to the end, the best way now"
+        why = f"{option.label}: {option.seconds:.0f} s and {usd_text(option.usd)} USD to the end, the best option now"
         context.journal.append(Event.REPLANNED, choice=option.label, lost=[], bought=[], seconds=option.seconds)
     context.observer.note(f"{why}; trying again in {pause_s / 60:.0f} min")
     context.show("waiting for capacity")
@@ -164,13 +164,13 @@ def leave_alone(context: RunContext, document: PlanDocument, error: StockoutErro
         how_long = "for the rest of the run"
     context.journal.append(Event.NO_CAPACITY, message=str(error), **refused.to_data())
     names = ", ".join(str(choice) for choice in sorted(refused.choices))
-    context.observer.note(f"refused: {names}; left alone {how_long}: {error}")
+    context.observer.note(f"refused: {names}; not tried again {how_long}: {error}")
 
 
 def _refuse_fallback(context: RunContext, error: ProvisionError) -> None:
     """Raise the error if the user allows no other plan."""
     if not context.options.fallback:
-        raise ProvisionError(f"{error}; --no-fallback keeps the run from taking another plan") from error
+        raise ProvisionError(f"{error}; --no-fallback forbids another plan") from error
 
 
 async def _decision(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Option | None:

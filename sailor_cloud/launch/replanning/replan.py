@@ -508,10 +508,10 @@ def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
 def _shortfall(option: Option, left: Left) -> str:
     lacks = []
     if left.usd is not None and option.usd > left.usd:
-        lacks.append(f"{usd_text(option.usd)} USD where {usd_text(max(left.usd, 0.0))} are left of the budget")
+        lacks.append(f"{usd_text(option.usd)} USD ({usd_text(max(left.usd, 0.0))} USD of the budget are left)")
     if left.seconds is not None and option.seconds > left.seconds:
-        lacks.append(f"{option.seconds:.0f} s where {max(left.seconds, 0.0):.0f} are left until the deadline")
+        lacks.append(f"{option.seconds:.0f} s ({max(left.seconds, 0.0):.0f} s are left until the deadline)")
     rest = "what is left" if left.steps is None else f"the {left.steps} iterations that are left"
     if not lacks:
-        return f"no plan for {rest} is within the budget should it run until its TTL"
+        return f"no plan for {rest} stays within the budget if it runs until its TTL"
     return f"{rest} need{'s' if left.steps is None else ''} at least {' and '.join(lacks)}"

@@ -69,10 +69,10 @@ def given_up(document: PlanDocument, stated: Plan | None) -> str | None:
         return None
     changes, wanted = [], []
     if plan.zero_stage != stated.zero_stage:
-        changes.append(f"ZeRO-{plan.zero_stage} in place of ZeRO-{stated.zero_stage}")
+        changes.append(f"ZeRO-{plan.zero_stage} instead of ZeRO-{stated.zero_stage}")
         wanted.append(f"ZeRO-{stated.zero_stage}")
     if plan.pipeline_schedule is not stated.pipeline_schedule:
-        changes.append(f"the {plan.pipeline_schedule} schedule in place of {stated.pipeline_schedule}")
+        changes.append(f"the {plan.pipeline_schedule} schedule instead of {stated.pipeline_schedule}")
         wanted.append(str(stated.pipeline_schedule))
     has, lacks = " and ".join(changes), " with ".join(wanted)
     reasons = "its pipelines, its memory, or what is left of time and money do not allow"

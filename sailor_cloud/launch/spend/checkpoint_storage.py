@@ -75,7 +75,7 @@ def _measured(
     bucket = bucket_place(
         [placed.offer for placed in placed_nodes(document)], document.job.checkpoint.to, prices.first_zone
     )
-    assert bucket is not None, "the plan reckons with one"
+    assert bucket is not None, "the plan has a bucket"
     provider, region, near = bucket
     yield from _through_nat(document, sent, offers, (provider, region), prices)
     for zone, nbytes in sorted(sent.items()):

@@ -106,7 +106,7 @@ class SpendingWatch:
                     f"{100 * share:.0f} % of the budget is spent: {usd_text(spent)} of {usd_text(budget)} USD",
                 )
         if ending is Ending.BUDGET:
-            self._once(Notice.BUDGET_100, f"the budget of {usd_text(budget)} USD is used up but for the teardown")
+            self._once(Notice.BUDGET_100, f"the budget of {usd_text(budget)} USD is used up, except for the teardown")
 
     def _once(self, notice: Notice, text: str) -> None:
         if notice.value not in self._sent:

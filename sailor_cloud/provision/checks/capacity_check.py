@@ -33,7 +33,7 @@ class BoughtApart:
             return f"{costs} until {self.ends_at:%Y-%m-%d %H:%M} UTC unless cancelled before"
         begins = self.offer.terms.starts_at if self.offer.terms is not None else None
         span = "" if begins is None else f"from {begins:%Y-%m-%d %H:%M} UTC "
-        return f"{costs} at once, {span}to {self.ends_at:%Y-%m-%d %H:%M} UTC, never given back"
+        return f"{costs} at once, {span}to {self.ends_at:%Y-%m-%d %H:%M} UTC, not refundable"
 
 
 def bought_apart(document: PlanDocument, expires_at: datetime) -> tuple[BoughtApart, ...]:

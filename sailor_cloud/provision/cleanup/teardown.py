@@ -242,7 +242,7 @@ class _Teardown:
         if priced(resource.data):
             open_node(self.ledger, resource.key, resource.data, since=resource.intended_at)
         elif ledger_key(resource.key) not in self.ledger.paid_by_time():
-            self.problems.append(f"nothing says what node {resource.key} cost; the ledger lacks it")
+            self.problems.append(f"the price of node {resource.key} is unknown; the ledger lacks it")
 
     def _destroy_root(self, root: Root, *, target: str | None = None) -> None:
         try:

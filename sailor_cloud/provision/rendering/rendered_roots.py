@@ -179,7 +179,7 @@ def missing_from_request(job: Job, ssh_from: str | None) -> list[Problem]:
     """Return settings for a purchase on a cloud that neither the job nor the command line has."""
     problems = []
     if not job.cloud.owner:
-        hint = "add who is asked about what is left of a run, such as me@example.org"
+        hint = "add the person to ask about a run's leftovers, such as me@example.org"
         problems.append(Problem(path="cloud.owner", message="is missing", hint=hint))
     if job.cloud.network is NetworkAccess.PUBLIC_SSH and not ssh_from:
         problems.append(Problem(path="--ssh-from", message="is missing", hint="your address, such as 203.0.113.7/32"))

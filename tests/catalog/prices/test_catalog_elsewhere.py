@@ -132,7 +132,7 @@ def test_prices_list_shows_a_provider_to_compare_with_and_says_that_nothing_is_b
     ("options", "message"),
     [
         (("--provider", "lambada"), "'lambada' is none of"),
-        (("--provider", "lambda", "--region", "us-central1"), "--region can't choose among them"),
+        (("--provider", "lambda", "--region", "us-central1"), "--region can't filter them"),
         (("--provider", "gcp", "--now"), "--now is for providers to compare with"),
     ],
 )

@@ -112,7 +112,7 @@ def test_without_fallback_a_stockout_ends_the_run_and_what_had_come_is_removed(t
     outcome = run.run()
     assert (outcome.ending, outcome.exit_code) == (Ending.FAILED, 1)
     assert "no capacity for" in outcome.message
-    assert "--no-fallback keeps the run from taking another plan" in outcome.message
+    assert "--no-fallback forbids another plan" in outcome.message
     assert outcome.receipt.clean
     assert outcome.receipt.resources, "the nodes of the other zone had come"
 
@@ -268,7 +268,7 @@ def test_a_run_waits_for_its_nodes_where_nothing_else_can_be_had(tmp_path: Path)
     assert outcome.ending is Ending.COMPLETED, outcome.message
     waited = run.told("wait and replace: ")
     assert waited
-    assert all("USD to the end, the best way now; trying again in " in note for note in waited)
+    assert all("USD to the end, the best option now; trying again in " in note for note in waited)
     decided = [e.data["choice"] for e in read(run.folder.journal_file) if e.event is Event.REPLANNED]
     assert decided[-2:] == ["wait and replace", "replace"]
 

@@ -213,9 +213,9 @@ def test_what_a_user_stated_is_given_up_where_a_run_could_not_end_in_time_with_i
 def test_where_no_way_keeps_the_limits_the_nearest_one_says_what_it_lacks() -> None:
     poor, late = Figures(wait_s=600.0, usd=1.0).decided(), Figures(wait_s=2000.0, seconds=60.0).decided()
     assert (poor.option, poor.of_time) == (None, False)
-    assert "USD where 1.00 are left of the budget" in poor.shortfall
+    assert "USD (1.00 USD of the budget are left)" in poor.shortfall
     assert (late.option, late.of_time) == (None, True)
-    assert "s where 60 are left until the deadline" in late.shortfall
+    assert "s (60 s are left until the deadline)" in late.shortfall
 
 
 @pytest.mark.parametrize(

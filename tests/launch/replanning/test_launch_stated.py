@@ -105,6 +105,6 @@ def test_what_does_not_fit_is_not_kept_and_is_told() -> None:
     stated = replace(document.plan, zero_stage=3, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
     assert as_stated(document, stated, _Full(), lambda found: True) is document
     assert given_up(document, stated) == (
-        "the new plan has ZeRO-0 in place of ZeRO-3 and the 1f1b schedule in place of zero-bubble: its pipelines, its "
+        "the new plan has ZeRO-0 instead of ZeRO-3 and the 1f1b schedule instead of zero-bubble: its pipelines, its "
         "memory, or what is left of time and money do not allow ZeRO-3 with zero-bubble"
     )

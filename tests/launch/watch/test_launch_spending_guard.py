@@ -206,7 +206,7 @@ def test_shares_of_the_budget_are_told_once_with_their_amounts(tmp_path: Path) -
     texts = [
         "50 % of the budget is spent: 5.00 of 10.00 USD",
         "80 % of the budget is spent: 8.00 of 10.00 USD",
-        "the budget of 10.00 USD is used up but for the teardown",
+        "the budget of 10.00 USD is used up, except for the teardown",
     ]
     assert [(run_id, text) for _, run_id, text in run.told.notices] == [("guarded", text) for text in texts]
     assert run.notes[:3] == texts

@@ -124,7 +124,7 @@ def test_nothing_is_bought_apart_unasked_and_its_whole_price_is_said() -> None:
     block, taken = bought_apart(document, NOW + timedelta(hours=2))
     assert str(block) == (
         "2 x g4dn.xlarge in use1-az6, capacity-block: 48.00 USD at once, from 2026-12-01 11:30 UTC "
-        "to 2026-12-02 11:30 UTC, never given back"
+        "to 2026-12-02 11:30 UTC, not refundable"
     )
     assert str(taken).endswith("reservation: 3.00 USD until 2026-11-30 02:00 UTC unless cancelled before")
     with pytest.raises(RequestError, match=r"(?s)48\.00 USD at once.*give --buy-reserved to buy it"):

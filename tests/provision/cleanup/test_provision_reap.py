@@ -169,6 +169,6 @@ def test_the_command_does_not_call_a_cloud_empty_that_refuses_it(
     with api(run.cloud, refused=True) as reach, in_environment(reach):
         done = CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False)
     assert done.return_value == 1
-    assert "nothing found to delete, and not every place has answered" in done.output
+    assert "nothing found to delete, but not every place has answered" in done.output
     assert "refused to list resources" in done.output
     assert run.nodes() == ["n0", "n1"]

@@ -339,7 +339,7 @@ def test_where_no_place_is_known_what_is_stuck_here_is_not_waited_for(run: Run) 
     run.paper.alive, run.paper.stuck = [live(FOLDER, "n0", node="n0")], {"n0"}
     run.paper.refuses = ("n0 can't be deleted: no",)
     told = run.down()
-    assert told.problems == ("nothing says what node n0 cost; the ledger lacks it", *run.paper.refuses)
+    assert told.problems == ("the price of node n0 is unknown; the ledger lacks it", *run.paper.refuses)
     assert run.paper.pauses == []
 
 
@@ -585,7 +585,7 @@ def test_what_the_journal_does_not_name_is_found_written_down_and_removed(run: R
     assert {"n7", "r1"} <= names
     # A disk goes with its node.
     assert "d1" not in names
-    assert told.problems == ("nothing says what node n7 cost; the ledger lacks it",)
+    assert told.problems == ("the price of node n7 is unknown; the ledger lacks it",)
 
 
 def test_what_was_called_gone_and_is_found_counts_as_there_again(run: Run) -> None:
@@ -729,7 +729,7 @@ def test_a_copy_that_has_lost_all_that_names_its_run_confirms_nothing(run: Run) 
     (place,) = [place for place in told.asked if place.asked_at is None]
     assert place.problem == (
         f"{copied.journal_file} is missing, and nothing else in {copied.path} names its run: "
-        "what was bought may bear another name; 'sailor-cloud reap' lists what any run has"
+        "what was bought may have another name; 'sailor-cloud reap' lists what any run has"
     )
     copied.public_key_file.write_text(f"ssh-ed25519 AAAA {copied.run_id}\n")
     copied.journal_file.unlink()

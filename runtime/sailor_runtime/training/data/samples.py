@@ -66,7 +66,7 @@ def open_samples(spec: RunSpec) -> Samples:
     if data.source == "synthetic":
         return SyntheticSamples(vocabulary, length, seed)
     if data.source != sources.STANDARD_LIBRARY and not is_url(data.source) and not Path(data.source).exists():
-        raise RefusedError(f"data source {data.source!r} is neither 'synthetic', 'python-stdlib' nor there to be read")
+        raise RefusedError(f"data source {data.source!r} is not 'synthetic' or 'python-stdlib', and does not exist")
     match data.format:
         case "bytes":
             if vocabulary < 256:

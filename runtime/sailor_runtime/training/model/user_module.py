@@ -171,7 +171,9 @@ def _built(place: str) -> Any:
         raise RefusedError(f"module {place}: {error}; name a function without arguments, package.file:build") from error
     for name in ("layers", "tp_plan", "loss"):
         if not hasattr(built, name):
-            raise RefusedError(f"what {place} gives has no {name}; it needs layers(), tp_plan and loss(output, batch)")
+            raise RefusedError(
+                f"the result of {place} has no {name}; it needs layers(), tp_plan and loss(output, batch)"
+            )
     return built
 
 

@@ -154,7 +154,7 @@ _GAUGES = {
     "tokens": ("sailor_tokens", "Tokens trained on since the start of the run."),
     "tokens_per_s": ("sailor_tokens_per_second", "Tokens of the step over its time."),
     "iteration_s": ("sailor_iteration_seconds", "Time of the step on rank 0."),
-    "predicted_iteration_s": ("sailor_predicted_iteration_seconds", "Time of a step that the plan promised."),
+    "predicted_iteration_s": ("sailor_predicted_iteration_seconds", "Planned time of a step."),
 }
 
 
@@ -166,8 +166,8 @@ def prometheus(record: Mapping[str, Any], *, run: str, generation: int) -> str:
         if record.get(name) is not None:
             lines += [f"# HELP {metric} {what}", f"# TYPE {metric} gauge", f"{metric}{{{common}}} {record[name]!r}"]
     series = {
-        "sailor_iteration_part_seconds": ("Where a rank's step went.", [(f"{part}_s", part) for part in PARTS]),
-        "sailor_memory_peak_bytes": ("Most memory of a rank so far.", [("memory_peak_bytes", None)]),
+        "sailor_iteration_part_seconds": ("Parts of a rank's step time.", [(f"{part}_s", part) for part in PARTS]),
+        "sailor_memory_peak_bytes": ("Peak memory of a rank so far.", [("memory_peak_bytes", None)]),
     }
     for metric, (what, columns) in series.items():
         lines += [f"# HELP {metric} {what}", f"# TYPE {metric} gauge"]

@@ -76,11 +76,13 @@ def check(spec: RunSpec) -> None:
 def _check_alike(spec: RunSpec) -> None:
     """Raise RefusedError unless pipelines synchronize after each pass of a layer, as ZeRO-2 and 3 require."""
     if spec.training.sync_every is not None:
-        raise RefusedError(f"zero_stage {spec.zero_stage} sums gradients in every step; it can't do with sync_every")
+        raise RefusedError(
+            f"zero_stage {spec.zero_stage} sums gradients in every step; it can't be combined with sync_every"
+        )
     if spec.pipeline_schedule != ONE_F_ONE_B:
         raise RefusedError(
-            f"zero_stage {spec.zero_stage} scatters gradients after the backward passes of 1f1b; it can't do with "
-            f"{spec.pipeline_schedule}"
+            f"zero_stage {spec.zero_stage} scatters gradients after the backward passes of 1f1b; it can't be combined "
+            f"with {spec.pipeline_schedule}"
         )
     shapes = [
         (each.microbatch_size, each.microbatches, [(s.first_layer, s.end_layer, len(s.ranks)) for s in each.stages])

@@ -43,8 +43,8 @@ class Aws(CatalogProvider):
         if not ids:
             return ""
         return (
-            "AWS gives names with a letter to other zones in every account; name one of the zone ids "
-            f"{', '.join(ids)}, which 'aws ec2 describe-availability-zones' shows beside your names"
+            "zone names with a letter mean another zone in every AWS account; name one of the zone ids "
+            f"{', '.join(ids)}, which 'aws ec2 describe-availability-zones' lists with your names"
         )
 
     def prices(self, request: PriceRequest, progress: Progress) -> Fetched:

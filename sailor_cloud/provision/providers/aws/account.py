@@ -225,7 +225,7 @@ def billed(run_id: str, today: date) -> Billed:
         until=until,
         final_until=final,
         switch_on=switch_on,
-        notes=("Cost Explorer is about a day late, and each look at it costs 0.01 USD",),
+        notes=("Cost Explorer is about a day late, and each query costs 0.01 USD",),
     )
 
 

@@ -308,5 +308,5 @@ def _session(environment: tuple[tuple[str, str], ...]) -> Any:
     try:
         import boto3
     except ImportError as error:
-        raise ProvisionError("looking at AWS needs boto3; install it with pip install 'sailor-cloud[aws]'") from error
+        raise ProvisionError("AWS queries need boto3; install it with pip install 'sailor-cloud[aws]'") from error
     return boto3.Session()

@@ -218,7 +218,7 @@ def _session(*, plain: bool) -> Session:
         from urllib3 import Retry
     except ImportError as error:
         raise ProvisionError(
-            "looking at Google Cloud needs google-auth and requests; install them with pip install 'sailor-cloud[gcp]'"
+            "Google Cloud queries need google-auth and requests; install them with pip install 'sailor-cloud[gcp]'"
         ) from error
     # Don't retry an unreachable service, nor wait as long as an answer requests.
     again = Retry(

@@ -243,7 +243,7 @@ def google_client(name: str) -> Any:
         from google.cloud import compute_v1
     except ImportError as error:
         raise ProvisionError(
-            "looking at Google Cloud needs google-cloud-compute; install it with pip install 'sailor-cloud[gcp]'"
+            "Google Cloud queries need google-cloud-compute; install it with pip install 'sailor-cloud[gcp]'"
         ) from error
     endpoint = compute_endpoint()
     if endpoint is None:

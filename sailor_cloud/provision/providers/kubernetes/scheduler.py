@@ -281,7 +281,7 @@ def jobsets(run_id: str | None) -> list[dict[str, Any]]:
 def _whole(answer: Any, part: str) -> dict[str, Any]:
     """Return an answer that the client does not parse. Raises ValueError if it lacks a mandatory part."""
     if not isinstance(answer, dict) or part not in answer:
-        raise ValueError(f"{str(answer)[:80]!r} came in place of an object with {part}")
+        raise ValueError(f"got {str(answer)[:80]!r} instead of an object with {part}")
     return answer
 
 

@@ -60,7 +60,7 @@ def read_cluster(*, accelerators: Collection[str], checkpoints: str, python: str
             )
             continue
         if (other := _SIZES.get(accelerator)) in accelerators:
-            notes.append(f"{names}: taken for {accelerator}; write {other} where they have that")
+            notes.append(f"{names}: assumed to be {accelerator}; write {other} if they are")
         # Among nodes of equal partition and GRES, a feature that only these have identifies them.
         rivals = [key[2] for key in rows if key[:2] == (partition, gres) and key[2] != features]
         own = [one for one in features if rivals and not any(one in others for others in rivals)]
