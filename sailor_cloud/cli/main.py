@@ -136,7 +136,7 @@ def cli() -> None:
 
     \b
     sailor-cloud plan examples/gcp-a100-v100.yaml    what it would cost; no account needed
-    sailor-cloud up examples/quickstart.yaml         the whole way, on this machine alone
+    sailor-cloud up examples/quickstart.yaml         everything, on this machine only
     """
 
 

@@ -99,8 +99,8 @@ def list_(
 ) -> None:
     """List offers, cheapest per GPU-hour first. Prices past their date are marked STALE.
 
-    At azure, coreweave, lambda, nebius, oci, runpod, vast and verda nothing is bought: their prices per GPU are shown
-    to compare with, and 'plan' adds the cheapest in one line.
+    sailor-cloud can't buy from azure, coreweave, lambda, nebius, oci, runpod, vast and verda. It shows their prices per
+    GPU for comparison, and 'plan' adds the cheapest in one line.
 
     \b
     sailor-cloud prices list --accelerator V100-16 --market spot
@@ -191,8 +191,7 @@ def refresh(
     With --region, the public AWS price list is read too. A price without a date counts as stale. With credentials of a
     provider, its own prices are read instead: the Cloud Billing Catalog and Compute Engine, the AWS Price List and EC2.
 
-    The new prices replace the shipped ones. Whatever fails, older prices stay as they are; exits with 1
-    where something asked for could not be read.
+    The new prices replace the shipped ones. Prices that can't be read stay as they are, and the command exits with 1.
 
     \b
     sailor-cloud prices refresh --provider gcp --region us-central1

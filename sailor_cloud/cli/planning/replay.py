@@ -70,10 +70,10 @@ def replay(
     """Run the whole controller on JOB while devices come and go as TRACE says, and compare ways to react.
 
     'best' weighs money and time to finish, 'never-replan' waits for nodes like those it lost, 'always-replan' takes
-    the best plan whenever there is one. Nothing is bought and nothing is trained.
+    the best plan whenever there is one. Nothing is bought or trained.
 
-    Where TRACE is a folder of recorded spot availability (one JSON file per zone, as in skypilot-org/spot-traces), or
-    one such file, it compares policies for a deadline instead: when to wait for spot, when to pay for on-demand.
+    If TRACE is recorded spot availability, a JSON file per zone as in skypilot-org/spot-traces or a folder of them, the
+    command compares policies for a deadline instead: when to wait for spot, when to pay for on-demand.
 
     \b
     sailor-cloud replay examples/traces/lost-zone.csv examples/gcp-a100-v100.yaml

@@ -18,9 +18,9 @@ from sailor_cloud.cli.terminal.options import json_option, runs_argument
 def dashboard(runs: tuple[str, ...], port: int, as_json: bool) -> None:
     """Serve a page with the progress, loss, pace, money, nodes and timeline of RUNs until Ctrl-C.
 
-    Without RUN it shows the newest 20, and lays the losses of several over one another. It listens on 127.0.0.1 only,
-    answers only who has the token in the address, and changes nothing. With --json it serves nothing and prints what
-    the page would show: of one RUN all, of several or none a list.
+    Without RUN it shows the newest 20. The losses of several runs are drawn in one chart. The server listens on
+    127.0.0.1 only, requires the token in the address, and changes nothing. With --json it prints what the page would
+    show: everything about one RUN, a list for several or none.
 
     \b
     sailor-cloud dashboard

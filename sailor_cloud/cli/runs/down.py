@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def down(run: str, projects: tuple[str, ...], regions: tuple[str, ...], as_json: bool) -> int:
     """Remove everything that RUN has bought and show its receipt.
 
-    RUN may be shortened to a beginning that fits one run only. Works after the controller has died, without any of the
-    files in the run's folder, and may be repeated. Exits with 1 unless all is confirmed gone.
+    RUN may be a unique prefix. Works after the controller has died, without the files in the run's folder, and may be
+    repeated. Exits with 1 unless everything is confirmed gone.
 
     \b
     sailor-cloud down first-run

@@ -88,8 +88,8 @@ def up(
 ) -> int:
     """Plan the job file JOB, buy the nodes, train, and tear everything down.
 
-    With --json, stdout holds the receipt alone, or the plan where it is infeasible. With --dry-run as well, it
-    holds the plan, the rendered variables and the resources with their prices.
+    With --json, stdout holds only the receipt, or an infeasible plan. With --dry-run as well, it holds the plan, the
+    rendered variables and the resources with their prices.
     Ctrl-C tears down and exits with 130. A second Ctrl-C leaves the run for 'sailor-cloud down RUN'.
 
     \b

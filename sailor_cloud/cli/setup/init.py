@@ -42,7 +42,7 @@ def _with_example() -> tuple[Provider, ...]:
 def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as_json: bool) -> None:
     """Write a commented job file, by asking a few questions or from a preset.
 
-    Also writes sailor-cloud-job.schema.json schema_path it, with which editors complete and check job files.
+    Also writes sailor-cloud-job.schema.json next to it, with which editors complete and check job files.
 
     \b
     sailor-cloud init

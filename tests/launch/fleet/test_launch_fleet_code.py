@@ -91,6 +91,6 @@ def test_a_folder_that_is_not_there_or_too_large_is_one_clear_error(
     fill(tmp_path / "work", {"train.py": "", "weights.bin": "x" * (2 * 2**20)})
     with pytest.raises(RequestError) as caught:
         code.pack(job(), tmp_path)
-    assert "has 2 MiB in 2 files; 1 MiB in 20000 are the most" in str(caught.value)
+    assert "has 2 MiB in 2 files; nodes get at most 1 MiB in 20000 files" in str(caught.value)
     assert "weights.bin (2 MiB)" in str(caught.value)
     assert ".sailorignore" in str(caught.value)
