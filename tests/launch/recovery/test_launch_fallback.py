@@ -98,8 +98,8 @@ def test_a_stockout_is_planned_around_and_every_step_is_told(tmp_path: Path) -> 
     outcome = run.run()
     assert outcome.ending is Ending.COMPLETED, outcome.message
     assert run.refused()[0] == ["vm-a100-40", "A100-40", A, "spot"]
-    refused = run.told("refused: vm-a100-40 (A100-40, spot) in us-central1-a; left alone for ")
-    assert "left alone for 10 min: no capacity for" in refused[0]
+    refused = run.told("refused: vm-a100-40 (A100-40, spot) in us-central1-a; not tried again for ")
+    assert "not tried again for 10 min: no capacity for" in refused[0]
     step = run.told("re-plan: ")[0]
     assert "x vm-v100-16 (V100-16, spot) in us-central1-a" in step
     assert "USD to the end" in step
@@ -120,7 +120,7 @@ def test_without_fallback_a_stockout_ends_the_run_and_what_had_come_is_removed(t
 def test_what_is_refused_again_is_left_alone_longer(tmp_path: Path) -> None:
     run = Simulated(tmp_path, trace(a_a=0))
     run.run()
-    pauses = [note.partition("left alone for ")[2].partition(" min")[0] for note in run.told("refused: ")]
+    pauses = [note.partition("not tried again for ")[2].partition(" min")[0] for note in run.told("refused: ")]
     assert pauses[:4] == ["10", "20", "40", "40"]
 
 
@@ -128,7 +128,7 @@ def test_a_quota_is_named_and_left_alone_for_the_rest_of_the_run(tmp_path: Path)
     run = Simulated(tmp_path, trace(), trouble=Failing(QuotaError("NVIDIA_A100_GPUS in us-central1: limit 0, need 8")))
     outcome = run.run()
     assert outcome.ending is Ending.COMPLETED, outcome.message
-    assert run.told("left alone for the rest of the run: NVIDIA_A100_GPUS in us-central1: limit 0, need 8")
+    assert run.told("not tried again for the rest of the run: NVIDIA_A100_GPUS in us-central1: limit 0, need 8")
     nodes = {line.part.partition(" ")[0] for line in outcome.receipt.lines if line.kind is CostKind.COMPUTE}
     assert nodes == {"vm-v100-16"}
 
@@ -137,7 +137,7 @@ def test_a_type_that_its_zone_does_not_sell_is_left_alone_for_the_rest_of_the_ru
     run = Simulated(tmp_path, trace(), trouble=Failing(NotSoldError("gcp does not sell this type in this zone")))
     outcome = run.run()
     assert outcome.ending is Ending.COMPLETED, outcome.message
-    assert run.told("left alone for the rest of the run: gcp does not sell this type in this zone")
+    assert run.told("not tried again for the rest of the run: gcp does not sell this type in this zone")
 
 
 def test_a_refusal_is_forgotten_after_its_time_and_outlives_its_controller_until_then(tmp_path: Path) -> None:
