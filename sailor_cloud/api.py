@@ -416,8 +416,8 @@ def choose(
     """
     from sailor_cloud.model.document import Status
     from sailor_cloud.model.shown import Rows
-    from sailor_cloud.planner.evaluate.lifetime import ttl_s
     from sailor_cloud.planner.explain.decision import warnings
+    from sailor_cloud.simulator.lifetime import ttl_s
 
     decision = document.decision
     if document.job.model is None:

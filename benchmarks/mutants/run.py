@@ -71,7 +71,7 @@ TARGETS = {
         "tests/simulator/test_simulator_bill_by_hand.py",
         "tests/simulator/test_simulator_shared_cores.py",
     ],
-    "sailor_cloud/planner/evaluate/lifetime.py": ["tests/planner/evaluate/test_planner_lifetime.py"],
+    "sailor_cloud/simulator/lifetime.py": ["tests/simulator/test_simulator_lifetime.py"],
     "sailor_cloud/simulator/money.py": [
         "tests/simulator/test_simulator_money.py",
         "tests/simulator/test_simulator_bill_by_hand.py",

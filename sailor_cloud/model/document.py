@@ -243,7 +243,7 @@ class TotalsQuantile:
 class Totals(Shown):
     """The distribution of a run's time and money, and the probability that it ends within the job's limits.
 
-    `within_limits`: within both, or the only one. Prices and preemptions are expected values.
+    `within_limits`: within budget, deadline and TTL. Prices and preemptions are expected values.
     """
 
     quantiles: tuple[TotalsQuantile, ...]
@@ -369,7 +369,8 @@ class Choice(Shown):
     """A plan to choose from, with the offers of its nodes. It keeps the job's limits.
 
     It is the best for each of its `picks`. One choice is the `chosen` one, which is also the document's plan.
-    Probabilities are None without such a limit. `devices`: how many of each accelerator are bought.
+    Probabilities are None without such a limit; `within_limits` counts budget, deadline and TTL. `devices`: how many of
+    each accelerator are bought.
     """
 
     picks: tuple[Pick, ...]

@@ -248,7 +248,7 @@ class Constraints(_Part):
     max_nodes: Count | None = None
     probability: Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(no_truth)] | None = Field(
         default=None,
-        description="How probable it must be that the run ends within budget and deadline; null: as expected.",
+        description="How probable it must be that the run ends within budget, deadline and TTL; null: as expected.",
     )
 
     @model_validator(mode="after")

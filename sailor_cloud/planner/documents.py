@@ -22,7 +22,6 @@ from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.evaluate.lifetime import ttl_s
 from sailor_cloud.planner.explain.decision import goal_pick
 from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
@@ -31,6 +30,7 @@ from sailor_cloud.planner.space.goals import Figure, Target, target_of
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, Scenario
 from sailor_cloud.simulator.engines import SAILOR
+from sailor_cloud.simulator.lifetime import ttl_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

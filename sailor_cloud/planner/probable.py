@@ -1,4 +1,4 @@
-"""Plans that keep budget and deadline with a probability that the job asks for.
+"""Plans that keep budget, deadline and TTL with a probability that the job asks for.
 
 Limits are tightened step by step until a plan is probable enough. The steps do not depend on the requested probability,
 so a higher one never yields a plan that is less likely to keep the limits.
@@ -56,8 +56,8 @@ def probable(
     if first.plan is None or _probability(found) >= wanted:
         return found if found is first else _with_bound_of(first, found)
     reason = (
-        f"no plan was found that keeps budget and deadline with a probability of {100 * wanted:g} %; the most probable "
-        f"one reaches {100 * most:.3g} %"
+        f"no plan was found that keeps budget, deadline and TTL with a probability of {100 * wanted:g} %; the most "
+        f"probable one reaches {100 * most:.3g} %"
     )
     return replace(
         first,

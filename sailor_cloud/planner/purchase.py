@@ -26,11 +26,11 @@ from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.parts import node_part
 from sailor_cloud.model.plan import Node, Pipeline, Plan, Stage
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.planner.evaluate.lifetime import ttl_s
 from sailor_cloud.planner.space.candidates import Candidates, Pool, collect
 from sailor_cloud.planner.space.goals import limit_text
 from sailor_cloud.simulator import money
 from sailor_cloud.simulator.bill import cost_line, gateways, setup_lines
+from sailor_cloud.simulator.lifetime import ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 

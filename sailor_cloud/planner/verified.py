@@ -21,11 +21,11 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.network import Network
-from sailor_cloud.planner.evaluate.lifetime import too_short, ttl_s
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.planner.space.candidates import Candidates, collect
 from sailor_cloud.planner.space.goals import TIE
 from sailor_cloud.planner.space.quotas import name, used
+from sailor_cloud.simulator.lifetime import too_short, ttl_s
 from sailor_cloud.simulator.resimulate import as_given, broken_limits, simulate_document
 from sailor_cloud.workload import ComputeProfiles
 

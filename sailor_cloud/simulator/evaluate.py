@@ -15,6 +15,7 @@ from sailor_cloud.model.shown import Shown
 from sailor_cloud.network import Place
 from sailor_cloud.simulator.bill import bill, hours
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
+from sailor_cloud.simulator.lifetime import ttl_s
 from sailor_cloud.simulator.memory import MemoryTable
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.timing.closed_form import in_flight
@@ -113,13 +114,17 @@ def _fit(memory: tuple[StageMemory, ...]) -> bool:
 def _totals(layout: Layout, prediction: Prediction, costs: Cost | None, unsure: Uncertainty) -> Totals | None:
     if costs is None or costs.total_usd is None or prediction.duration_s is None:
         return None
-    fixed = hours(layout, 0.0)
+    fixed, scenario, duration_s = hours(layout, 0.0), layout.scenario, prediction.duration_s
+    limits, names = scenario.job.constraints, sorted({node.offer for node in layout.plan.nodes})
     return totals(
-        layout.scenario.job.constraints,
+        limits,
         costs,
         fixed_s=fixed.duration * SECONDS_PER_HOUR,
         waiting_s=fixed.waiting * SECONDS_PER_HOUR,
-        duration_s=prediction.duration_s,
+        duration_s=duration_s,
+        ttl_s=ttl_s(
+            limits, costs, duration_s=duration_s, offers=map(scenario.offers.__getitem__, names), as_of=scenario.as_of
+        ),
         distribution=unsure.distribution,
     )
 

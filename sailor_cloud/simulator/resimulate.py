@@ -39,7 +39,7 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
             yield f"{what} {needed:,.6g} {unit}, the job allows {limit:,.6g}"
     within, wanted = document.totals.within_limits if document.totals else None, limits.probability
     if within is not None and wanted is not None and within < wanted * (1 - _TIE):
-        yield f"ends within budget and deadline with a probability of {within:.3g}, the job asks for {wanted:.3g}"
+        yield f"ends within budget, deadline and TTL with a probability of {within:.3g}, the job asks for {wanted:.3g}"
     least, reached = limits.min_throughput, prediction.throughput_iterations_per_s
     if least is not None and reached < least * (1 - _TIE):
         yield f"reaches {reached:.4g} iterations/s, the job asks for {least:.4g}"

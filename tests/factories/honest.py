@@ -10,7 +10,7 @@ from sailor_cloud.clock import SystemClock
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Constraints, Resource
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.planner.evaluate.lifetime import ttl_s
+from sailor_cloud.simulator.lifetime import ttl_s
 from sailor_cloud.simulator.resimulate import simulate_document
 
 

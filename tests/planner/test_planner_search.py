@@ -8,8 +8,8 @@ import pytest
 
 from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.model.document import Ground, PlanDocument, Status
-from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, LATE, SHARE_OF_BUDGET
 from sailor_cloud.planner.space.goals import limit_text
+from sailor_cloud.simulator.lifetime import DEADLINE_GRACE_S, LATE, SHARE_OF_BUDGET
 
 
 def accelerators(document: PlanDocument) -> Counter[str]:

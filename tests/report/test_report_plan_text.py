@@ -66,12 +66,12 @@ def test_the_ttl_says_what_sets_it_where_its_document_agrees() -> None:
     assert told.endswith("even if the controller dies")
 
 
-def test_a_ttl_that_ends_many_runs_early_is_noted_with_its_probability() -> None:
+def test_a_ttl_that_ends_more_runs_than_the_limits_is_named_with_its_probability() -> None:
     plan = document()
-    # 5 % of runs end within 8 s, and 95 % within 13 s.
-    told = "the chance is 41 % that the run takes longer than the TTL"
-    assert any(told in note for note in notes(replace(plan, ttl_s=11.0)))
-    assert not any("longer than the TTL" in note for note in notes(replace(plan, ttl_s=13.0)))
+    assert plan.totals is not None
+    assert "within the TTL" not in plan_as_text(plan)
+    early = replace(plan, totals=replace(plan.totals, within_limits=0.5))
+    assert "more than 99.9 % within the deadline, 50 % within the TTL" in plan_as_text(early, width=120)
 
 
 def test_example_prices_are_called_examples() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.planner.evaluate.lifetime import too_short, ttl_s
+from sailor_cloud.simulator.lifetime import too_short, ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 NO_END = (

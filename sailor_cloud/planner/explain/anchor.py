@@ -17,11 +17,11 @@ from sailor_cloud.model.job import Goal
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.planner.evaluate.lifetime import ttl_s
 from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.quotas import used
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_per_hour, startup_s
+from sailor_cloud.simulator.lifetime import ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 # Nine of ten outages of spot capacity are shorter: 1,044 outages in six traces of V100 on AWS, 2022-10 to 2023-08

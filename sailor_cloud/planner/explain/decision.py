@@ -31,7 +31,6 @@ from sailor_cloud.planner.space.restrictions import Restriction, part_of
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import (
     GIB,
-    duration_text,
     pace_text,
     probability_text,
     signed_usd_text,
@@ -511,19 +510,18 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
     """Yield a warning if the chosen plan may well reach a limit, and what would leave a margin."""
     chosen = next(choice for choice in choices if choice.chosen)
     likely = given.probability or _LIKELY
-    budget = "" if given.budget_usd is None else f"at {usd_text(given.budget_usd)} USD"
-    deadline = "" if given.deadline is None else f"after {duration_text(given.deadline)}"
-    chances = ((chosen.within_budget, "budget", budget), (chosen.within_deadline, "deadline", deadline))
-    low = [(chance, name, limit) for chance, name, limit in chances if chance is not None and chance < likely]
-    if not low:
+    chance = chosen.within_limits
+    if chance is None or chance >= likely:
         return
-    chance, name, limit = min(low)
+    chances = ((chosen.within_budget, "fills the budget"), (chosen.within_deadline, "fills the deadline"))
+    low = [(within, reaches) for within, reaches in chances if within is not None and within < likely]
+    _, reaches = min(low, default=(chance, "may reach its TTL"))
     safer = [other for other in choices if other.within_limits is not None and other.within_limits >= likely]
     pick = min(safer, key=lambda other: other.seconds).picks[-1].value if safer else None
     choose = "" if pick is None else f"'--choose {pick}' leaves a margin, or "
     yield (
-        f"the chosen plan fills the {name}: the chance is {probability_text(1.0 - chance)} that the run is stopped "
-        f"{limit} before it has finished; {choose}'probability: {likely:g}' under 'constraints' asks for a margin"
+        f"the chosen plan {reaches}: the chance is {probability_text(1.0 - chance)} that the run is stopped before it "
+        f"has finished; {choose}'probability: {likely:g}' under 'constraints' asks for a margin"
     )
 
 

@@ -53,7 +53,7 @@ def _document(outcome: Outcome, scenario: Scenario, candidates: Candidates, seco
 
 
 def keeps(target: Target, evaluation: Evaluation, probability: float | None = None) -> bool:
-    """Return whether a plan keeps every limit of the job, with `probability` for budget and deadline if given."""
+    """Return whether a plan keeps every limit of the job, with its `probability` if given."""
     within = None if evaluation.totals is None else evaluation.totals.within_limits
     likely = probability is None or within is None or within >= probability
     return likely and bool(target.feasible(figures_of(evaluation)))

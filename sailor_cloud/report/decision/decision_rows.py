@@ -55,10 +55,11 @@ def limits_note(job: Job) -> str:
     """Return a note that explains the probability, or why there is none."""
     given = (("budget", job.constraints.budget_usd), ("deadline", job.constraints.deadline))
     known = [name for name, value in given if value is not None]
-    named, hold = " and the ".join(known), "hold" if len(known) > 1 else "holds"
+    if not known:
+        return ""
     if not job.training.steps:
-        return f"in limits: unknown without a number of steps; the run is stopped at the {named}" if known else ""
-    return f"in limits: the chance that the {named} {hold} at the prices shown" if known else ""
+        return f"in limits: unknown without a number of steps; the run is stopped at the {' and the '.join(known)}"
+    return f"in limits: the chance that the run finishes within {', '.join(known)} and TTL at the prices shown"
 
 
 def decision_report(job: Job, decision: Decision, *, width: int, ascii_only: bool = False) -> RenderableType:

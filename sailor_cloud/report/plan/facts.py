@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
 
-import numpy as np
-
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.prices.doubts import explained
 from sailor_cloud.model.document import Cost, CostKind, PlanDocument, Prediction, StageMemory, Status, TotalsQuantile
 from sailor_cloud.model.offer import Confidence, ZoneConfidence
 from sailor_cloud.model.plan import PipelineSchedule
-from sailor_cloud.planner.evaluate.lifetime import lifetime
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
+from sailor_cloud.simulator.lifetime import lifetime
 from sailor_cloud.simulator.resimulate import broken_limits
 from sailor_cloud.units import SECONDS_PER_HOUR, probability_text
 
@@ -29,8 +27,6 @@ SMALLEST_GAP_EXPLAINED = 0.03
 SMALLEST_PART_SHOWN = 0.005
 # As a share of the variance.
 SMALLEST_SHARE_SHOWN = 0.01
-# A note says how probable it is that the TTL ends a run, if that is this much more probable than a passed limit.
-_OFTEN_LATE = 0.05
 # From this share of an hour's price on, egress is named.
 _MUCH_EGRESS = 0.1
 # The engine that `up` runs; others are simulated only.
@@ -274,11 +270,11 @@ def _chance(document: PlanDocument) -> tuple[Fact, ...]:
     totals = document.totals
     if totals is None or totals.within_limits is None:
         return ()
-    chances = [
-        f"{probability_text(probability)} within the {limit}"
-        for limit, probability in (("budget", totals.within_budget), ("deadline", totals.within_deadline))
-        if probability is not None
-    ]
+    given = (("budget", totals.within_budget), ("deadline", totals.within_deadline))
+    known = [(limit, probability) for limit, probability in given if probability is not None]
+    if totals.within_limits < min((probability for _, probability in known), default=1.0):
+        known.append(("TTL", totals.within_limits))
+    chances = [f"{probability_text(probability)} within the {limit}" for limit, probability in known]
     asked = document.constraints.probability
     wanted = "" if asked is None else f"; the job asks for {probability_text(asked)}"
     return (Fact(name="probability", value=f"{', '.join(chances)}{wanted}"),)
@@ -392,22 +388,7 @@ def notes(document: PlanDocument) -> tuple[str, ...]:
             f"the worst case of {text.usd(worst)} USD is over the budget of {text.usd(budget)} USD; "
             "the run would be stopped at the budget"
         )
-    late, totals = _later_than_ttl(document), document.totals
-    if late is not None and totals is not None and late > 1.0 - (totals.within_limits or 0.0) + _OFTEN_LATE:
-        found.append(
-            f"the chance is {probability_text(late)} that the run takes longer than the TTL: its nodes would shut "
-            "themselves down before it has finished; a larger budget gives a later TTL"
-        )
     return tuple(found)
-
-
-def _later_than_ttl(document: PlanDocument) -> float | None:
-    """Return the probability that a run takes longer than its TTL, between known quantiles; None if it is unknown."""
-    if document.totals is None or document.ttl_s is None:
-        return None
-    quantiles = document.totals.quantiles
-    seconds, chances = [each.duration_s for each in quantiles], [each.probability for each in quantiles]
-    return 1.0 - float(np.interp(document.ttl_s, seconds, chances))
 
 
 def short_of_memory(document: PlanDocument) -> Iterator[str]:

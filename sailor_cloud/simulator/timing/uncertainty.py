@@ -247,6 +247,7 @@ def totals(
     fixed_s: float,
     duration_s: float,
     distribution: ErrorDistribution,
+    ttl_s: float | None = None,
     waiting_s: float = 0.0,
 ) -> Totals:
     """Return the distribution of a run's time and money, given the error of its iterations.
@@ -270,7 +271,9 @@ def totals(
         return distribution.probability(1.0 + room / slope) if slope else float(room >= 0.0)
 
     budget = within(constraints.budget_usd, cost.total_usd, usd_per_s)
-    deadline = within(constraints.deadline, duration_s, 1.0)
+    deadline, alive = (within(limit, duration_s, 1.0) for limit in (constraints.deadline, ttl_s))
+    limited = constraints.budget_usd is not None or constraints.deadline is not None
+    chances = [each for each in (budget, deadline, alive) if each is not None]
     quantiles = []
     for probability in QUANTILES:
         seconds, usd = at(distribution.ratio(probability))
@@ -279,5 +282,5 @@ def totals(
         quantiles=tuple(quantiles),
         within_budget=budget,
         within_deadline=deadline,
-        within_limits=min((each for each in (budget, deadline) if each is not None), default=None),
+        within_limits=min(chances) if limited else None,
     )

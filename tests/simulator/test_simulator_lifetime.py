@@ -8,7 +8,9 @@ import pytest
 from factories.documents import document
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.model.offer import Market, Terms
-from sailor_cloud.planner.evaluate.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET, Life, lifetime, ttl_s
+from sailor_cloud.simulator.lifetime import DEADLINE_GRACE_S, SHARE_OF_BUDGET, Life, lifetime, ttl_s
+from sailor_cloud.simulator.timing.uncertainty import totals
+from sailor_cloud.workload.error_model import ErrorDistribution
 
 
 def reasoned(limits: Constraints, usd_per_hour: float, worst: float, duration_s: float | None) -> Life | None:
@@ -119,3 +121,14 @@ def test_what_costs_nothing_is_not_ended_by_a_budget() -> None:
 def test_what_costs_cents_is_ended_by_its_budget_too() -> None:
     # 95 % of 2 USD at half a dollar per hour last 3.8 hours.
     assert life(Constraints(deadline=36000.0, budget_usd=2.0), 0.5, 1.0, None) == pytest.approx(13_680.0)
+
+
+def test_the_probability_of_finishing_within_the_limits_counts_the_ttl() -> None:
+    limits, cost, errors = Constraints(deadline=2000.0), document().cost, ErrorDistribution(half=0.1, tail=0.0)
+    assert cost is not None
+    early, late = (
+        totals(limits, cost, fixed_s=0.0, duration_s=1000.0, distribution=errors, ttl_s=life_s)
+        for life_s in (1100.0, 3000.0)
+    )
+    assert early.within_limits == pytest.approx(errors.probability(1.1))
+    assert early.within_deadline == late.within_deadline == late.within_limits == pytest.approx(errors.probability(2.0))
