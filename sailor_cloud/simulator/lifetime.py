@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sailor_cloud.model.document import Cost
+from sailor_cloud.model.document import Cost, PlanDocument
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.units import SECONDS_PER_HOUR, duration_text
@@ -55,6 +55,18 @@ def lifetime(
     lives = list(_lives(limits, cost, duration_s=duration_s, offers=offers, as_of=as_of))
     longest = Life(seconds=LONGEST_TTL_S, why="the longest that is allowed")
     return min(*lives, longest, key=_seconds) if lives else None
+
+
+def lifetime_of(document: PlanDocument) -> Life | None:
+    """Return the lifetime of the nodes of a document with a cost. Commands have no prediction, but hourly costs."""
+    cost, prediction = document.cost, document.prediction
+    assert cost is not None, "a feasible plan has a cost"
+    duration_s = None if prediction is None else prediction.duration_s
+    if prediction is None and cost.total_usd is not None and cost.usd_per_hour > 0.0:
+        by_hour = sum(line.usd for line in cost.lines if line.unit == "hour")
+        duration_s = by_hour / cost.usd_per_hour * SECONDS_PER_HOUR
+    offers, as_of = document.inputs.offers, document.as_of
+    return lifetime(document.constraints, cost, duration_s=duration_s, offers=offers, as_of=as_of)
 
 
 def _lives(

@@ -10,10 +10,11 @@ import pytest
 from sailor_cloud import api, catalog
 from sailor_cloud.clock import DatedClock
 from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.spend.lifetime import life_s
 from sailor_cloud.model.document import CostKind, Pick, PlanDocument, Status
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.planner.purchase import purchase
-from sailor_cloud.report.plan.facts import outcome_facts
+from sailor_cloud.report.plan.facts import outcome_facts, request_facts
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 CLOCK = DatedClock(datetime(2026, 11, 24, tzinfo=UTC))
@@ -78,6 +79,21 @@ def test_a_block_that_has_ended_is_not_bought_in(begin: str, end: str, bought_at
     else:
         assert found.ttl_s is not None
         assert found.ttl_s > 0.0
+
+
+@pytest.mark.parametrize(
+    ("budget_usd", "why"),
+    [
+        (50, "the time in which list prices use up 95 % of the budget"),
+        (120, "1.3 times the planned time, for a run that is late"),
+    ],
+)
+def test_the_ttl_of_a_command_says_what_sets_it(budget_usd: int, why: str) -> None:
+    limits = f"constraints: {{budget_usd: {budget_usd}}}"
+    found = bought(gcp("{A100-40: 8}", market="spot"), f"training: {{steps: 20000}}\nthroughput: 2\n{limits}")
+    facts = {fact.name: fact.value for fact in request_facts(found)}
+    assert facts["TTL"].endswith(f"; that is {why}")
+    assert life_s(found) == pytest.approx(found.ttl_s)
 
 
 def test_a_stated_rate_gives_the_price_of_a_step_and_of_the_run() -> None:

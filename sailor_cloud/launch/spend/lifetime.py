@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.simulator.lifetime import too_short, ttl_s
+from sailor_cloud.simulator.lifetime import lifetime_of, too_short
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 NO_END = (
@@ -36,16 +36,9 @@ def life_s(document: PlanDocument) -> float:
     This is the plan's TTL, or less if a plan written elsewhere would exceed its budget. Raises RequestError for a job
     without budget and deadline, since nothing would end its nodes, and for nodes that would end before the run.
     """
-    assert document.cost is not None, "a feasible plan has a cost"
     duration = document.prediction.duration_s if document.prediction is not None else None
-    own = ttl_s(
-        document.constraints,
-        document.cost,
-        duration_s=duration,
-        offers=document.inputs.offers,
-        as_of=document.as_of,
-    )
-    lives = (document.ttl_s, own)
+    own = lifetime_of(document)
+    lives = (document.ttl_s, None if own is None else own.seconds)
     life = min((life for life in lives if life is not None), default=None)
     if life is None and document.constraints.budget_usd is not None:
         raise RequestError(

@@ -17,7 +17,7 @@ from sailor_cloud.report import text
 from sailor_cloud.report.decision.elsewhere import elsewhere_line
 from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
-from sailor_cloud.simulator.lifetime import lifetime
+from sailor_cloud.simulator.lifetime import lifetime_of
 from sailor_cloud.simulator.resimulate import broken_limits
 from sailor_cloud.units import SECONDS_PER_HOUR, probability_text
 
@@ -85,16 +85,9 @@ def request_facts(document: PlanDocument) -> tuple[Fact, ...]:
 
 def _lifetime(document: PlanDocument, ttl_s: float) -> str:
     """Return what sets the TTL; empty if the document's own figures give another one."""
-    cost, prediction = document.cost, document.prediction
-    if cost is None:
+    if document.cost is None:
         return ""
-    life = lifetime(
-        document.constraints,
-        cost,
-        duration_s=None if prediction is None else prediction.duration_s,
-        offers=document.inputs.offers,
-        as_of=document.as_of,
-    )
+    life = lifetime_of(document)
     same = life is not None and math.isclose(life.seconds, ttl_s, rel_tol=1e-6)
     return f"; that is {life.why}" if life is not None and same else ""
 
