@@ -422,8 +422,8 @@ class Subject(StrEnum):
     CLOUD = "cloud"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LeftOut(Shown):
     """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
 
     `why` says it in words. The other fields describe the best plan found that uses it: the cheapest one if the cheapest
@@ -439,6 +439,13 @@ class LeftOut:
     total_usd: float | None = None
     usd_per_iteration: float | None = None
     keeps_limits: bool = False
+
+    def shown_facts(self) -> list[tuple[str, str]]:
+        return [
+            ("left out", f"{self.subject} {self.name}"),
+            ("insisting on it", self.why),
+            ("would run on", self.runs_on or "nothing"),
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 T = TypeVar("T")
-MOST_ROWS = 50
+MOST_ROWS, MOST_REPRS = 50, 5
 
 
 class Rows(tuple[T, ...]):
@@ -31,6 +31,8 @@ class Rows(tuple[T, ...]):
         return frame.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
 
     def __repr__(self) -> str:
+        if self and len(self) <= MOST_REPRS and isinstance(self[0], Shown):
+            return super().__repr__()
         first = f" of {type(self[0]).__name__}" if self else ""
         return f"<{len(self)} rows{first}; .to_frame() makes a pandas frame>"
 
@@ -48,9 +50,15 @@ class Rows(tuple[T, ...]):
 
 
 class Shown:
-    """Gives a value a repr of one line and a table in a notebook, both from `shown_facts`."""
+    """Gives a dataclass a repr of one line and a table in a notebook, both from `shown_facts`; its records are Rows."""
 
     __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if type(value) is tuple and value and dataclasses.is_dataclass(value[0]):
+                object.__setattr__(self, field.name, Rows(value))
 
     def shown_facts(self) -> Sequence[tuple[str, str]]:
         """Return what to show, most important first; the first value is the title."""

@@ -27,8 +27,9 @@ def test_a_document_has_a_repr_of_one_line() -> None:
     parts = (document.plan, document.prediction, document.decision, document.totals, document.inputs)
     assert None not in parts
     assert document.decision is not None
-    bought = (document.cost, document.inputs.offers, document.alternatives)
-    for shown in (document, document.job, *parts, *bought, *document.decision.choices):
+    bought = (document.cost, document.inputs.offers, document.alternatives, document.decision.left_out)
+    records = (document.plan.pipelines, document.prediction.memory, document.totals.quantiles)
+    for shown in (document, document.job, *parts, *bought, *records, *document.decision.choices):
         text = repr(shown)
         assert len(text) < 200
         assert "\n" not in text
