@@ -77,8 +77,13 @@ const sailorCharts = (() => {
     for (const series of made.series) {
       series.labelLayout = { hideOverlap: true, ...series.labelLayout };
       if (series.label) series.label = { color: colour("--ink"), lineHeight: 15, textBorderColor: colour("--paper"), textBorderWidth: 3, ...series.label, show: series.label.show && (!narrow || series.label.always || series.coordinateSystem === "geo") };
+      // Amounts beside bars take two lines.
+      if (narrow && series.label && series.type === "bar") {
+        made.grid.right = 100;
+        Object.assign(series.label, { fontSize: 10, lineHeight: 11, formatter: ({ name }) => name.replace(", ", "\n") });
+      }
       // Beside a point at the right edge there is no room, so only the chosen plan's label is there, inwards.
-      if (narrow && series.label && series.label.always && series.symbol !== "rect") {
+      if (narrow && series.label && series.label.always && series.type === "scatter" && series.symbol !== "rect") {
         const ends = made.series.flatMap((each) => each.data.map((at) => at.value[0]));
         const inwards = series.data[0].value[0] > Math.max(...ends) / 2 ? "left" : "right";
         series.label.position = series.name === "chosen" ? inwards : "top";

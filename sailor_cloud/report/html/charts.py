@@ -97,7 +97,7 @@ def money_chart(document: PlanDocument) -> Markup:
     branches, whole = cost_tree(cost), expected_usd(cost)
     bar = {"type": "bar", "barWidth": "60%"}
     outline = {"color": "transparent", "borderColor": "var(--c1)", "borderType": "dashed", "borderWidth": 1.5}
-    named = {"show": True, "position": "right", "formatter": "{b}"}
+    named = {"show": True, "always": True, "position": "right", "formatter": "{b}"}
     expected = [{"value": branch.usd, "tip": _money_tip(branch)} for branch in branches]
     worst = [
         {"value": branch.worst_usd, "tip": _money_tip(branch), "name": _named(branch, whole)} for branch in branches
