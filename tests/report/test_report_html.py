@@ -16,9 +16,11 @@ from factories.documents import cost_line, costing, document, infeasible
 from factories.priced_documents import gcp_document, gcp_timeline
 from sailor_cloud import catalog
 from sailor_cloud.model.document import CostKind, Rejected
+from sailor_cloud.report import text
 from sailor_cloud.report.html.charts import money_chart
 from sailor_cloud.report.html.maps import region_map
 from sailor_cloud.report.html.page import plan_as_html
+from sailor_cloud.report.plan.money import cost_tree
 from sailor_cloud.units import GIB
 
 CHARTS = (
@@ -144,13 +146,15 @@ def test_a_schedule_of_many_microbatches_says_how_to_look_closer() -> None:
 
 
 @needs_chromium
-def test_a_narrow_page_shows_whole_legends_and_the_memory_used(browser: Browser, report: Path) -> None:
+def test_a_narrow_page_shows_whole_legends_amounts_and_the_memory_used(browser: Browser, report: Path) -> None:
     for width in (400, 1200):
         browser.look(width=width)
         browser.open(report)
         texts = browser.run(f"[...{_chart(CHARTS[3])}.querySelectorAll('text')].map(each => each.textContent)")
         assert {"weights", "limit"} <= set(texts), width
         assert any("%" in each for each in texts), width
+        money = browser.run(f"{_chart(CHARTS[0])}.querySelector('svg').textContent")
+        assert text.usd(cost_tree(gcp_document().cost)[0].shown_worst_usd) in money, width
         below = browser.run(f"(box => box.clientHeight - parseFloat(box.dataset.height))({_chart(CHARTS[3])})")
         assert (below > 0) is (width == 400)
 
@@ -170,7 +174,11 @@ def test_where_scripts_are_blocked_the_tables_stand_alone(browser: Browser, repo
     browser.open(path)
     shown = browser.run("[...document.querySelectorAll('.echart')].map(box => box.getBoundingClientRect().height)")
     assert shown == [0] * len(CHARTS)
-    assert "A100-40 only" in browser.run("document.body.innerText")
+    shown = browser.run("document.body.innerText")
+    assert "A100-40 only" in shown
+    assert "pipelines / stage" in shown
+    browser.open(report)
+    assert "pipelines / stage" not in browser.run("document.body.innerText")
 
 
 @needs_chromium

@@ -1,4 +1,4 @@
-"""The charts of the HTML report. The bundled ECharts draws them; if scripts are blocked, only the tables remain."""
+"""The charts of the HTML report. The bundled ECharts draws them; if scripts are blocked, tables stand in for them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from sailor_cloud.model.document import FrontierPoint, PlanDocument
 from sailor_cloud.report import text
 from sailor_cloud.report.decision.choices import CHOSEN, Choice, choices, usd_unit
-from sailor_cloud.report.markup import Markup, element
+from sailor_cloud.report.markup import Markup, element, html_table
 from sailor_cloud.report.plan.facts import memory_rows
-from sailor_cloud.report.plan.groups import pipeline_groups
+from sailor_cloud.report.plan.groups import PipelineGroup, StageRow, pipeline_groups
 from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd
 from sailor_cloud.simulator import TimelineSpan
 from sailor_cloud.units import GIB, MIB, pace_text, signed_usd_text
@@ -321,12 +321,37 @@ _KINDS = {
 }
 
 
-def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
-    """Draw one pipeline of each group; if a stage is idle, its row shows the bubble."""
+def _stages(document: PlanDocument) -> tuple[list[tuple[PipelineGroup, StageRow]], dict[tuple[int, int], int]]:
+    """Return the stages of one pipeline of each group, and the row of each by its pipeline's place and its index."""
     assert document.plan is not None
     places = {pipeline.id: place for place, pipeline in enumerate(document.plan.pipelines)}
     stages = [(group, stage) for group in pipeline_groups(document) for stage in group.stages]
-    rows = {(places[group.pipelines[0]], stage.index): row for row, (group, stage) in enumerate(stages)}
+    return stages, {(places[group.pipelines[0]], stage.index): row for row, (group, stage) in enumerate(stages)}
+
+
+def _stage_name(group: PipelineGroup, stage: StageRow) -> str:
+    return f"{text.ranges(group.pipelines)} / stage {stage.index}, {stage.hardware.accelerator}"
+
+
+def schedule_table(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
+    """Return what a page without scripts shows instead of the schedule: each stage's seconds of each kind."""
+    stages, rows = _stages(document)
+    spent = [dict.fromkeys(_KINDS, 0.0) for _ in stages]
+    for span in timeline:
+        row = rows.get((span.pipeline, span.stage))
+        for name, (_, kinds) in _KINDS.items():
+            if row is not None and span.what in kinds:
+                spent[row][name] += span.end_s - span.start_s
+    cells = (
+        (_stage_name(*stage), *(text.seconds(seconds) for seconds in each.values()))
+        for stage, each in zip(stages, spent, strict=True)
+    )
+    return html_table(("pipelines / stage", *_KINDS), cells, numbers=tuple(_KINDS))
+
+
+def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> Markup:
+    """Draw one pipeline of each group; if a stage is idle, its row shows the bubble."""
+    stages, rows = _stages(document)
     shown = [span for span in timeline if (span.pipeline, span.stage) in rows]
     if not shown:
         return Markup("")
@@ -358,10 +383,7 @@ def schedule_chart(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> 
             "type": "category",
             "inverse": True,
             "axisTick": {"show": False},
-            "data": [
-                f"{text.ranges(group.pipelines)} / stage {stage.index}, {stage.hardware.accelerator}"
-                for group, stage in stages
-            ],
+            "data": [_stage_name(group, stage) for group, stage in stages],
         },
         "xAxis": {
             "type": "value",

@@ -9,7 +9,7 @@ from sailor_cloud.catalog import Region
 from sailor_cloud.catalog.prices.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.decision.choices import choices, usd_unit, without_plan
+from sailor_cloud.report.decision.choices import BEST, choices, frontier_numbers, frontier_rows, usd_unit, without_plan
 from sailor_cloud.report.decision.decision_rows import decision_as_html
 from sailor_cloud.report.html.charts import (
     frontier_chart,
@@ -18,6 +18,7 @@ from sailor_cloud.report.html.charts import (
     money_chart,
     schedule_chart,
     schedule_key,
+    schedule_table,
     script,
 )
 from sailor_cloud.report.html.maps import region_map, zone_map
@@ -115,7 +116,8 @@ def _waits(document: PlanDocument) -> Markup:
 
 def _schedule(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> tuple[Markup, ...]:
     chart, key = schedule_chart(document, timeline), schedule_key(document, timeline)
-    return (chart, element("p", key, class_="key")) if key else (chart,)
+    instead = element("div", schedule_table(document, timeline), class_="instead")
+    return (chart, *([element("p", key, class_="key")] if key else []), *([instead] if chart else []))
 
 
 def _memory(document: PlanDocument) -> Markup:
@@ -238,7 +240,10 @@ def _money(document: PlanDocument) -> tuple[Markup, ...]:
     if document.prediction is None:
         return (cost,)
     against = (frontier_chart(document), *_frontier_key(document), _alternatives(document))
-    return cost, _section("Cost against time", *against)
+    numbers = frontier_numbers(document)
+    points = html_table(("devices", "zones", *numbers, BEST), frontier_rows(document), numbers=numbers)
+    instead = [element("div", points, class_="instead")] if document.frontier else []
+    return cost, _section("Cost against time", *against, *instead)
 
 
 def _prediction(document: PlanDocument, timeline: Sequence[TimelineSpan]) -> tuple[Markup, ...]:
