@@ -439,6 +439,7 @@ class LeftOut(Shown):
     total_usd: float | None = None
     usd_per_iteration: float | None = None
     keeps_limits: bool = False
+    plan: Annotated[Plan | None, Field(exclude_if=lambda plan: plan is None)] = None
 
     def shown_facts(self) -> list[tuple[str, str]]:
         return [

@@ -9,6 +9,7 @@ from typing import Any
 from sailor_cloud.model.document import Decision, Ground, LeftOut, PlanDocument
 from sailor_cloud.model.shown import Rows, Shown
 from sailor_cloud.planner.explain.decision import Deciding, draft_of, goal_pick
+from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen
 from sailor_cloud.planner.marginal import Gain
 from sailor_cloud.planner.search import Problem
@@ -80,9 +81,13 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
         return found
     asked = None if document.decision is None else document.decision.asked
     deciding = Deciding(space, target, problem.rejected, asked)
-    choices = () if document.decision is None else document.decision.choices
-    named = [*(other.plan for other in document.alternatives), *(choice.plan for choice in choices)]
-    deciding.meet([draft, *(other for plan in named if (other := draft_of(plan, space, target)) is not None)])
+    named = [other.plan for other in document.alternatives]
+    if document.decision is not None:
+        named += [choice.plan for choice in document.decision.choices]
+        named += [row.plan for row in document.decision.left_out if row.plan is not None]
+    sound = [plan for plan in named if not plan.device_problems()]
+    others = [other for plan in sound if (other := draft_of(plan, space, target)) is not None]
+    deciding.meet([draft, *evaluated(space, target, others, NORMAL)])
     deciding.meet(homogeneous(space, target))
     deciding.explore(NORMAL)
     left_out = deciding.prices_of_insisting(Chosen(draft=draft, evaluation=simulated.evaluation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_insisting_has_a_price_or_the_plan_uses_it_already(folder: Path) -> None
         answer = called("explain", "plan.json", "--why-not", name, cwd=folder)
         expected = "insisting on it" if name in left else f"the plan uses {name}"
         assert expected in answer.stdout
+
+
+def test_a_plan_file_is_explained_with_the_plans_that_it_holds_for_what_it_leaves_out(folder: Path) -> None:
+    document = sc.read_plan(folder / "plan.json")
+    assert document.decision is not None
+    row = document.decision.left_out[0]
+    assert row.plan is not None
+    told = sc.explain(document, with_gains=False).left_out
+    assert [each.runs_on for each in told if each.name == row.name] == [row.runs_on]
+    assert told[0].total_usd == pytest.approx(row.total_usd)
+    broken = replace(row.plan, nodes=())
+    forged = replace(document, decision=replace(document.decision, left_out=(replace(row, plan=broken),)))
+    assert sc.explain(forged, with_gains=False).feasible
 
 
 def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:

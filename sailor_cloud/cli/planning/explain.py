@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +28,7 @@ from sailor_cloud.cli.terminal.waiting import waiting
 from sailor_cloud.errors import Problem, RequestError
 
 if TYPE_CHECKING:
-    from sailor_cloud.model.document import PlanDocument
+    from sailor_cloud.model.document import LeftOut, PlanDocument
     from sailor_cloud.model.job import Job
     from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.planner.marginal import Gain
@@ -169,7 +169,7 @@ def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_j
         raise RequestError("the job can't buy the plan's nodes today; plan again to compare it with others")
     rows = [row for row in explanation.left_out if row.name == name]
     if as_json:
-        echo(json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False))
+        echo(json.dumps([_row(row) for row in rows], indent=2, ensure_ascii=False))
     elif rows:
         print_report(left_out_rows(rows, explanation.verdict), result_console())
     else:
@@ -178,4 +178,10 @@ def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_j
 
 
 def _json(found: Explanation) -> str:
-    return json.dumps(asdict(found), indent=2, ensure_ascii=False)
+    content = asdict(found) | {"left_out": [_row(row) for row in found.left_out]}
+    return json.dumps(content, indent=2, ensure_ascii=False)
+
+
+def _row(row: LeftOut) -> dict[str, Any]:
+    """Return something left out without its plan, which a plan document has."""
+    return {name: value for name, value in asdict(row).items() if name != "plan"}

@@ -283,6 +283,7 @@ class Deciding:
                 total_usd=cost.total_usd,
                 usd_per_iteration=cost.usd_per_iteration,
                 keeps_limits=drafts is kept,
+                plan=to_plan(self.space, best.draft),
             )
         return LeftOut(subject=subject, name=name, why=self._why_not(subject, name, complete=complete))
 
