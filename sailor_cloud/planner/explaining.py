@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Decision, Ground, LeftOut, PlanDocument
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows, Shown
 from sailor_cloud.planner.explain.decision import Deciding, draft_of, goal_pick
 from sailor_cloud.planner.improvement import evaluated
@@ -85,7 +87,7 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
     if document.decision is not None:
         named += [choice.plan for choice in document.decision.choices]
         named += [row.plan for row in document.decision.left_out if row.plan is not None]
-    sound = [plan for plan in named if not plan.device_problems()]
+    sound = [plan for plan in named if _is_sound(plan, space)]
     others = [other for plan in sound if (other := draft_of(plan, space, target)) is not None]
     deciding.meet([draft, *evaluated(space, target, others, NORMAL)])
     deciding.meet(homogeneous(space, target))
@@ -93,6 +95,14 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
     left_out = deciding.prices_of_insisting(Chosen(draft=draft, evaluation=simulated.evaluation))
     chosen = asked or goal_pick(document.job.goal)
     return replace(found, decision=Decision(chosen=chosen, asked=asked, choices=(), left_out=left_out))
+
+
+def _is_sound(plan: Plan, space: Space) -> bool:
+    try:
+        plan.check(layers=space.layers, global_batch_size=space.batch)
+    except RequestError:
+        return False
+    return True
 
 
 def reasons(document: PlanDocument) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def test_a_plan_file_is_explained_with_the_plans_that_it_holds_for_what_it_leave
     told = sc.explain(document, with_gains=False).left_out
     assert [each.runs_on for each in told if each.name == row.name] == [row.runs_on]
     assert told[0].total_usd == pytest.approx(row.total_usd)
-    broken = replace(row.plan, nodes=())
+    broken = replace(row.plan, pipelines=())
     forged = replace(document, decision=replace(document.decision, left_out=(replace(row, plan=broken),)))
     assert sc.explain(forged, with_gains=False).feasible
 
