@@ -51,9 +51,15 @@ class OfNodes:
         return known[1]
 
 
+def run_seconds(draft: Draft) -> float:
+    """Return the seconds of the run, or of an iteration without a number of steps; by the expected replay if known."""
+    seconds = draft.foreseen[Figure.DURATION_S]
+    return seconds if seconds < float("inf") else draft.foreseen[Figure.ITERATION_S]
+
+
 def trade(draft: Draft, money: Money = of_run) -> tuple[float, float]:
-    """Return the seconds of an iteration, by the expected replay if known, and the money."""
-    return draft.foreseen[Figure.ITERATION_S], money(draft)
+    """Return the seconds and the money."""
+    return run_seconds(draft), money(draft)
 
 
 def figures(drafts: Iterable[Draft], money: Money = of_run) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ from sailor_cloud.model.job import Constraints, Goal
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.evaluate.pareto import figures, of_run, unbeaten
+from sailor_cloud.planner.evaluate.pareto import figures, of_run, run_seconds, unbeaten
 from sailor_cloud.planner.explain.frontier import promising
 from sailor_cloud.planner.explain.frontier_steps import Explorer
 from sailor_cloud.planner.explain.insisting import names_of, near_with
@@ -25,7 +25,7 @@ from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
 from sailor_cloud.planner.improvement.restricted import stands_evenly
 from sailor_cloud.planner.space.draft import Draft, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.effort import Effort
-from sailor_cloud.planner.space.goals import NEARLY, TIE, Figure, Target
+from sailor_cloud.planner.space.goals import NEARLY, TIE, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.restrictions import Restriction, part_of
 from sailor_cloud.planner.space.space import Space
@@ -183,7 +183,7 @@ class Deciding:
         feasible = self._feasible(effort)
         front = self._frontier(feasible)
         found: dict[Pick, Chosen] = {}
-        for number, (pick, first) in enumerate(((Pick.FASTEST, _seconds), (Pick.CHEAPEST, of_run))):
+        for number, (pick, first) in enumerate(((Pick.FASTEST, run_seconds), (Pick.CHEAPEST, of_run))):
             best = None
             # Figures of drafts may be too low, so a later draft may beat the evaluated first one.
             near = _once(sorted(feasible, key=lambda draft: (first(draft), draft.order())))
@@ -203,7 +203,7 @@ class Deciding:
 
     def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, number: int) -> Chosen:
         """Return the plan with the best other figure among those that equal the best one in time (0) or money (1)."""
-        first, second = (_run_seconds, of_run) if number == 0 else (of_run, _run_seconds)
+        first, second = (run_seconds, of_run) if number == 0 else (of_run, run_seconds)
         near = [draft for draft in drafts if first(draft) <= _figures(best)[number] * (1.0 + _EQUAL)]
         for draft in sorted(near, key=lambda draft: (second(draft), draft.order()))[:_TRIED]:
             shown = self._first([draft])
@@ -296,7 +296,7 @@ class Deciding:
         if picked is Pick.CHEAPEST:
             return of_run
         seconds, usd = ours
-        return lambda draft: _run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
+        return lambda draft: run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
 
     def _why_not(self, subject: Subject, name: str, *, complete: bool) -> str:
         """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""
@@ -364,12 +364,12 @@ class Deciding:
         ends = _figures(cheapest), _figures(fastest)
         if ends[0][0] <= ends[1][0] or ends[1][1] <= ends[0][1]:
             return cheapest
-        own = [(_run_seconds(chosen.draft), of_run(chosen.draft)) for chosen in (cheapest, fastest)]
+        own = [(run_seconds(chosen.draft), of_run(chosen.draft)) for chosen in (cheapest, fastest)]
         slow, fast = max(seconds for seconds, _ in own), min(seconds for seconds, _ in own)
         low, high = min(usd for _, usd in own), max(usd for _, usd in own)
-        between = [draft for draft in front if fast < _run_seconds(draft) < slow]
+        between = [draft for draft in front if fast < run_seconds(draft) < slow]
         between.sort(
-            key=lambda draft: (_share((_run_seconds(draft), of_run(draft)), (slow, low), (fast, high)), draft.order())
+            key=lambda draft: (_share((run_seconds(draft), of_run(draft)), (slow, low), (fast, high)), draft.order())
         )
         judged = [chosen for draft in between[:_TRIED] if (chosen := self._first([draft])) is not None]
         best = min(judged, key=lambda chosen: _share(_figures(chosen), *ends), default=cheapest)
@@ -435,15 +435,6 @@ def _once(drafts: Sequence[Draft]) -> list[Draft]:
     for draft, *place in zip(drafts, *(np.round(np.log(each) / _ALIKE) for each in figures(drafts)), strict=True):
         found.setdefault(tuple(place), draft)
     return list(found.values())
-
-
-def _seconds(draft: Draft) -> float:
-    return draft.foreseen[Figure.ITERATION_S]
-
-
-def _run_seconds(draft: Draft) -> float:
-    seconds = draft.foreseen[Figure.DURATION_S]
-    return seconds if seconds < float("inf") else _seconds(draft)
 
 
 def _figures(chosen: Chosen) -> tuple[float, float]:

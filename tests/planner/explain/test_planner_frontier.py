@@ -14,7 +14,7 @@ from sailor_cloud import planner
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import FrontierPoint
 from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.evaluate.pareto import OfNodes, behind, figures, near, unbeaten
+from sailor_cloud.planner.evaluate.pareto import OfNodes, behind, figures, near, run_seconds, unbeaten
 from sailor_cloud.planner.explain.frontier import MOST_POINTS, frontier, promising, traded
 from sailor_cloud.planner.explain.frontier_steps import Explorer
 from sailor_cloud.planner.improvement import Neighbourhood
@@ -119,16 +119,14 @@ def test_drafts_promise_by_the_price_of_their_nodes_what_no_cheaper_ones_are_exp
     rate_of = OfNodes(space)
     found = promising(every.others, rate_of)
     rates = {rate_of(draft) for draft in found}
-    assert rates == {rate_of(draft) for draft in every.others if beaten_by_none(draft, every.others, rate_of)}
+    assert rates >= {rate_of(draft) for draft in every.others if beaten_by_none(draft, every.others, rate_of)}
     assert len(rates) > 1
 
 
 def beaten_by_none(draft, others, rate_of):
-    seconds, rate = draft.foreseen[Figure.ITERATION_S], rate_of(draft)
+    seconds, rate = run_seconds(draft), rate_of(draft)
     return not [
-        other
-        for other in others
-        if rate_of(other) < rate * (1 - 1e-3) and other.foreseen[Figure.ITERATION_S] <= seconds * (1 + 1e-3)
+        other for other in others if rate_of(other) < rate * (1 - 1e-3) and run_seconds(other) <= seconds * (1 + 1e-3)
     ]
 
 
@@ -146,7 +144,8 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
     points = document.frontier
     kept = [point for point in points if point.total_usd <= document.constraints.budget_usd]
     choices = document.decision.choices
-    assert min(choice.seconds for choice in choices) <= min(point.seconds for point in kept) * 1.001
+    # The goal is throughput; of equal iterations, the cheaper run is chosen.
+    assert min(choice.iteration_s for choice in choices) <= min(point.iteration_s for point in kept) * 1.001
     assert min(choice.total_usd for choice in choices) <= min(point.total_usd for point in kept) * 1.001
     assert len(points) >= 15
     assert {point.cheapest for point in points} == {True, False}
