@@ -1,4 +1,4 @@
-"""The charts of the HTML report. The bundled ECharts draws them; if scripts are blocked, tables stand in for them."""
+"""The charts of the HTML report. The bundled ECharts draws them; if scripts are blocked, tables replace them."""
 
 from __future__ import annotations
 
