@@ -43,7 +43,7 @@ from sailor_cloud.planner.improvement.rescheduled import rescheduled
 from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
-from sailor_cloud.planner.solving import Searched, solve
+from sailor_cloud.planner.solving import Searched, enumerated, solve
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
 from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.space.capacity import over_capacity
@@ -430,17 +430,36 @@ class _Run:
             self._decide(proven=False)
 
     def prove(self) -> None:
-        """Raise the bound for as long as a proof may take; the plan stays the same."""
+        """Raise the bound for as long as a proof may take; only an enumeration of all plans may find a better one."""
         by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
         if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:
             return
-        figures = replayed(self.chosen.draft, self.chosen.evaluation)
         deadline = self.space.known.deadline
         deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
-        iteration_s = float(figures[Figure.ITERATION_S])
-        bound = proven_bound(self.space, self.target, iteration_s, self.answer.bound)
-        self.answer = replace(self.answer, bound=bound)
+        if not self._enumerate():
+            iteration_s = float(replayed(self.chosen.draft, self.chosen.evaluation)[Figure.ITERATION_S])
+            bound = proven_bound(self.space, self.target, iteration_s, self.answer.bound)
+            self.answer = replace(self.answer, bound=bound)
         deadline.lift()
+
+    def _enumerate(self) -> bool:
+        """Enumerate all plans if they are few enough for a proof; return whether that gave the bound."""
+        assert self.chosen is not None, "a proof is of a plan"
+        known = float(replayed(self.chosen.draft, self.chosen.evaluation)[self.target.goal])
+        deadline = self.space.known.deadline
+        end_s, deadline.at_s = deadline.at_s, deadline.at_s - _PROOF_S / 2.0
+        try:
+            every = None if self.asked.restrictions else enumerated(self.space, self.target, known)
+        except OutOfTimeError:
+            every = None
+        deadline.at_s = end_s
+        if every is None or every.bound is None:
+            return False
+        self.answer = replace(self.answer, bound=max(every.bound, self.answer.bound or 0.0))
+        if every.drafts and self.decision is not None:
+            self.deciding.meet(every.drafts)
+            self._decide(proven=False)
+        return True
 
     def _improve(self) -> None:
         """Let the local search start from the chosen plan if only the search for other choices found it."""

@@ -188,6 +188,24 @@ def _solve_part(
     return Answer(drafts=found.drafts, bound=bound, others=(*found.drafts, *found.others), exhausted=found.complete)
 
 
+def enumerated(space: Space, target: Target, known: float) -> Answer | None:
+    """Return the bound of all plans, and plans better than `known`; None if they are too many even for a proof.
+
+    Raises OutOfTimeError.
+    """
+    found = []
+    for part in variants(space, ()):
+        layouts = exhaustive.small_layouts(part, exhaustive.MAX_PROOF_FIGURES)
+        if layouts is None:
+            return None
+        replays = exhaustive.MAX_PROOF_REPLAYED
+        answer = exhaustive.exhaust(part, target, layouts, keep=KEPT_DRAFTS, known=known, replays=replays)
+        found.append((answer.bound, [_here(draft, part, space) for draft in answer.drafts]))
+    return Answer(
+        drafts=tuple(draft for _, drafts in found for draft in drafts), bound=min(bound for bound, _ in found)
+    )
+
+
 def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Answer:
     """Return the best plans of an answer without ZeRO-1, changed to ZeRO-1, with the bound of all such plans.
 

@@ -17,12 +17,12 @@ from sailor_cloud.planner.enumeration.pipeline_bounds import all_cuts
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement import Evaluator
-from sailor_cloud.planner.space.draft import Draft, DraftPipeline, nodes_of, to_plan
+from sailor_cloud.planner.space.draft import Draft, DraftPipeline, nodes_of, seats_of, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Layout, enumerate_layouts
 from sailor_cloud.planner.space.replica_counts import divisors
-from sailor_cloud.planner.space.space import Space
+from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import egress_usd_per_byte, time_and_traffic
 
 Floats = NDArray[np.float64]
@@ -32,10 +32,12 @@ MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
 # The most cuts of one pipeline times numbers of samples in a small problem.
 MAX_TABLE = 2_000_000
+# The most of both in all layouts: about three seconds for a plan, two minutes and 1 GB for a proof.
+MAX_FIGURES, MAX_PROOF_FIGURES = 1_000_000, 20_000_000
 # The most plans of even batches that are enumerated one by one.
 MAX_EVEN = 20_000
-# The most plans that are replayed for a target.
-MAX_REPLAYED = 4000
+# The most plans that are replayed for a target, about 3 ms each.
+MAX_REPLAYED, MAX_PROOF_REPLAYED = 1000, 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +54,11 @@ class Exhausted:
     complete: bool
 
 
-def small_layouts(space: Space) -> tuple[Layout, ...] | None:
-    """Return all layouts, or None if the problem is too large to enumerate."""
+def small_layouts(space: Space, most: int = MAX_FIGURES) -> tuple[Layout, ...] | None:
+    """Return all layouts, or None if the problem is too large to enumerate; `most`: figures to compute in all."""
     layouts: list[Layout] = []
+    tables: dict[tuple[Seat, ...], int] = {}
+    figures = 0
     walk = enumerate_layouts(
         space.candidates,
         space.tp_degrees,
@@ -68,8 +72,12 @@ def small_layouts(space: Space) -> tuple[Layout, ...] | None:
             continue
         cuts = prod(comb(space.layers - 1, len(slots) - 1) for slots in layout)
         splits = comb(space.batch - 1, len(layout) - 1)
-        table = max(comb(space.layers - 1, len(slots) - 1) for slots in layout) * space.batch
+        figures += cuts * splits
+        tables |= {seats_of(slots): comb(space.layers - 1, len(slots) - 1) * space.batch for slots in layout}
+        table = max(tables[seats_of(slots)] for slots in layout)
         if len(layouts) == MAX_LAYOUTS or cuts * splits > MAX_COMBINATIONS or table > MAX_TABLE:
+            return None
+        if figures + sum(tables.values()) > most:
             return None
         layouts.append(layout)
     return tuple(layouts)
@@ -83,9 +91,10 @@ def exhaust(
     keep: int,
     effort: Effort = NORMAL,
     known: float = inf,
+    replays: int = MAX_REPLAYED,
 ) -> Exhausted:
     """Return the best of all plans on the layouts, if one is better than `known`; later targets take less time."""
-    search = _Enumeration(space, target, best=known)
+    search = _Enumeration(space, target, best=known, left_replays=replays)
     least: dict[Layout, float] = {}
     for number, walk in enumerate(walks(space, layouts)):
         effort.tell(0.5 * number / len(layouts))
@@ -108,13 +117,16 @@ def exhaust(
 
 @dataclass(slots=True)
 class _Enumeration:
-    """`best`: the least value of a plan that keeps all limits; `left`: the least bound of the plans not replayed."""
+    """`best`: the least value of a plan that keeps all limits; `left`: the least bound of the plans not replayed.
+
+    `left_replays`: how many more plans may be replayed.
+    """
 
     space: Space
     target: Target
     best: float = inf
     left: float = inf
-    replays: int = 0
+    left_replays: int = MAX_REPLAYED
     kept: list[Draft] = field(default_factory=list)
     met: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
     # Seconds, USD and offers of the plans so far, per iteration, without those that another one beats in all three.
@@ -159,7 +171,7 @@ class _Enumeration:
         for entry in entries[np.argsort(bounds[entries], kind="stable")].tolist():
             if bounds[entry] >= self.best * (1.0 - TIE):
                 return
-            if self.replays >= MAX_REPLAYED:
+            if self.left_replays <= 0:
                 self.left = min(self.left, float(bounds[entry]))
                 return
             row, column = divmod(entry, columns)
@@ -184,7 +196,7 @@ class _Enumeration:
         key = (space.zero_stage, space.numbers, pipelines)
         if key not in known:
             known[key] = _replayed(self._evaluator, Draft(pipelines=pipelines, goal=goal, figures={}))
-            self.replays += 1
+            self.left_replays -= 1
         found = known[key]
         if found is None:
             return
