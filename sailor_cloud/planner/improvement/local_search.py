@@ -188,8 +188,9 @@ class _Descent:
     def run(self, start: Draft) -> list[Draft]:
         best = current = self._down(start)
         rank = self.improver.rank
+        swaps = self._swapped(current)
         while not self._over():
-            kicked = self._kicked(current)
+            kicked = next(swaps, None) or self._kicked(current)
             if kicked is None:
                 break
             self.until = self.spent + _RESTART
@@ -256,6 +257,16 @@ class _Descent:
         kinds = [partial(_staged, stage, kind) for kind in improver._neighbourhoods[stage].kinds(draft)]
         others = [other for other in zero_stages(improver.space) if other != stage and len(draft.pipelines) > 1]
         return [*kinds, *(partial(_as_it_is, other, draft) for other in others)]
+
+    def _swapped(self, draft: Draft) -> Iterator[Draft]:
+        """Yield a draft with two runs of stages on equal devices exchanged; the layers of such a cut need a descent."""
+        stage = self.improver.stage(draft)
+        limit = draft.foreseen[self.improver.target.goal] * _WORSE
+        self.improver.evaluator(stage)
+        for neighbour in self.improver._neighbourhoods[stage].exchanged(draft):
+            made = self._made(stage, neighbour, None)
+            if made is not None and made.foreseen[self.improver.target.goal] <= limit:
+                yield made
 
     def _kicked(self, draft: Draft) -> Draft | None:
         """Return a draft some random moves away; None where none is found."""

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, groupby, pairwise, product
 from itertools import count as counted
 from typing import NamedTuple
 
@@ -95,6 +95,10 @@ class Neighbourhood:
         """Return the kinds of moves of microbatch sizes, numbers of stages and pipelines, and tensor parallelism."""
         plan = _Plan(self, draft)
         return [plan.microbatches, plan.pipelines, plan.merges, plan.splits, plan.degrees]
+
+    def exchanged(self, draft: Draft) -> Iterator[Neighbour]:
+        """Yield a draft with two runs of stages on equal devices exchanged in all pipelines of one cut."""
+        return _Plan(self, draft).exchanged()
 
     def bought_from(self, draft: Draft, pools: Iterable[int]) -> Iterator[Neighbour]:
         """Yield a draft in which equal pipelines have their nodes of one offer from one of some pools."""
@@ -223,6 +227,16 @@ class _Plan:
                     lambda slots, order=order: tuple(slots[s] for s in order),  # type: ignore[misc]
                     first.lengths if alike else [first.lengths[s] for s in order],
                 )
+
+    def exchanged(self) -> Iterator[Neighbour]:
+        """Yield pipelines in which two runs of neighbouring stages on equal devices change places."""
+        for units in self._units():
+            first = units[0]
+            kinds = [(self.space.pools[seat.pool].accelerator.name, seat.tp) for seat in first.seats]
+            runs = [list(run) for _, run in groupby(range(len(kinds)), key=kinds.__getitem__)]
+            for a, b in combinations(range(len(runs)), 2):
+                order = [s for n in _exchanged(len(runs), a, b) for s in runs[n]]
+                yield from self._changed([*units], lambda slots, order=order: tuple(slots[s] for s in order), None)  # type: ignore[misc]
 
     def merges(self) -> Iterator[Neighbour]:
         """Yield pipelines with one stage less; a neighbour takes its layers, with all devices of both or its own."""
@@ -633,6 +647,11 @@ class _Plan:
 def _sold_as(offer: Offer) -> tuple[object, ...]:
     """Return what nodes that may become one have in common."""
     return offer.accelerator, offer.zone, offer.market, offer.terms
+
+
+def _exchanged(count: int, a: int, b: int) -> list[int]:
+    """Return the numbers below `count`, of which two change places."""
+    return [b if n == a else a if n == b else n for n in range(count)]
 
 
 def _halved(slots: _Slots, s: int) -> _Slots | None:
