@@ -32,8 +32,8 @@ MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
 # The most cuts of one pipeline times numbers of samples in a small problem.
 MAX_TABLE = 2_000_000
-# The most of both in all layouts: about three seconds for a plan, two minutes and 1 GB for a proof.
-MAX_FIGURES, MAX_PROOF_FIGURES = 1_000_000, 20_000_000
+# The most of both in all layouts: about three seconds for a plan and ZeRO stage, two minutes and 1 GB for a proof.
+MAX_FIGURES, MAX_PROOF_FIGURES = 2_000_000, 20_000_000
 # The most plans of even batches that are enumerated one by one.
 MAX_EVEN = 20_000
 # The most plans that are replayed for a target, about 3 ms each.

@@ -74,7 +74,8 @@ def shapes_of(draft: Draft) -> tuple[Shape, ...]:
 def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tuple[Shape, ...] | None:
     """Return pipelines with all nodes of a zone bought in another zone.
 
-    None if that zone lacks one of them, or if nodes of the same offers are in use already.
+    None if that zone lacks one of them, if nodes of the same offers are in use already, or if two resources of the job
+    allow the same offer and both are used: their nodes would get the same numbers.
     """
     alike = {_kind(space, number): number for number in range(len(space.pools))}
     used = {slot.pool for shape in shapes for slot in shape.slots}
@@ -83,7 +84,8 @@ def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tupl
         for number in used
         if space.pools[number].offer.zone == home
     }
-    return None if used & set(names.values()) else renamed(shapes, names)
+    there = set(names.values())
+    return None if used & there or len(there) < len(names) else renamed(shapes, names)
 
 
 def renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ...]:

@@ -54,3 +54,15 @@ def test_nothing_moves_to_where_it_is_not_sold_or_nodes_stand_already(space):
     assert moved(space, shapes[:1], ZONES[0], ZONES[1]) == shapes[1:]
     assert moved(space, shapes, ZONES[0], ZONES[1]) is None
     assert moved(space, shapes[:1], ZONES[0], "us-west1-b") is None
+
+
+def test_two_rows_of_one_offer_do_not_move_to_the_same_nodes():
+    job = example("quickstart.yaml", resources__0__accelerators={"CPU-fast": 2, "CPU-slow": 1})
+    space = make_space(job)
+    ids = [pool.offer.id for pool in space.pools]
+    one, two = (number for number, offer in enumerate(ids) if ids.count(offer) == 2)
+    shapes = tuple(Shape(slots=(Slot(pool, 0, 1),), cut=(0, space.layers), microbatch_size=1) for pool in (one, two))
+    home = space.pools[one].offer.zone
+    elsewhere = next(pool.offer.zone for pool in space.pools if pool.offer.zone != home)
+    assert moved(space, shapes[:1], home, elsewhere) is not None
+    assert moved(space, shapes, home, elsewhere) is None
