@@ -44,7 +44,7 @@ from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.solving import Searched, enumerated, solve
-from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer
+from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer, share_above
 from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.draft import Draft, to_plan
@@ -434,32 +434,30 @@ class _Run:
         by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
         if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:
             return
+        figures = replayed(self.chosen.draft, self.chosen.evaluation)
         deadline = self.space.known.deadline
         deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
-        if not self._enumerate():
-            iteration_s = float(replayed(self.chosen.draft, self.chosen.evaluation)[Figure.ITERATION_S])
-            bound = proven_bound(self.space, self.target, iteration_s, self.answer.bound)
-            self.answer = replace(self.answer, bound=bound)
+        bound = proven_bound(self.space, self.target, float(figures[Figure.ITERATION_S]), self.answer.bound)
+        self.answer = replace(self.answer, bound=bound)
+        value = float(figures[self.target.goal])
+        if share_above(value, bound) > OPTIMAL_GAP and not self.asked.restrictions:
+            self._enumerate(value)
         deadline.lift()
 
-    def _enumerate(self) -> bool:
-        """Enumerate all plans if they are few enough for a proof; return whether that gave the bound."""
-        assert self.chosen is not None, "a proof is of a plan"
-        known = float(replayed(self.chosen.draft, self.chosen.evaluation)[self.target.goal])
-        deadline = self.space.known.deadline
-        end_s, deadline.at_s = deadline.at_s, deadline.at_s - _PROOF_S / 2.0
+    def _enumerate(self, known: float) -> None:
+        """Enumerate all plans if they are few enough and time is left, and take a better one than that of `known`."""
         try:
-            every = None if self.asked.restrictions else enumerated(self.space, self.target, known)
+            every = enumerated(self.space, self.target, known)
         except OutOfTimeError:
-            every = None
-        deadline.at_s = end_s
-        if every is None or every.bound is None:
-            return False
-        self.answer = replace(self.answer, bound=max(every.bound, self.answer.bound or 0.0))
+            return
+        if every is None:
+            return
+        assert self.answer.bound is not None, "a proof starts from a bound"
+        assert every.bound is not None, "an enumeration has a bound"
+        self.answer = replace(self.answer, bound=max(every.bound, self.answer.bound))
         if every.drafts and self.decision is not None:
             self.deciding.meet(every.drafts)
             self._decide(proven=False)
-        return True
 
     def _improve(self) -> None:
         """Let the local search start from the chosen plan if only the search for other choices found it."""

@@ -236,7 +236,7 @@ class _Plan:
             runs = [list(run) for _, run in groupby(range(len(kinds)), key=kinds.__getitem__)]
             for a, b in combinations(range(len(runs)), 2):
                 order = [s for n in _exchanged(len(runs), a, b) for s in runs[n]]
-                yield from self._changed([*units], lambda slots, order=order: tuple(slots[s] for s in order), None)  # type: ignore[misc]
+                yield from self._changed(units, lambda slots, order=order: tuple(slots[s] for s in order), None)  # type: ignore[misc]
 
     def merges(self) -> Iterator[Neighbour]:
         """Yield pipelines with one stage less; a neighbour takes its layers, with all devices of both or its own."""
