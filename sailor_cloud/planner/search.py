@@ -310,9 +310,11 @@ class _Run:
             changes = quota_changes(space, target, searched)
             self.infeasible = by_quota(changes) if changes else _no_pools(self.problem)
             return
-        simple = [draft for draft in homogeneous(space, target) if self.deciding.keeps(draft)] if asked.decide else []
-        self.deciding.meet(simple)
-        self._tell(None)
+        simple: list[Draft] = []
+        for first in (True, False) if asked.decide else ():
+            simple = [draft for draft in homogeneous(space, target, first=first) if self.deciding.keeps(draft)]
+            self.deciding.meet(simple)
+            self._tell(None)
         self.answer, chosen = self._best()
         if chosen is None:
             self.infeasible = explain_infeasible(space, target, searched, exact=self.answer.exhausted)
@@ -487,7 +489,8 @@ class _Run:
     def _tell(self, chosen: Chosen | None) -> None:
         """Report the choices so far to whoever asked for them."""
         if self.asked.decide and self.asked.deciding is not None:
-            decision = self.deciding.decision(self.deciding.picks(self.effort, chosen), complete=False)
+            picks = self.deciding.picks(self.effort, chosen)
+            decision = self.deciding.decision(picks, complete=False, look_near=chosen is not None)
             if decision is not None:
                 self.asked.deciding(decision)
 

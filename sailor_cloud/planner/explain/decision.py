@@ -215,8 +215,11 @@ class Deciding:
                 return shown
         return best
 
-    def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True) -> Decision | None:
-        """Return what people choose from; None if no plan is known."""
+    def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True, look_near: bool = True) -> Decision | None:
+        """Return what people choose from; None if no plan is known.
+
+        Not `complete`: the search continues. Not `look_near`: the cost of insisting is that of collected plans.
+        """
         if len(picks) < len(Pick):
             return None
         chosen = self.asked or goal_pick(self.space.scenario.job.goal)
@@ -231,7 +234,7 @@ class Deciding:
             chosen=chosen,
             asked=self.asked,
             choices=cheapest_first,
-            left_out=self.prices_of_insisting(picks[chosen], complete=complete),
+            left_out=self.prices_of_insisting(picks[chosen], complete=complete, look_near=look_near),
             notes=(
                 *(cheaper_nearby(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
@@ -240,14 +243,17 @@ class Deciding:
             complete=complete,
         )
 
-    def prices_of_insisting(self, chosen: Chosen, *, complete: bool = True) -> tuple[LeftOut, ...]:
+    def prices_of_insisting(
+        self, chosen: Chosen, *, complete: bool = True, look_near: bool = True
+    ) -> tuple[LeftOut, ...]:
         """Return the cost of insisting on each thing that the job names and a plan leaves out.
 
-        Not `complete`: the search continues.
+        Not `complete`: the search continues. Not `look_near`: by collected plans alone, not by changes of the chosen
+        one.
         """
         left = self._left(chosen)
         key = (chosen.draft.zero_stage, tuple(part.key() for part in chosen.draft.pipelines))
-        if key not in self._looked_near:
+        if look_near and key not in self._looked_near:
             self._looked_near.add(key)
             for subject, name in left:
                 self.meet(near_with(self.space, self.target, chosen.draft, subject, name))

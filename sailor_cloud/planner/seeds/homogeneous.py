@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,8 @@ _STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
 # Represents all nodes of several zones; the turn before which all accelerators are judged together, and that turn if
-# the job has limits, since such plans break them most.
-_ALL, _TOGETHER, _LIMITED = 1 << 30, 1, 2
+# the job has limits, since such plans break them most; and the turns that give a first impression of a job.
+_ALL, _TOGETHER, _LIMITED, _FIRST = 1 << 30, 1, 2, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +73,27 @@ class Homogeneous:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
 
-    def draw(self) -> list[Draft]:
-        """Return the best plan on each number of nodes of each offer, and on those of several zones together.
+    def turns(self) -> Iterator[list[Draft]]:
+        """Yield the best plan on some number of nodes of each offer, or on those of several zones together.
 
-        A search may end at any moment: for each offer, the fewest nodes come first, then all zones, then most nodes.
-        All accelerators together come before or after all zones.
+        A search may end at any moment: for each offer, the fewest nodes come first, then most nodes, then all zones.
+        All accelerators together come before or after most nodes.
         """
         kinds = self._kinds()
         turns = []
         for pools in kinds:
             most = max(self._most(index) for index in pools)
             first, *others = sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}) or [0]
-            turns.append((first, _ALL, *reversed(others)))
+            turns.append((first, *reversed(others[-1:]), _ALL, *reversed(others[:-1])))
         together = _LIMITED if self.target.limits else _TOGETHER
-        found: dict[tuple[int, int], list[Draft]] = {}
         for number, turn in enumerate(zip_longest(*turns)):
             if number == together and self.space.known.meet is not None:
                 meet_together(self.space, self.target)
-            for kind, nodes in enumerate(turn):
+            drafts: list[Draft] = []
+            for pools, nodes in zip(kinds, turn, strict=True):
                 if nodes:
-                    here = self._over_zones(kinds[kind]) if nodes == _ALL else self._on_nodes(kinds[kind], nodes)
-                    found[kind, nodes] = list(here)
-        return [draft for key in sorted(found) for draft in found[key]]
+                    drafts += self._over_zones(pools) if nodes == _ALL else self._on_nodes(pools, nodes)
+            yield drafts
 
     def _on_nodes(self, pools: Sequence[int], nodes: int) -> Iterator[Draft]:
         best = self._best(self._promising(pools[0], nodes), [(pools[0], nodes)])
@@ -211,18 +210,32 @@ class Homogeneous:
                     yield best[1]
 
 
-def homogeneous(space: Space, target: Target) -> list[Draft]:
-    """Return homogeneous plans of a space, regardless of the limits on money and time."""
+def homogeneous(space: Space, target: Target, *, first: bool = False) -> list[Draft]:
+    """Return homogeneous plans of a space, regardless of the limits on money and time; only the `first` on request."""
     stages = zero_stages(space) if not all(fits_whole(space)) else (space.zero_stage,)
-    return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target)]
+    return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target, first=first)]
 
 
-def homogeneous_at(space: Space, target: Target) -> tuple[Draft, ...]:
+def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> tuple[Draft, ...]:
     """Return homogeneous plans at the ZeRO stage of a space; they are kept for its next search."""
-    known: dict[Target, tuple[Draft, ...]] = space.remembered.setdefault("homogeneous", {})
+    known: dict[Target, _Drawn] = space.remembered.setdefault("homogeneous", {})
     if target not in known:
-        known[target] = tuple(Homogeneous(space, target).draw())
-    return known[target]
+        known[target] = _Drawn(Homogeneous(space, target).turns())
+    return known[target].drafts(_FIRST if first else None)
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """The turns of a space that were drawn, and those that were not."""
+
+    left: Iterator[list[Draft]]
+    turns: list[list[Draft]] = field(default_factory=list)
+
+    def drafts(self, turns: int | None) -> tuple[Draft, ...]:
+        """Return the plans of the first turns; None: of all."""
+        missing = None if turns is None else max(turns - len(self.turns), 0)
+        self.turns += islice(self.left, missing)
+        return tuple(draft for turn in self.turns[:turns] for draft in turn)
 
 
 def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Iterator[_Sort]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from itertools import pairwise
@@ -310,6 +311,23 @@ def test_homogeneous_plans_are_those_that_the_simulator_finds() -> None:
         found = evaluate(to_plan(space, draft), space.scenario)
         assert found.fits
         assert found.prediction.iteration_s_replay == pytest.approx(draft.figures[Figure.ITERATION_S], rel=0.1)
+
+
+def test_the_first_screen_needs_few_homogeneous_plans_of_every_zone_and_accelerator() -> None:
+    job = example("seven-kinds.yaml")
+    space = make_space(job)
+    first = homogeneous(space, target_of(job), first=True)
+    again = homogeneous(space, target_of(job), first=True)
+    every = homogeneous(space, target_of(job))
+    assert len({draft.order() for draft in first}) < len({draft.order() for draft in every}) / 2
+    assert {draft.order() for draft in first} < {draft.order() for draft in every}
+    assert [draft.order() for draft in again] == [draft.order() for draft in first]
+
+    def used(drafts: Sequence[Draft]) -> set[tuple[str, str]]:
+        offers = [space.pools[part.slots[0].pool].offer for draft in drafts for part in draft.pipelines]
+        return {(offer.accelerator, offer.zone) for offer in offers}
+
+    assert used(first) == used(every)
 
 
 def test_homogeneous_plans_keep_all_reduces_inside_nodes_too() -> None:
