@@ -91,8 +91,8 @@ def timed_messages(src: Zone, dst: Zone, sizes: Sequence[int]) -> list[tuple[int
     assert taking.stdout is not None
     taking.stdout.readline()
     _do(*src.command(sys.executable, "-c", _PROBE, "send", *common))
-    said, _ = taking.communicate(timeout=120)
-    _, *seconds = map(float, said.split())
+    output, _ = taking.communicate(timeout=120)
+    _, *seconds = map(float, output.split())
     return [(size, min(pair)) for size, *pair in zip(sizes, seconds, seconds[len(sizes) :], strict=False)]
 
 

@@ -119,12 +119,12 @@ def proven(first: int, jobs: int) -> tuple[str, list[str]]:
         gaps.append(1.0 - bound_s / least_s)
         if bound_s > least_s * (1.0 + 1e-9):
             failures.append(f"job {number}: best {least_s:.6g}, bound {bound_s:.6g} of {branch}")
-    said = (
+    summary = (
         f"{jobs} jobs over two zones from {first} on, {plans} plans simulated, {time.process_time():.0f} CPU s: "
         f"the best plan of {crossing} is in both zones, the bound is {statistics.median(gaps):.1%} below it (median), "
         f"{len(failures)} failures"
     )
-    return said, failures
+    return summary, failures
 
 
 def _on_offer(job: Job, scenario: Scenario, plan: Plan) -> bool:
@@ -142,8 +142,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
     if chosen.prove:
-        said, failures = proven(chosen.first, chosen.jobs)
-        finish([said, *failures], chosen.output, failed=bool(failures))
+        summary, failures = proven(chosen.first, chosen.jobs)
+        finish([summary, *failures], chosen.output, failed=bool(failures))
     failures, optimal, plans, worst = [], 0, 0, 0.0
     for number in range(chosen.first, chosen.first + chosen.jobs):
         job = random_job(number)

@@ -25,14 +25,14 @@ async def main(key: str, request_s: float, install_s: float) -> None:
     async def answer(process: Any) -> None:
         await asyncio.sleep(request_s)
         node, command = process.get_extra_info("node"), process.command or ""
-        said = ""
+        printed = ""
         if "agent.lock" in command:
-            said = "no\n"
+            printed = "no\n"
         elif " install " in command:
             node["installed_at"] = time.monotonic() + install_s
         elif command.endswith(" check") and node["installed_at"] and time.monotonic() >= node["installed_at"]:
-            said = "python3\n"
-        process.stdout.write(said)
+            printed = "python3\n"
+        process.stdout.write(printed)
         process.exit(0)
 
     def files(channel: Any) -> asyncssh.SFTPServer:

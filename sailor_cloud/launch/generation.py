@@ -261,8 +261,11 @@ class Generation:
         if failures and not (dead_agents and self._runs_command and all(map(_lost_neighbour, failures))):
             first = Result(end=End.FAILED, step=0, failures=failures).failure
             assert first is not None
-            said = f"{first.tail.rstrip()}{_hint(first.tail, self.document.job)}"
-            why, final = f"{first}; its last lines:\n{said}" if said else f"{first}, without a word", first.final
+            last_lines = f"{first.tail.rstrip()}{_hint(first.tail, self.document.job)}"
+            why, final = (
+                f"{first}; its last lines:\n{last_lines}" if last_lines else f"{first}, without a word",
+                first.final,
+            )
         elif self.monitor.refused:
             node, reason = sorted(self.monitor.refused.items())[0]
             why, final = f"the agent on node {node} refused the generation: {reason}", True

@@ -97,9 +97,11 @@ class Fetch:
                     self._pay(int(json.loads(line)["bytes"]), home)
                     answer = "copy\n"
             finally:
-                _, said = process.communicate(answer)
+                _, stderr = process.communicate(answer)
         if process.returncode != 0 or not line:
-            raise KeptError(said.strip().splitlines()[-1] if said.strip() else f"copying ended as {process.returncode}")
+            raise KeptError(
+                stderr.strip().splitlines()[-1] if stderr.strip() else f"copying ended as {process.returncode}"
+            )
         return str(json.loads(line)["checkpoint"])
 
     def _pay(self, size: int, home: Offer) -> None:

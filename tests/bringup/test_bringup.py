@@ -204,9 +204,9 @@ def test_torch_can_be_imported_although_the_machine_s_own_updates_hold_the_locks
         program = "import torch, deepspeed; print(torch.__version__, float(torch.ones(3).sum()))"
         return python, await connection.run([python, "-W", "ignore", "-c", program])
 
-    python, said = on_node(node, bring_up)
+    python, output = on_node(node, bring_up)
     assert python.startswith("software/")
-    version, total = said.split()[-2:]
+    version, total = output.split()[-2:]
     assert version.partition("+")[0] == TORCH
     assert total == "3.0"
     assert "hello" in shell(node, "cat agent.jsonl")

@@ -116,7 +116,7 @@ def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "fault"),
     [
         ("scheduler: slurm", "scheduler: pbs", "must be slurm or kubernetes"),
         ("scheduler: slurm", "scheduler: gcp", "must be slurm or kubernetes"),
@@ -135,11 +135,11 @@ def test_an_inventory_is_the_same_after_it_was_written(tmp_path: Path) -> None:
         ("account: physics", "service_account: A", "service_account: is 'A' (lower-case letters, digits, dots"),
     ],
 )
-def test_a_wrong_inventory_is_one_clear_error(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_wrong_inventory_is_one_clear_error(tmp_path: Path, old: str, new: str, fault: str) -> None:
     assert old in INVENTORY
     with pytest.raises(RequestError) as error:
         read_inventory(written(tmp_path, INVENTORY.replace(old, new, 1)))
-    assert said in str(error.value)
+    assert fault in str(error.value)
     assert error.value.exit_code == 2
 
 

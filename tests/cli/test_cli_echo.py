@@ -38,8 +38,8 @@ def test_control_characters_are_those_that_unicode_calls_so_and_those_that_turn_
 def test_what_is_printed_shows_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     echo(EVIL)
     PlainLines(lambda line: echo(line, err=True), None).note(EVIL)  # type: ignore[arg-type]
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (f"{SHOWN}\n", f"{SHOWN}\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (f"{SHOWN}\n", f"{SHOWN}\n")
 
 
 def test_json_stays_the_same_json(capsys: pytest.CaptureFixture[str]) -> None:

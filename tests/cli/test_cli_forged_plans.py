@@ -243,13 +243,13 @@ FORGED: dict[str, tuple[str, Forgery, str]] = {
 
 @pytest.mark.parametrize("kind", FORGED)
 def test_a_forged_plan_is_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
-    name, forge, said = FORGED[kind]
+    name, forge, fault = FORGED[kind]
     honest_plan = plans()[name]
     raw = json.loads(honest_plan.to_json())
     forge(raw)
     answer = dry_run(tmp_path, json.dumps(raw), honest_plan.job.model_dump_json())
     assert answer.returncode == 2, answer.stdout
-    assert said in answer.stderr
+    assert fault in answer.stderr
     assert "Traceback" not in answer.stderr
     assert not any(character in answer.stderr for character in "\x1b\x07\u200f\u202e")
     assert len(answer.stderr.splitlines()) <= 51
@@ -329,7 +329,7 @@ def test_a_node_of_an_offer_that_the_file_does_not_describe_is_one_clear_error(
 
 
 @pytest.mark.parametrize(
-    ("forge", "said"),
+    ("forge", "fault"),
     [
         (put("plan.pipelines.0.stages.0.node", "nobody"), "plan.pipelines[0].stages[0]: names unknown node 'nobody'"),
         (put("plan.pipelines", []), "plan.pipelines: are none"),
@@ -337,14 +337,14 @@ def test_a_node_of_an_offer_that_the_file_does_not_describe_is_one_clear_error(
 )
 @pytest.mark.parametrize("form", ["sailor-artifact", "torchtitan", "skypilot", "slurm"])
 def test_a_plan_whose_stages_are_on_no_node_is_not_exported(
-    form: str, forge: Forgery, said: str, tmp_path: Path
+    form: str, forge: Forgery, fault: str, tmp_path: Path
 ) -> None:
     raw = json.loads(plans()["gcp"].to_json())
     forge(raw)
     (tmp_path / "plan.json").write_text(json.dumps(raw))
     answer = called("export", "plan.json", "--format", form, cwd=tmp_path)
     assert answer.returncode == 2
-    assert answer.stderr.splitlines() == [f"error: {said}"]
+    assert answer.stderr.splitlines() == [f"error: {fault}"]
 
 
 def test_a_choice_that_a_file_does_not_hold_is_one_clear_error() -> None:
@@ -368,7 +368,7 @@ def deep(opening: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "fault"),
     [
         (b"", "is not JSON"),
         (b"\x00" * 4096, "is not JSON"),
@@ -384,10 +384,10 @@ def deep(opening: str) -> bytes:
     ],
     ids=["empty", "zeros", "no text", "cut", "deep", "deep names", "nested", "a list", "bare", "endless", "large"],
 )
-def test_what_is_no_plan_is_one_clear_error(content: bytes, said: str, tmp_path: Path) -> None:
+def test_what_is_no_plan_is_one_clear_error(content: bytes, fault: str, tmp_path: Path) -> None:
     answer = dry_run(tmp_path, content, plans()["local"].job.model_dump_json())
     assert answer.returncode == 2
-    assert said in answer.stderr
+    assert fault in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -400,7 +400,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "fault"),
     [
         (LAUGHS, "holds more than 10,000 values"),
         (MERGES, "merges more than 10,000 values"),
@@ -414,9 +414,9 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
     ],
     ids=["aliases", "merges", "itself", "deep", "long", "large", "escape", "no number", "no date"],
 )
-def test_a_job_file_that_explodes_is_one_clear_error(text: str, said: str, tmp_path: Path) -> None:
+def test_a_job_file_that_explodes_is_one_clear_error(text: str, fault: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
     answer = called("plan", "job.yaml", cwd=tmp_path)
     assert answer.returncode == 2
     (line,) = answer.stderr.splitlines()
-    assert said in line
+    assert fault in line

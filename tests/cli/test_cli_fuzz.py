@@ -233,10 +233,10 @@ def test_a_job_file_with_anything_anywhere_is_read_or_refused_and_one_with_run_p
     place[last] = junk
     # Anything but these two would be a traceback.
     try:
-        said = parse_job(yaml.safe_dump(job)).name
+        outcome = parse_job(yaml.safe_dump(job)).name
     except RequestError as error:
-        said = str(error)
-    assert said
+        outcome = str(error)
+    assert outcome
     if JOBS[which]["name"] == "any":
         (folder / "any.yaml").write_text(yaml.safe_dump(job))
         command = data.draw(st.sampled_from([["plan", "any.yaml"], ["up", "any.yaml", "--dry-run", "--json"]]))

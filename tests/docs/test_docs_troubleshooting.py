@@ -52,8 +52,8 @@ def test_every_kind_of_error_that_the_design_names_is_defined_and_has_a_row() ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_shows_what_an_error_of_its_kind_says(kind: str, tmp_path: Path) -> None:
-    said = ALL[KINDS[kind]](tmp_path)
-    assert kind in {ancestor.__name__ for ancestor in type(said.error).__mro__}
+    failure = ALL[KINDS[kind]](tmp_path)
+    assert kind in {ancestor.__name__ for ancestor in type(failure.error).__mro__}
 
 
 def _is_expected(kind: object) -> bool:

@@ -162,9 +162,9 @@ def killed_run(home: Path, condition: Callable[[RunFolder], bool], *arguments: s
             time.sleep(0.01)
     finally:
         process.kill()
-        _, said = process.communicate()
+        _, output = process.communicate()
     ending = "was too slow" if process.returncode == -signal.SIGKILL else f"ended with {process.returncode}"
-    raise AssertionError(f"the controller {ending}: {said}")
+    raise AssertionError(f"the controller {ending}: {output}")
 
 
 def planned(*, steps: int, budget_usd: float = 1.0, every_s: float = 600.0, usd_per_hour: float = 0.2) -> PlanDocument:

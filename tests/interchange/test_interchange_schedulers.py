@@ -127,10 +127,10 @@ def test_what_a_command_takes_from_its_callers_environment_is_a_name_in_exports_
     assert held["environment"] == [{"name": "HF_TOKEN", "value": None}, {"name": "MODE", "value": "fast"}]
     assert "# The command takes HF_TOKEN from the environment of sbatch" in script
     assert script.index("umask 077") < script.index("mkdir -p")
-    for environment, said in (({}, "HF_TOKEN: is not set where sbatch was started"), ({"HF_TOKEN": "x"}, "")):
+    for environment, message in (({}, "HF_TOKEN: is not set where sbatch was started"), ({"HF_TOKEN": "x"}, "")):
         line = next(line for line in script.splitlines() if line.startswith(": "))
         ran = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=False)
-        assert (said in ran.stderr, ran.returncode != 0) == (True, bool(said))
+        assert (message in ran.stderr, ran.returncode != 0) == (True, bool(message))
     runtime = job.inventory.runtime.model_copy(update={"image": "sailor:1"})
     manifest = as_yaml(replace(job, inventory=job.inventory.model_copy(update={"runtime": runtime})))
     secret, jobset = yaml.safe_load_all(manifest)
@@ -150,14 +150,14 @@ def test_exports_refuse_code_and_data_that_would_not_be_on_the_nodes(tmp_path: P
     for document, forms in ((on_slurm(tmp_path), ("slurm",)), (on_gcp(), ("skypilot",))):
         model = document.job.model
         assert model is not None
-        for update, said in (
+        for update, message in (
             ({"model": model.model_copy(update={"module": "mine:Model"})}, "model.module names code, which"),
             ({"run": "python train.py", "workdir": "."}, "the job has a workdir, which an exported job can't"),
             ({"data": document.job.data.model_copy(update={"source": "corpus"})}, "'corpus', a path that nodes"),
         ):
             path.write_text(replace(document, job=document.job.model_copy(update=update)).to_json())
             for form in forms:
-                with pytest.raises(RequestError, match=said):
+                with pytest.raises(RequestError, match=message):
                     CliRunner().invoke(
                         export,
                         [str(path), "--format", form, "--wheel", WHEEL],

@@ -71,8 +71,8 @@ class CloudRun:
 
     def end(self) -> tuple[int, str]:
         process = self.processes[-1]
-        said, _ = process.communicate(timeout=PATIENCE_S)
-        return process.returncode, said
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, output
 
 
 @pytest.fixture(params=[Provider("gcp"), Provider("aws")], ids=str)
@@ -132,8 +132,8 @@ def test_preempted_refused_and_orphaned_a_run_ends_with_the_loss_of_an_undisturb
         run.processes[-1].kill()
         run.processes[-1].communicate()
         run.start("resume", run.folder.name)
-        code, said = run.end()
-        assert code == 0, said
+        code, output = run.end()
+        assert code == 0, output
     finally:
         for process in run.processes:
             if process.poll() is None:

@@ -125,15 +125,15 @@ def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_l
         cloud.announce_preemption(sorted(cloud.billed())[-1])
         wait_for(lambda: any(event["generation"] == 2 for event in lines("logs/events.jsonl", "step")))
         assert not holding_secrets(home, cloud.machines)
-        said, _ = process.communicate(timeout=PATIENCE_S)
+        output, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate()
-    assert process.returncode == 0, said
-    assert SECRET not in said
+    assert process.returncode == 0, output
+    assert SECRET not in output
     assert not holding_secrets(home, cloud.machines)
-    assert "asking the command to end" in said
+    assert "asking the command to end" in output
     [folder] = (home / "runs").iterdir()
     told = [event["step"] for event in lines("logs/events.jsonl", "step")]
     assert told == list(range(1, steps + 1)), "every step once"
@@ -141,7 +141,7 @@ def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_l
         logs = [path.read_text() for path in folder.glob(f"logs/*/g1-rank{rank}.log")]
         assert all(f"told to end on node {rank} with 20 s" in text for text in logs)
     assert cloud.billed() == {}
-    assert cloud.left_of(folder.name) == (), said
+    assert cloud.left_of(folder.name) == (), output
     # The run's own bucket is gone, and what it held is here.
     assert (folder / "checkpoints" / f"count-{steps}").read_text() == str(steps)
     receipt = json.loads((folder / "receipt.json").read_text())

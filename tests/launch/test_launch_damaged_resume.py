@@ -66,7 +66,7 @@ def without(word: str) -> Callable[[RunFolder], object]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "message"),
     [
         (lambda folder: folder.journal_file.unlink(), "journal.jsonl is missing"),
         (lambda folder: folder.journal_file.write_bytes(b""), "holds no entry"),
@@ -86,7 +86,7 @@ def without(word: str) -> Callable[[RunFolder], object]:
     ],
 )
 def test_what_nobody_knows_the_past_of_is_not_gone_on_with(
-    harm: Callable[[RunFolder], object], said: str, folder: RunFolder
+    harm: Callable[[RunFolder], object], message: str, folder: RunFolder
 ) -> None:
     harm(folder)
     # Another process has not read the journal before.
@@ -94,7 +94,7 @@ def test_what_nobody_knows_the_past_of_is_not_gone_on_with(
     before = folder.journal_file.read_bytes() if folder.journal_file.exists() else b""
     with pytest.raises(RequestError) as caught:
         resumed(folder)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "'sailor-cloud down tiny-20261121-000000-a1b2' removes" in str(caught.value)
     assert (folder.journal_file.read_bytes() if folder.journal_file.exists() else b"") == before
 

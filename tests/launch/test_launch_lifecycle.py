@@ -112,18 +112,18 @@ def test_ctrl_c_at_the_question_buys_nothing(tmp_path: Path) -> None:
     )
     os.close(end)
     assert process.stderr is not None
-    said = b""
-    while b"Buy these nodes at " not in said and (more := os.read(process.stderr.fileno(), 4096)):
-        said += more
+    output = b""
+    while b"Buy these nodes at " not in output and (more := os.read(process.stderr.fileno(), 4096)):
+        output += more
     while process.poll() is None:
         # One that comes between the question and the wait for its answer is seen with the answer only.
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
-    said += process.communicate()[1]
+    output += process.communicate()[1]
     os.close(terminal)
-    assert process.returncode == 130, said.decode()
-    assert b"nothing was bought" in said
+    assert process.returncode == 130, output.decode()
+    assert b"nothing was bought" in output
     assert not (tmp_path / "home" / "runs").exists()
 
 

@@ -37,15 +37,15 @@ def attempts(**failed: Any) -> tuple[int, str]:
 
 @pytest.mark.parametrize("failed", [{}, {"ran_s": 0.0, "what": "command"}, {"ran_s": 61.0, "what": "command"}])
 def test_a_command_that_hung_or_lost_its_supervisor_or_ran_for_long_has_four_attempts(failed: dict[str, Any]) -> None:
-    number, said = attempts(**failed)
+    number, message = attempts(**failed)
     assert number == 4
-    assert "without a new checkpoint" in said
+    assert "without a new checkpoint" in message
 
 
 def test_a_command_that_fails_within_a_minute_has_two_attempts() -> None:
-    number, said = attempts(ran_s=5.0, what="command")
+    number, message = attempts(ran_s=5.0, what="command")
     assert number == 2
-    assert "twice in a row" in said
+    assert "twice in a row" in message
 
 
 class Followed(Generation):

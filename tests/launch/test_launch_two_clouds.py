@@ -102,8 +102,8 @@ class _Run:
         raise AssertionError(f"never came to {what}:\n{process.communicate()[0]}")
 
     def end(self) -> tuple[int, str]:
-        said, _ = self.processes[-1].communicate(timeout=PATIENCE_S)
-        return self.processes[-1].returncode, said
+        output, _ = self.processes[-1].communicate(timeout=PATIENCE_S)
+        return self.processes[-1].returncode, output
 
     def kill(self) -> None:
         for process in self.processes:
@@ -160,12 +160,12 @@ def test_a_run_over_two_clouds_trains_to_its_end(lost: bool, clouds: tuple[MockC
         run.processes[-1].communicate()
         if not lost:
             run.start("resume", run.folder.name, **_NO_AMAZON)
-            code, said = run.end()
-            assert (code, said.partition(";")[0]) == (1, "error: no AWS credentials")
+            code, output = run.end()
+            assert (code, output.partition(";")[0]) == (1, "error: no AWS credentials")
             assert (set(google.billed()), set(amazon.billed())) == ({"google"}, {"amazon"}), "both continue"
         run.start("resume", run.folder.name)
-        code, said = run.end()
-        assert code == 0, said
+        code, output = run.end()
+        assert code == 0, output
     finally:
         run.kill()
     steps = run.events("step")

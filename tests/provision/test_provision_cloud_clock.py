@@ -48,22 +48,22 @@ def off_s(clock: CloudClock) -> float:
 )
 @CLOUDS
 def test_a_clock_that_is_far_off_gives_way_to_the_clouds(provider: Provider, ahead_s: int, told: str) -> None:
-    said: list[str] = []
+    notes: list[str] = []
     with reached(provider):
         own = Wrong(timedelta(seconds=ahead_s))
-        clock = by_cloud(own, WHERE[provider], lambda text, off: said.append(text))
+        clock = by_cloud(own, WHERE[provider], lambda text, off: notes.append(text))
         assert isinstance(clock, CloudClock)
         if not told:
-            assert said == []
+            assert notes == []
             assert off_s(clock) == pytest.approx(ahead_s, abs=1)
             return
         assert abs(off_s(clock)) < 5
-        (text,) = said
+        (text,) = notes
         # An answer's Date has whole seconds.
         assert any(told.replace(str(abs(ahead_s)), str(abs(ahead_s) + near)) in text for near in (-1, 0, 1)), text
         own.ahead = timedelta(0)
         clock.compare()
-        assert "it is right again" in said[1]
+        assert "it is right again" in notes[1]
         assert abs(off_s(clock)) < 5
 
 

@@ -120,11 +120,11 @@ def test_a_node_that_is_lost_while_clouds_meet_and_can_not_be_had_again_is_a_sto
 
 
 def test_a_rule_that_a_cloud_refuses_is_told_and_nobody_s_node_is_blamed(run: CloudRun) -> None:
-    said = (
+    refusal = (
         "api error RulesPerSecurityGroupLimitExceeded: The maximum number of rules per security group has been reached."
     )
     rule = "aws_vpc_security_group_ingress_rule"
-    run.cloud.failures.append(Failure(type=rule, message=said, where={"ip_protocol": "udp"}))
+    run.cloud.failures.append(Failure(type=rule, message=refusal, where={"ip_protocol": "udp"}))
     with pytest.raises(ProvisionError, match=r"the clouds can't be joined: .*RulesPerSecurityGroupLimitExceeded"):
         run.apply()
     assert _nodes(run) == ["n0", "n1"]

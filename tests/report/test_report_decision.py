@@ -68,11 +68,11 @@ def test_a_plan_without_a_decision_begins_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"),
+    ("ratio", "expected"),
     [(1 / 3, "3.0× faster"), (0.8, "25 % faster"), (1.0, "as fast"), (1.012, "1.2 % slower"), (2.6, "2.6× slower")],
 )
-def test_how_fast_something_is_reads_as_people_say_it(ratio: float, said: str) -> None:
-    assert pace_text(ratio) == said
+def test_how_fast_something_is_reads_as_people_say_it(ratio: float, expected: str) -> None:
+    assert pace_text(ratio) == expected
 
 
 def test_money_is_told_as_a_difference() -> None:

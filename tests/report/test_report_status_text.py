@@ -63,12 +63,12 @@ def test_a_run_that_is_gone_says_how_it_ended_and_a_silent_command_names_no_step
 )
 def test_only_a_run_that_can_be_resumed_is_recommended_for_it(phase: Phase, resumes: bool) -> None:
     alive = ResourceState(resource="node", key="n0", created_at=NOW)
-    said = " ".join(shown(RunState(phase=phase, resources=(alive,))).split())
-    assert "'sailor-cloud down run-1' tears it down" in said
-    assert ("sailor-cloud resume run-1" in said) == resumes
+    report = " ".join(shown(RunState(phase=phase, resources=(alive,))).split())
+    assert "'sailor-cloud down run-1' tears it down" in report
+    assert ("sailor-cloud resume run-1" in report) == resumes
 
 
 def test_a_run_before_its_first_step_is_checking() -> None:
-    said = " ".join(shown(RunState(phase=Phase.TRAINING), step=0, checking=True).split())
-    assert "run-1 checking 0/10" in said
-    assert "before the first step" in said
+    report = " ".join(shown(RunState(phase=Phase.TRAINING), step=0, checking=True).split())
+    assert "run-1 checking 0/10" in report
+    assert "before the first step" in report

@@ -353,8 +353,10 @@ def test_everything_below_a_process_is_ended_whatever_session_it_has_made() -> N
     code += "subprocess.Popen(['sh', '-c', 'setsid sleep 1000 & (setsid sleep 1001 &) ; sleep 0.2'])\n"
     code += "time.sleep(1.0); before = len(tree.descendants(os.getpid()))\n"
     code += "tree.end_descendants(os.getpid()); print(before, len(tree.descendants(os.getpid())))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=_environment())
-    assert said.stdout.split() == ["2", "0"], said.stderr
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=_environment()
+    )
+    assert result.stdout.split() == ["2", "0"], result.stderr
 
 
 def _environment() -> dict[str, str]:

@@ -48,7 +48,7 @@ def aws_instance(mocked: MockCloud, node: str = "n0") -> dict[str, object]:
     return mocked.cloud.create("aws_instance", wanted, config)
 
 
-def said(address: object, host_key: object, command: str) -> str:
+def output_of(address: object, host_key: object, command: str) -> str:
     async def ask() -> str:
         known = asyncssh.import_known_hosts(f"[{address}]:{PORT} {host_key}\n")
         async with asyncssh.connect(
@@ -63,7 +63,7 @@ def test_an_instance_on_gcp_answers_ssh_with_ranks_on_the_processor(mock_gcp: Mo
     made = gcp_instance(mock_gcp)
     address = made["network_interface"][0]["access_config"][0]["nat_ip"]  # type: ignore[index]
     program = "import os; print(os.getcwd(), os.environ['SAILOR_CLOUD_ACCELERATORS'])"
-    where, accelerators = said(address, made["host_public_key"], f'python3 -c "{program}"').split()
+    where, accelerators = output_of(address, made["host_public_key"], f'python3 -c "{program}"').split()
     assert Path(where) == mock_gcp.folder_of("n0")
     assert accelerators == "cpu"
     assert mock_gcp.billed() == {"n0": made["id"]}
@@ -72,7 +72,7 @@ def test_an_instance_on_gcp_answers_ssh_with_ranks_on_the_processor(mock_gcp: Mo
 def test_an_instance_on_aws_answers_ssh_and_ends_when_it_is_preempted(mock_aws: MockCloud) -> None:
     made = aws_instance(mock_aws)
     folder = mock_aws.folder_of("n0")
-    assert said(made["public_ip"], made["host_public_key"], "pwd").strip() == str(folder)
+    assert output_of(made["public_ip"], made["host_public_key"], "pwd").strip() == str(folder)
     mock_aws.preempt("n0")
     assert mock_aws.billed() == {}
     assert not folder.exists()
@@ -93,7 +93,7 @@ def test_a_machine_that_ends_itself_is_no_longer_billed(mock_gcp: MockCloud) -> 
 def test_a_machine_that_is_powered_off_from_inside_is_no_longer_billed(mock_aws: MockCloud) -> None:
     made = aws_instance(mock_aws)
     program = "import os, subprocess; subprocess.Popen(['sh', '-c', os.environ['SAILOR_CLOUD_POWER_OFF']])"
-    said(made["public_ip"], made["host_public_key"], f'python3 -c "{program}"')
+    output_of(made["public_ip"], made["host_public_key"], f'python3 -c "{program}"')
     wait_until(lambda: mock_aws.billed() == {}, "the machine to end")
     assert mock_aws.cloud.history[-1][0] == "ended"
 
@@ -101,7 +101,7 @@ def test_a_machine_that_is_powered_off_from_inside_is_no_longer_billed(mock_aws:
 def test_the_metadata_server_tells_a_node_that_it_will_be_taken(mock_aws: MockCloud) -> None:
     made = aws_instance(mock_aws)
     program = "import os; print(os.environ['SAILOR_CLOUD_METADATA'])"
-    address = said(made["public_ip"], made["host_public_key"], f'python3 -c "{program}"').strip()
+    address = output_of(made["public_ip"], made["host_public_key"], f'python3 -c "{program}"').strip()
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(f"{address}/latest/meta-data/spot/instance-action")
     mock_aws.announce_preemption("n0")

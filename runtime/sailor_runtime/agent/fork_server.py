@@ -90,13 +90,13 @@ class ForkServer:
             return
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
-            if "forked" in said:
+            message = json.loads(line)
+            if "forked" in message:
                 rank = self._asked.pop(0)
-                rank.pid = said["forked"]
-                self._forked[said["forked"]] = rank
+                rank.pid = message["forked"]
+                self._forked[message["forked"]] = rank
             else:
-                self._forked.pop(said["exited"]).returncode = said["status"]
+                self._forked.pop(message["exited"]).returncode = message["status"]
 
     def end(self) -> None:
         self._process.kill()

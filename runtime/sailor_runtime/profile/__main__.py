@@ -146,9 +146,9 @@ def _start(file: Path, rank: int, folder: Path) -> subprocess.Popen[str]:
 def _check(processes: list[subprocess.Popen[str]], folder: Path, ranks: tuple[int, ...]) -> None:
     for rank, process in zip(ranks, processes, strict=True):
         if process.wait() != 0:
-            said = (folder / f"rank{rank}.err").read_text().strip()
+            stderr = (folder / f"rank{rank}.err").read_text().strip()
             # A traceback is long; its last line is the reason.
-            raise ProfileError(said.splitlines()[-1] if said else f"rank {rank} ended with {process.returncode}")
+            raise ProfileError(stderr.splitlines()[-1] if stderr else f"rank {rank} ended with {process.returncode}")
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     except (SailorError, OSError) as error:
         return (str(error), *confirmed(leftover))
     show_unwritten(leftover.folder)
-    said = {True: "still there", False: "not confirmed as gone"}
-    unsure = [f"{said[row.found]}: {row.type} {row.name}" for row in receipt.left]
+    wording = {True: "still there", False: "not confirmed as gone"}
+    unsure = [f"{wording[row.found]}: {row.type} {row.name}" for row in receipt.left]
     unsure += [place.problem for place in receipt.unanswered]
     return tuple(dict.fromkeys((*unsure, *confirmed(leftover))))
 

@@ -150,10 +150,10 @@ class AgentLink:
         """Return a free port of the node in the training range; the search starts at `first_choice`."""
         span = LAST_PORT - FIRST_PORT + 1
         choices = [str(FIRST_PORT + (first_choice + i) % span) for i in range(span)]
-        said = await self.connection.run([self.python, "-c", _FREE_PORT, *choices])
-        if not said.strip():
+        output = await self.connection.run([self.python, "-c", _FREE_PORT, *choices])
+        if not output.strip():
             raise LaunchError(f"node {self.node.id} has no free port in {FIRST_PORT}-{LAST_PORT}")
-        return int(said)
+        return int(output)
 
     async def write(self, path: str, content: bytes) -> None:
         await self.connection.write(path, content)

@@ -133,8 +133,8 @@ def _ignored(path: Path, is_folder: bool, rules: tuple[tuple[Path, GitIgnoreSpec
     ignored = False
     for folder, spec in rules:
         name = path.relative_to(folder).as_posix() + ("/" if is_folder else "")
-        said = spec.check_file(name).include
-        ignored = ignored if said is None else said
+        stated = spec.check_file(name).include
+        ignored = ignored if stated is None else stated
     return ignored
 
 

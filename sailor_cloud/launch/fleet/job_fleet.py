@@ -380,8 +380,8 @@ class JobFleet:
     async def events(self, node: str, offset: int) -> tuple[bytes, int]:
         """Return what an agent has written since an offset, and the next offset."""
         if self.scheduler.shares_folders:
-            said = await asyncio.to_thread(_read_from, self.node_home(node) / EVENTS_FILE, offset)
-            return said, offset + len(said)
+            content = await asyncio.to_thread(_read_from, self.node_home(node) / EVENTS_FILE, offset)
+            return content, offset + len(content)
         current = self._current
         if current is None:
             return b"", offset
@@ -538,10 +538,10 @@ class JobLink:
     def _keep(self, parsed: Sequence[tuple[bytes, AgentEvent]], *, logs_alone: bool = False) -> None:
         """Store an agent's output and the logs that it sends; they exist nowhere else."""
         folder = private_dir(self.fleet.folder.logs_dir / self.node.id)
-        said = [line + b"\n" for line, event in parsed if event["event"] != _LOG]
-        if said and not logs_alone:
+        kept = [line + b"\n" for line, event in parsed if event["event"] != _LOG]
+        if kept and not logs_alone:
             with (folder / "agent.log").open("ab") as file:
-                file.writelines(said)
+                file.writelines(kept)
         for _, event in parsed:
             log, offset, text = (event.get(name) for name in ("log", "offset", "text"))
             if event["event"] != _LOG or not isinstance(log, str) or not _RANK_LOG.fullmatch(log):

@@ -156,8 +156,8 @@ class Overlay:
             raise min(failures, key=lambda failure: not isinstance(failure, UnreachableError))
 
     async def _make_key(self, link: AgentLink) -> None:
-        said = await link.connection.run(["sh", "-c", _KEY], timeout_s=_INSTALL_S)
-        self._keys[link.node.id] = said.split()[-1]
+        output = await link.connection.run(["sh", "-c", _KEY], timeout_s=_INSTALL_S)
+        self._keys[link.node.id] = output.split()[-1]
 
     async def _tell_peers(self, link: AgentLink) -> None:
         arguments = [link.node.private_address]

@@ -85,9 +85,9 @@ class NodeConnection:
 
         result = await self._attempt(work, argv[0], timeout_s)
         if result.exit_status != 0:
-            said = str(result.stderr or result.stdout or "").strip()
+            output = str(result.stderr or result.stdout or "").strip()
             shown = shlex.join(argv if len(argv) < 4 else [*argv[:2], "..."])
-            raise LaunchError(f"node {self.node.id}: {shown} ended with {result.exit_status}: {said}")
+            raise LaunchError(f"node {self.node.id}: {shown} ended with {result.exit_status}: {output}")
         return str(result.stdout or "")
 
     async def write(self, path: str, content: bytes) -> None:
@@ -187,8 +187,8 @@ async def _connected(
     except TimeoutError as error:
         why = f": {last}" if last is not None else ""
         if node.tunnel is not None:
-            said = node.tunnel.last_words() or "nothing"
-            why += f"; {node.tunnel.program[0]} said: {said} (log: {node.tunnel.log})"
+            output = node.tunnel.last_words() or "nothing"
+            why += f"; {node.tunnel.program[0]} said: {output} (log: {node.tunnel.log})"
         raise UnreachableError(
             f"node {node.id} at {node.address}:{node.port} did not answer within {timeout_s:.0f} s{why}"
         ) from error

@@ -98,8 +98,8 @@ def run_profile(task: ProfileTask, folder: Path, progress: Callable[[int, int, s
                 assert process.stdout is not None
                 assert process.stderr is not None
                 for line in process.stdout:
-                    said = json.loads(line)
-                    progress(said["done"], said["of"], said["what"])
+                    step = json.loads(line)
+                    progress(step["done"], step["of"], step["what"])
                 reason = process.stderr.read().strip()
             except BaseException:
                 # This signal makes the profiler end its ranks.

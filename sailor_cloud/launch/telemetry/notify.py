@@ -63,8 +63,8 @@ class Webhook:
 
     def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
         slack = urllib.parse.urlsplit(self.url).hostname == "hooks.slack.com"
-        said = {"text": f"{run}: {text}"} if slack else {"event": notice.value, "run": run, "text": text, **details}
-        body = json.dumps(said).encode()
+        payload = {"text": f"{run}: {text}"} if slack else {"event": notice.value, "run": run, "text": text, **details}
+        body = json.dumps(payload).encode()
         thread = threading.Thread(target=self._post, args=(body, notice), daemon=True)
         thread.start()
         self._threads.append(thread)

@@ -49,7 +49,7 @@ def in_words(entry: Entry) -> str:
     what = " ".join(part for part in (entry.resource.replace("_", " "), entry.key) if part)
     name = entry.event.value.replace("_", " ")
     try:
-        said = _ALL[entry.event].format(**{**entry.data, "what": what})
+        line = _ALL[entry.event].format(**{**entry.data, "what": what})
     except (KeyError, ValueError, TypeError):
-        said = f"{name} {what}".rstrip()
-    return said.splitlines()[0] if said else name
+        line = f"{name} {what}".rstrip()
+    return line.splitlines()[0] if line else name

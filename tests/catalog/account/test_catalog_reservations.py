@@ -114,7 +114,7 @@ def test_reserved_capacity_is_shown_with_its_end_and_what_uses_it(
         taken_unasked=False,
     )
     _print_reserved(Reservations(rows=(block,), missing=()), result_console())
-    said = capsys.readouterr().out
-    assert "2026-12-01 11:30" in said
-    assert "2026-12-03 11:30" in said
-    assert "is used only where the job's capacity file names it" in said
+    output = capsys.readouterr().out
+    assert "2026-12-01 11:30" in output
+    assert "2026-12-03 11:30" in output
+    assert "is used only where the job's capacity file names it" in output

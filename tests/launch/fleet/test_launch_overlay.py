@@ -282,9 +282,9 @@ def test_ranks_reach_private_addresses_of_the_other_cloud_through_a_real_tunnel(
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
-            said = _in(namespaces, "a", sys.executable, "-c", _TRY, private, str(port)).strip()
+            reply = _in(namespaces, "a", sys.executable, "-c", _TRY, private, str(port)).strip()
             server.kill()
-        assert said == ("refused" if closed else "answer"), port
+        assert reply == ("refused" if closed else "answer"), port
     assert (namespaces / "a" / "overlay" / "key").stat().st_mode & 0o777 == 0o600
 
 

@@ -308,7 +308,7 @@ class Silence:
     calls: int = 0
 
     def install(self, patch: pytest.MonkeyPatch, call: str) -> None:
-        said, health = getattr(SimulatedLink, call), SimulatedLink.health
+        real_call, health = getattr(SimulatedLink, call), SimulatedLink.health
 
         async def silent(link: SimulatedLink, *arguments: object, **details: object) -> object:
             self.calls += 1
@@ -316,7 +316,7 @@ class Silence:
                 self.nodes.add(link.node.id)
             if link.node.id in self.nodes and self.lasts():
                 raise UnreachableError(f"node {link.node.id}: connection lost")
-            return await said(link, *arguments, **details)
+            return await real_call(link, *arguments, **details)
 
         async def seen(link: SimulatedLink) -> Health:
             self.calls += 1

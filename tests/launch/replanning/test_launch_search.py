@@ -29,12 +29,14 @@ def test_a_new_plan_is_offered_doubtful_prices_only_where_they_are_allowed(allow
     assert {offer.zone for offer in search.offers(JOB)} == zones
 
 
-@pytest.mark.parametrize("said", [None, False, True])
-def test_whoever_takes_a_run_over_knows_whether_doubtful_prices_are_allowed(said: bool | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("agreed", [None, False, True])
+def test_whoever_takes_a_run_over_knows_whether_doubtful_prices_are_allowed(
+    agreed: bool | None, tmp_path: Path
+) -> None:
     folder = RunFolder.create("doubtful", root=tmp_path)
-    data = {} if said is None else {"allow_doubtful": said}
+    data = {} if agreed is None else {"allow_doubtful": agreed}
     Journal.of(folder, SystemClock()).append(Event.RUN_CREATED, job="doubtful", **data)
-    assert allows_doubtful(folder) is bool(said)
+    assert allows_doubtful(folder) is bool(agreed)
 
 
 def test_a_new_plan_is_for_the_training_program_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,10 +36,10 @@ def found(bytes_per_s: float, src: str = "n0", dst: str = "n1") -> dict[str, obj
 
 @pytest.mark.parametrize(("measured", "slow"), [(1.0e9, False), (0.71e9, False), (0.69e9, True)])
 def test_a_link_more_than_thirty_per_cent_below_its_profile_is_told(measured: float, slow: bool) -> None:
-    said = preflight_note(planned(1.0e9), found(measured))
-    assert "2 devices (A100, V100) compute and sum correctly" in said
-    assert ("links far below the plan" in said) is slow
-    assert ("local-a to local-b: 0.69 GB/s measured, 1.00 planned, 31 % less" in said) is slow
+    note = preflight_note(planned(1.0e9), found(measured))
+    assert "2 devices (A100, V100) compute and sum correctly" in note
+    assert ("links far below the plan" in note) is slow
+    assert ("local-a to local-b: 0.69 GB/s measured, 1.00 planned, 31 % less" in note) is slow
 
 
 def test_links_that_the_plan_does_not_reckon_with_are_left_out() -> None:

@@ -104,9 +104,9 @@ def test_a_tracker_that_is_down_is_told_once_without_its_address_and_tried_again
 ) -> None:
     monkeypatch.setattr(trackers, "RETRY_S", 0.0)
     caplog.set_level("DEBUG")
-    said: list[str] = []
+    notes: list[str] = []
     broken = Broken()
-    feed = Feed("MLflow", lambda: broken, said.append)
+    feed = Feed("MLflow", lambda: broken, notes.append)
     for number in (1, 2):
         feed.put(number, 1.0, {})
     assert broken.tried.wait(10)
@@ -116,33 +116,33 @@ def test_a_tracker_that_is_down_is_told_once_without_its_address_and_tried_again
     feed.put(3, 1.0, {})
     feed.close()
     assert broken.taken[-1] == 3
-    assert said == ["MLflow takes no metrics (OSError); training continues"]
+    assert notes == ["MLflow takes no metrics (OSError); training continues"]
     assert "s3cret" not in caplog.text
 
 
 def test_nobody_waits_for_a_tracker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers, "CLOSE_S", 0.01)
     monkeypatch.setattr(trackers, "MOST_WAITING", 2)
-    said: list[str] = []
+    notes: list[str] = []
     held = threading.Event()
-    feed = Feed("MLflow", lambda: held.wait() and Broken(), said.append)  # type: ignore[arg-type,return-value]
+    feed = Feed("MLflow", lambda: held.wait() and Broken(), notes.append)  # type: ignore[arg-type,return-value]
     for number in range(2):
         feed.put(number, 1.0, {})
     feed.close()
     held.set()
-    assert not said or "did not take the last steps" in said[0]
+    assert not notes or "did not take the last steps" in notes[0]
 
 
 def test_a_package_that_is_missing_is_named_with_its_install_line() -> None:
-    said: list[str] = []
+    notes: list[str] = []
 
     def connect() -> Any:
         raise ModuleNotFoundError("No module named 'wandb'")
 
-    feed = Feed("Weights & Biases", connect, said.append)
+    feed = Feed("Weights & Biases", connect, notes.append)
     feed.put(1, 1.0, {})
     feed.close()
-    assert said == [f"Weights & Biases takes no metrics (not installed: {INSTALL}); training continues"]
+    assert notes == [f"Weights & Biases takes no metrics (not installed: {INSTALL}); training continues"]
 
 
 def test_a_job_names_its_trackers_and_documents_without_any_are_as_before() -> None:

@@ -38,7 +38,7 @@ def test_logs_show_the_controllers_course_before_the_first_rank_writes(tmp_path:
 @pytest.mark.parametrize("event", Event)
 def test_every_event_has_words_even_without_its_figures(event: Event) -> None:
     entry = Entry(seq=1, ts=datetime(2026, 11, 21, tzinfo=UTC), event=event, resource="object_store", key="b-1")
-    said = in_words(entry)
-    assert said
-    assert "_" not in said
-    assert "{" not in said
+    text = in_words(entry)
+    assert text
+    assert "_" not in text
+    assert "{" not in text

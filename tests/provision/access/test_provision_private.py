@@ -183,9 +183,11 @@ def test_without_the_program_on_path_nothing_is_bought(
     names = {Provider("gcp"): ["gcloud"], Provider("aws"): ["aws", "session-manager-plugin"]}[provider]
     with pytest.raises(RequestError) as refused:
         check_supported(private(provider))
-    said = str(refused.value)
-    assert all(f"nodes on {provider} are then reached through {name}, which is not on PATH" in said for name in names)
-    assert "install it (https://" in said
+    message = str(refused.value)
+    assert all(
+        f"nodes on {provider} are then reached through {name}, which is not on PATH" in message for name in names
+    )
+    assert "install it (https://" in message
     for name in names:
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o700)

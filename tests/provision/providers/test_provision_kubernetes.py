@@ -127,13 +127,13 @@ def test_what_pods_cannot_be_given_is_refused_before_anything_begins(tmp_path: P
     model = spread(tmp_path).job.model
     assert model is not None
     own = model.model_copy(update={"module": "mine:Model"})
-    for document, said in (
+    for document, fault in (
         (spread(tmp_path, image=""), r"names no runtime\.image, and pods need one"),
         (changed(spread(tmp_path), run="python train.py", workdir="."), "the job has a workdir, and pods get no copy"),
         (changed(spread(tmp_path), model=own), r"model\.module names code, and pods get no copy"),
     ):
         for refuses in (exported_job, check_scheduler):
-            with pytest.raises(RequestError, match=said):
+            with pytest.raises(RequestError, match=fault):
                 refuses(document)
 
 
@@ -355,7 +355,7 @@ def test_without_a_cluster_there_is_one_clear_error(
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "fault"),
     [
         (404, b"404 page not found", r"the cluster has no jobsets\.jobset\.x-k8s\.io; install JobSet"),
         (404, 'namespaces "ml" not found', r'the Kubernetes API refuses: namespaces "ml" not found \(404\)'),
@@ -369,7 +369,7 @@ def test_without_a_cluster_there_is_one_clear_error(
     ],
 )
 def test_each_refusal_of_the_api_is_one_clear_error_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: str | bytes, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, body: str | bytes, fault: str
 ) -> None:
     job, answered = exported_job(spread(tmp_path)), kubernetes_stand_in._answer
 
@@ -382,7 +382,7 @@ def test_each_refusal_of_the_api_is_one_clear_error_and_leaves_nothing(
     with kubernetes_api(tmp_path / "api", {}) as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
         Kubernetes().check(job.inventory)
-        with pytest.raises(ProvisionError, match=said):
+        with pytest.raises(ProvisionError, match=fault):
             Kubernetes().submit(job, tmp_path)
         assert (cluster.jobsets, cluster.secrets) == ({}, {})
 

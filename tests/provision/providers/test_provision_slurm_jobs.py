@@ -65,7 +65,7 @@ def test_an_answer_that_is_no_list_confirms_nothing(queue: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         (
             "echo all; printf '\\243\\377'",
@@ -76,11 +76,11 @@ def test_an_answer_that_is_no_list_confirms_nothing(queue: list[str]) -> None:
     ],
 )
 def test_a_scheduler_that_answers_late_or_with_something_else_is_one_clear_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
 ) -> None:
     monkeypatch.setattr(commands, "_TIMEOUT_S", 1.0)
     stand_ins(tmp_path, monkeypatch, program)
-    with pytest.raises(ProvisionError, match=said):
+    with pytest.raises(ProvisionError, match=message):
         Slurm().check(inventory())
 
 

@@ -171,9 +171,9 @@ class Kubernetes:
             )
         if answer is None:
             return b"", offset
-        said = bytes(answer.data)
+        log = bytes(answer.data)
         # A kubelet begins a new file every 10 MiB and shows only that; events that repeat have known sequence numbers.
-        return said[offset if offset <= len(said) else 0 :], len(said)
+        return log[offset if offset <= len(log) else 0 :], len(log)
 
 
 class Calls:
@@ -287,16 +287,16 @@ def _whole(answer: Any, part: str) -> dict[str, Any]:
 
 def _error_message(error: Any) -> str:
     try:
-        said = json.loads(error.body)["message"]
+        message = json.loads(error.body)["message"]
     except (TypeError, ValueError, KeyError):
         if error.status == 404:
             # An answer for an unknown path is not in the API's own format.
             return f"the cluster has no {PLURAL}.{GROUP}; install JobSet (https://jobset.sigs.k8s.io) and try again"
-        said = error.reason
+        message = error.reason
     # A webhook, a quota and a missing right all answer 403; only the last names the caller.
-    if error.status == 401 or (error.status == 403 and " cannot " in said):
-        return f"the Kubernetes API refuses: {said}; docs/clusters.md lists the rights that a run needs"
-    return f"the Kubernetes API refuses: {said} ({error.status})"
+    if error.status == 401 or (error.status == 403 and " cannot " in message):
+        return f"the Kubernetes API refuses: {message}; docs/clusters.md lists the rights that a run needs"
+    return f"the Kubernetes API refuses: {message} ({error.status})"
 
 
 def _node_of(pod: Any, job: ClusterJob) -> str | None:

@@ -79,10 +79,10 @@ class Slurm:
         write_atomically(plan, job.artefact)
         text = batch_script(job, plan=str(plan), output=str(folder / f"slurm-g{job.generation}.log"))
         write_atomically(script, text)
-        said = slurm("sbatch", "--parsable", str(script))
-        job_id = said.strip().split(";")[0]
+        printed = slurm("sbatch", "--parsable", str(script))
+        job_id = printed.strip().split(";")[0]
         if not job_id.isdigit():
-            raise ProvisionError(f"sbatch printed no job id but {said.strip()[:200]!r}")
+            raise ProvisionError(f"sbatch printed no job id but {printed.strip()[:200]!r}")
         return job_id
 
     def find(self, job: ClusterJob) -> str | None:
