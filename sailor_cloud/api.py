@@ -182,11 +182,11 @@ def read_job(job: Path | str | Mapping[str, Any], *, on: str | None = None) -> J
 
 def read_plan(path: Path | str) -> PlanDocument:
     """Return the plan in a file. Raises RequestError if the file is unreadable or wrong."""
-    from sailor_cloud.catalog.clusters import know
+    from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument
 
     document = PlanDocument.read(Path(path))
-    know(document.job)
+    register_inventory(document.job)
     return document
 
 
@@ -329,7 +329,7 @@ def explain(
     from time import process_time
 
     from sailor_cloud import catalog
-    from sailor_cloud.catalog.clusters import know
+    from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument, holds_plan
     from sailor_cloud.planner.explaining import Explanation, reasons, recomputed, ruled_out
     from sailor_cloud.planner.marginal import gains
@@ -346,7 +346,7 @@ def explain(
     if isinstance(job, PlanDocument):
         if on is not None or cluster is not None:
             raise RequestError("on and cluster belong to a job; a plan has its nodes already")
-        know(job.job)
+        register_inventory(job.job)
         document, clock = job, clock or FixedClock(job.as_of)
     else:
         job, base = _job_of(job, base, on=on, cluster=cluster)
@@ -474,14 +474,14 @@ def _simulated(
     document: PlanDocument | Path | str, base: Path | None, profiles: Path | None, *, timeline: bool
 ) -> Simulation:
     from sailor_cloud import catalog, network, resources, workload
-    from sailor_cloud.catalog.clusters import know
+    from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator.resimulate import simulate_document
 
     if not isinstance(document, PlanDocument):
         base = base or Path(document).parent
         document = PlanDocument.read(Path(document))
-    know(document.job)
+    register_inventory(document.job)
     with resources.data_folders(profiles=profiles):
         return simulate_document(
             document,
@@ -558,11 +558,11 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
     purchase: offers that the job does not allow, exceeded limits, figures more than 5 % off.
     """
     from sailor_cloud import catalog, network, workload
-    from sailor_cloud.catalog.clusters import know
+    from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.verified import verified, verified_purchase
 
-    know(document.job)
+    register_inventory(document.job)
     prices = catalog.load()
     problems = resource_problems(document.job, prices)
     if problems:
@@ -610,14 +610,14 @@ def up(
     else calls that function, so the caller must handle signals. Raises RequestError if the plan can't be run,
     CredentialsError if the caller lacks a permission; the outcome has every other failure.
     """
-    from sailor_cloud.catalog.clusters import know
+    from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import run_document
     from sailor_cloud.provision.checks.before_buying import check_before_buying
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.run.options import LaunchOptions
 
-    know(document.job)
+    register_inventory(document.job)
     decoder, ticking = _decoder(document.job, base), clock or SystemClock()
     if not checked:
         refuse_what_cannot_run(document)
@@ -728,13 +728,13 @@ def replay(
     from sailor_cloud.catalog import load
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.launch.replanning.search import CatalogSearch
-    from sailor_cloud.launch.simulation.replay import Remembered, at_start, replay
+    from sailor_cloud.launch.simulation.replay import CachedSearch, at_start, replay
 
     problems = resource_problems(job, load())
     if problems:
         raise RequestError(problems)
     decoder = workload.job_decoder(job, base=base)
-    search = Remembered(CatalogSearch(decoder, clock or SystemClock(), allow_doubtful=True))
+    search = CachedSearch(CatalogSearch(decoder, clock or SystemClock(), allow_doubtful=True))
     limited = at_start(job, trace)
     document = search(limited) if limited is not None else None
     if document is None or document.plan is None:

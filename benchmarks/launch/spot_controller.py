@@ -31,7 +31,7 @@ from sailor_cloud.workload import decoder
 
 WORK_H, HOUR, MINUTE = 48.0, 3600.0, 60.0
 ZONE, NAME = "us-central1-a", "A100-40"
-WEIGHS_SPOT = Situation.weighs_spot
+WEIGHS_SPOT = Situation.uses_spot_policy
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ def main() -> int:
 
 def controlled(up: np.ndarray, deadline_h: float, *, policy: bool = True) -> Replayed:
     """Run the controller on one zone's availability, an entry a minute."""
-    Situation.weighs_spot = WEIGHS_SPOT if policy else property(lambda situation: False)  # type: ignore[method-assign,assignment]
+    Situation.uses_spot_policy = WEIGHS_SPOT if policy else property(lambda situation: False)  # type: ignore[method-assign,assignment]
     moments = [0, *(int(at) for at in np.flatnonzero(np.diff(up.astype(int))) + 1)]
     counts = tuple(int(up[at]) for at in moments)
     trace = Trace(times_s=tuple(at * MINUTE for at in moments), devices={Place(ZONE, NAME): counts}, spot_only=True)

@@ -67,24 +67,24 @@ class Store:
             return []
 
         place = self._place(folder)
-        return self._patiently(f"list {place}", listed)
+        return self._with_retries(f"list {place}", listed)
 
     def read(self, name: str) -> bytes:
         place = self._place(name)
-        return self._patiently(f"read {place}", lambda: bytes(self._files.cat_file(place)))
+        return self._with_retries(f"read {place}", lambda: bytes(self._files.cat_file(place)))
 
     def write(self, name: str, content: bytes) -> None:
         place = self._place(name)
-        self._patiently(f"write {place}", lambda: self._files.pipe_file(place, content), writes=True)
+        self._with_retries(f"write {place}", lambda: self._files.pipe_file(place, content), writes=True)
 
     def upload(self, path: Path, name: str) -> None:
         place = self._place(name)
-        self._patiently(f"write {place}", lambda: self._files.put_file(str(path), place), writes=True)
+        self._with_retries(f"write {place}", lambda: self._files.put_file(str(path), place), writes=True)
 
     def sum(self, name: str, into: Path | None = None) -> tuple[int, str]:
         """Return size and SHA-256 of an object, read in parts; `into` gets the content."""
         place, digest = self._place(name), hashlib.sha256()
-        size = int(self._patiently(f"read {place}", lambda: self._files.info(place)["size"]))
+        size = int(self._with_retries(f"read {place}", lambda: self._files.info(place)["size"]))
         with contextlib.ExitStack() as stack:
             copy = None if into is None else stack.enter_context(into.open("wb"))
             for start in range(0, size, _CHUNK_BYTES):
@@ -97,7 +97,7 @@ class Store:
     def part(self, name: str, start: int, end: int) -> bytes:
         """Return bytes [start, end) of an object."""
         place = self._place(name)
-        return self._patiently(f"read {place}", lambda: bytes(self._files.cat_file(place, start=start, end=end)))
+        return self._with_retries(f"read {place}", lambda: bytes(self._files.cat_file(place, start=start, end=end)))
 
     def remove(self, name: str) -> None:
         """Remove an object; a missing one is no error."""
@@ -107,12 +107,12 @@ class Store:
                 self._files.rm_file(place)
 
         place = self._place(name)
-        self._patiently(f"remove {place}", removed)
+        self._with_retries(f"remove {place}", removed)
 
     def _place(self, name: str) -> str:
         return f"{self.url}/{name}" if name else self.url
 
-    def _patiently(self, what: str, action: Callable[[], _T], *, writes: bool = False) -> _T:
+    def _with_retries(self, what: str, action: Callable[[], _T], *, writes: bool = False) -> _T:
         deadline, pause_s = time.monotonic() + self._patience_s, 0.25
         while True:
             try:

@@ -17,9 +17,9 @@ ONE_F_ONE_B, ZERO_BUBBLE, INTERLEAVED = SCHEDULES = "1f1b", "zero-bubble", "inte
 # Without a generation, an agent leaves this long after a controller's last ping, and its node powers off: 30 minutes in
 # total. A controller relies on this, and sends pings at this interval.
 HOLD_S = 1740.0
-WORD_S = 300.0
+HEARTBEAT_S = 300.0
 # The file for pings in the node's folder.
-WORD_FILE = "controller"
+HEARTBEAT_FILE = "controller"
 # Of the file from which the agents of a scheduler's job read the plan.
 ARTEFACT_VERSION = 1
 # The variable with these agents' shared token, if that file does not contain it.

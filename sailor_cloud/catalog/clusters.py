@@ -111,13 +111,13 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
         if inventory.scheduler != on:
             raise RequestError(f"--on {on}, but the inventory {inventory.name} is for {inventory.scheduler}")
         job = job.model_copy(update={"resources": _on(job, inventory)})
-    know(job)
+    register_inventory(job)
     if problems := list(_beyond(job, inventory)):
         raise RequestError(problems)
     return job
 
 
-def know(job: Job) -> None:
+def register_inventory(job: Job) -> None:
     """Register the job's inventory with the catalog and the network, in place of any other."""
     inventory = job.cloud.inventory
     if inventory is not None:

@@ -17,18 +17,18 @@ def echo(text: str = "", *, nl: bool = True, err: bool = False) -> None:
     click.echo(printable(text), nl=nl, err=err)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print on stderr; if that fails, the exit code must suffice."""
-    print(text, file=Lasting(sys.stderr), flush=True)
+    print(text, file=PersistentStream(sys.stderr), flush=True)
 
 
-def forget(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Redirect a stream to nowhere, so that Python's own flush at exit succeeds as well."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Lasting:
+class PersistentStream:
     """A stream whose writer continues after its reader or terminal has closed."""
 
     def __init__(self, stream: TextIO, errors: type[OSError] = OSError) -> None:
@@ -38,14 +38,14 @@ class Lasting:
         try:
             return self._stream.write(text)
         except self._errors:
-            forget(self._stream)
+            discard_output(self._stream)
             return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
         except self._errors:
-            forget(self._stream)
+            discard_output(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sailor_cloud.cli.echo import complain, forget
+from sailor_cloud.cli.echo import discard_output, print_error
 from sailor_cloud.errors import SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
 
@@ -70,25 +70,25 @@ COMMANDS: dict[str, _Entry] = {
 }
 
 
-class _ReaderLeftError(Exception):
+class _ClosedPipeError(Exception):
     """The reader of stdout has closed it; click would end with 1 at a BrokenPipeError."""
 
 
 @contextlib.contextmanager
-def _readers_may_leave() -> Iterator[None]:
+def _tolerate_closed_pipes() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise _ReaderLeftError from error
+        raise _ClosedPipeError from error
 
 
 class _LazyGroup(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _readers_may_leave():
+        with _tolerate_closed_pipes():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _readers_may_leave():
+        with _tolerate_closed_pipes():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -140,14 +140,14 @@ def cli() -> None:
     """
 
 
-def _complain(error: click.ClickException) -> None:
+def _print_usage_error(error: click.ClickException) -> None:
     """Print a usage error like every other error, below a usage hint."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
     context = error.ctx if isinstance(error, click.UsageError) else None
     usage = "" if context is None else f"{context.get_usage()}\nsee '{context.command_path} --help'\n\n"
-    complain(f"{usage}error: {printable(error.format_message())}")
+    print_error(f"{usage}error: {printable(error.format_message())}")
 
 
 def _start_and_end_quickly() -> None:
@@ -172,24 +172,24 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Abort:
-        complain("interrupted")
+        print_error("interrupted")
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        _complain(error)
+        _print_usage_error(error)
         sys.exit(error.exit_code)
     except SailorError as error:
-        complain(f"error: {error}")
+        print_error(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         sys.exit(INTERRUPTED)
-    except (BrokenPipeError, _ReaderLeftError):
+    except (BrokenPipeError, _ClosedPipeError):
         # The reader of a pipe has closed it; Python would fail again when it flushes at exit.
-        forget(sys.stdout)
-        forget(sys.stderr)
+        discard_output(sys.stdout)
+        discard_output(sys.stderr)
         sys.exit(0)
     except OSError as error:
-        forget(sys.stdout)
-        complain(f"error: {printable(of_system(error))}")
+        discard_output(sys.stdout)
+        print_error(f"error: {printable(of_system(error))}")
         sys.exit(SailorError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

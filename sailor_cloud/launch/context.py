@@ -14,8 +14,8 @@ from sailor_cloud.launch.replanning.refusals import Choice, blocked, refusals
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend import egress, usage
 from sailor_cloud.launch.spend.charges import total_usd
-from sailor_cloud.launch.spend.lifetime import Left
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.lifetime import Remaining
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.stopping import StopSignal
 from sailor_cloud.launch.telemetry.generation_log import EventRecord, Leg, legs
 from sailor_cloud.launch.telemetry.monitor import Monitor
@@ -54,7 +54,7 @@ class RunContext:
     expires_at: datetime
     # Reads new prices of some providers and regions; None if prices can't change.
     refresh: Callable[[tuple[Provider, ...], tuple[str, ...]], None] | None = None
-    prices: UsePrices = field(default_factory=UsePrices)
+    prices: UsagePrices = field(default_factory=UsagePrices)
     trackers: Trackers = field(default_factory=Trackers)
     stop: StopSignal = field(default_factory=StopSignal)
     applied_nodes: dict[str, ReachableNode] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class RunContext:
         assert bucket is not None, "a job that names no place gets a bucket"
         return f"{scheme}://{bucket.name}"
 
-    def left(self) -> Left:
+    def left(self) -> Remaining:
         """Return what remains of iterations, money and time."""
         limits = self.job_document.constraints
         now = self.clock.now()
@@ -174,7 +174,7 @@ class RunContext:
             end = min(end, self.started_at + timedelta(seconds=limits.deadline))
         spent = self.ledger.spent_usd(now) + self.used_usd + self.pending_usd
         usd = None if limits.budget_usd is None else limits.budget_usd - spent
-        return Left(
+        return Remaining(
             steps=None if self.steps is None else max(1, self.steps - self.saved_step),
             usd=usd,
             usd_alone=usd,

@@ -28,7 +28,7 @@ from sailor_cloud.launch.teardown import close_books
 from sailor_cloud.launch.telemetry.generation_log import generations, legs, new_monitor, write_plan
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notice
-from sailor_cloud.launch.watch.announce import announce, how_to_go_on
+from sailor_cloud.launch.watch.announce import announce, remaining_work_note
 from sailor_cloud.launch.watch.clock_watch import ClockWatch
 from sailor_cloud.launch.watch.price_watch import PriceWatch
 from sailor_cloud.launch.watch.spending_guard import BudgetGuard, SpendingWatch
@@ -86,9 +86,9 @@ class Controller:
             # Whatever the error is, resources are removed before it is reported.
             bug, message = error, f"{type(error).__name__}: {error}"
         if ending in (Ending.BUDGET, Ending.DEADLINE):
-            message = f"{message}; {how_to_go_on(context)}" if message else how_to_go_on(context)
+            message = f"{message}; {remaining_work_note(context)}" if message else remaining_work_note(context)
         elif ending is Ending.INTERRUPTED and context.saved_step > 0:
-            context.observer.note(how_to_go_on(context, limited=False))
+            context.observer.note(remaining_work_note(context, limited=False))
         # From here on a failed write must not keep nodes alive.
         Journal.of(context.folder, context.clock, or_keep=True).append(
             _ENDING_EVENTS.get(ending, Event.TRAINING_FINISHED), outcome=ending.value, message=message
@@ -163,12 +163,12 @@ class Controller:
         if context.search is not None and (slow := known_slow_links(context)):
             context.search.learn_links(slow)
         first = not generations(context.folder)
-        going_on = await takeover.going_on(context)
-        if going_on is None:
-            await fallback.obtain(context, await takeover.plan_to_begin_with(context))
+        running_generation = await takeover.running_generation(context)
+        if running_generation is None:
+            await fallback.obtain(context, await takeover.initial_plan(context))
             generation = await self._started()
         else:
-            generation = self._followed(going_on)
+            generation = self._followed(running_generation)
         if first:
             context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:

@@ -22,7 +22,7 @@ from sailor_cloud.run.options import LaunchOptions
 
 logger = logging.getLogger(__name__)
 
-_CALM_REASONS = frozenset({"finished", "requested"})
+_CLEAN_REASONS = frozenset({"finished", "requested"})
 
 # Messages of gloo, NCCL and sockets about a lost peer.
 _LOST_NEIGHBOUR = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
@@ -102,7 +102,7 @@ class Generation:
             await self._poll()
             if self._runs_command and self._finished() and self._only_idle_left():
                 await self._stop_ranks()
-            if len(self.monitor.stopped) == len(self.links) and self._all_calm():
+            if len(self.monitor.stopped) == len(self.links) and self._all_stopped_cleanly():
                 if self._runs_command and self._asked_to_stop() and self._leaving():
                     return await self._leave()
                 return self._result(End.STOPPED if self._asked_to_stop() else End.FINISHED)
@@ -189,15 +189,15 @@ class Generation:
         return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being preempted by the provider")
 
     def _failed(self) -> bool:
-        return bool(self.monitor.failures or self.monitor.refused) or not self._all_calm()
+        return bool(self.monitor.failures or self.monitor.refused) or not self._all_stopped_cleanly()
 
-    def _all_calm(self) -> bool:
-        return all(reason in _CALM_REASONS for reason in self.monitor.stopped.values())
+    def _all_stopped_cleanly(self) -> bool:
+        return all(reason in _CLEAN_REASONS for reason in self.monitor.stopped.values())
 
     def _finished(self) -> bool:
         if self._runs_command and self._asked_to_stop():
             return False
-        return any(self.monitor.stopped.get(node) == "finished" for node in self._busy) and self._all_calm()
+        return any(self.monitor.stopped.get(node) == "finished" for node in self._busy) and self._all_stopped_cleanly()
 
     @property
     def _busy(self) -> set[str]:

@@ -116,7 +116,7 @@ def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
         network_error=unsure.half(Kind.NETWORK),
         chance_error=unsure.half(Kind.CHANCE),
         # A local rank's figure covers its whole process.
-        memory_accelerator="" if holder.stands_in else holder.name,
+        memory_accelerator="" if holder.is_emulated else holder.name,
         memory_error=errors.memory,
         memory_chance_error=errors.memory_repeat,
     )

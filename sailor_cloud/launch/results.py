@@ -16,7 +16,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.generation_log import legs
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.offer import Offer
@@ -35,7 +35,7 @@ _SPARE = 1.05
 _HERE = "local-a"
 
 
-class KeptError(Exception):
+class ResultsKeptError(Exception):
     """The results stay in the bucket; the text says why."""
 
 
@@ -50,7 +50,7 @@ class Fetch:
     folder: RunFolder
     document: PlanDocument
     clock: Clock
-    prices: UsePrices
+    prices: UsagePrices
     say: Callable[[str], None]
 
     def __call__(self) -> None:
@@ -62,14 +62,14 @@ class Fetch:
         try:
             step = self._copied(f"{url}/checkpoints", home)
             Journal.of(self.folder, self.clock).append(Event.RESULTS_FETCHED, bucket=bucket.name, checkpoint=step)
-        except (KeptError, SailorError, OSError) as error:
+        except (ResultsKeptError, SailorError, OSError) as error:
             self.say(f"the results stay in {url}: {error}")
             return
         what = "the trained model" if self.document.job.run is None else "the command's newest checkpoint"
         self.say(f"{what} is in {self.folder.checkpoints_dir / step}; its bucket is deleted")
 
     def _copied(self, url: str, home: Offer) -> str:
-        """Copy the newest checkpoint and return its name. Raises KeptError."""
+        """Copy the newest checkpoint and return its name. Raises ResultsKeptError."""
         command = [
             sys.executable,
             "-m",
@@ -99,16 +99,18 @@ class Fetch:
             finally:
                 _, stderr = process.communicate(answer)
         if process.returncode != 0 or not line:
-            raise KeptError(
+            raise ResultsKeptError(
                 stderr.strip().splitlines()[-1] if stderr.strip() else f"copying ended as {process.returncode}"
             )
         return str(json.loads(line)["checkpoint"])
 
     def _pay(self, size: int, home: Offer) -> None:
-        """Charge for traffic out of a cloud. Raises KeptError for too small a disk or budget, DataError for prices."""
+        """Charge for traffic out of a cloud. Raises ResultsKeptError, or DataError for prices."""
         free = shutil.disk_usage(self.folder.path).free
         if size * _SPARE > free:
-            raise KeptError(f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}")
+            raise ResultsKeptError(
+                f"they have {size / GB:.2f} GB, and {free / GB:.2f} GB are free in {self.folder.path}"
+            )
         price = self.prices.between(home.zone, _HERE)[0]
         usd, budget = price.usd_per_gb * size / GB, self.document.constraints.budget_usd
         ledger, now = Ledger.of(self.folder, self.clock), self.clock.now()
@@ -116,7 +118,7 @@ class Fetch:
         spent = ledger.spent_usd(now) + total_usd(used)
         if budget is not None and spent + usd > budget:
             left = usd_text(budget - spent)
-            raise KeptError(f"copying {size / GB:.2f} GB costs {usd_text(usd)} USD, and {left} USD are left")
+            raise ResultsKeptError(f"copying {size / GB:.2f} GB costs {usd_text(usd)} USD, and {left} USD are left")
         before = sum(line.key.startswith("results") for line in ledger.lines(now))
         ledger.charge(
             f"results {before + 1}",

@@ -123,7 +123,7 @@ def run_document(
             unbegun.pop_all()
             for note in reserved.notes:
                 observer.note(note)
-            _tell_time(folder, clock, observer, compared)
+            _report_clock_offset(folder, clock, observer, compared)
             return asyncio.run(_run(folder, document, decoder, observer, clock, options, on_start, search))
 
 
@@ -154,10 +154,10 @@ def _folders_in_use() -> dict[str, Any]:
 
 def allows_doubtful(folder: RunFolder) -> bool:
     """Whether the user allowed a run to buy at doubtful prices."""
-    return _agreed(folder, "allow_doubtful")
+    return _user_allowed(folder, "allow_doubtful")
 
 
-def _agreed(folder: RunFolder, what: str) -> bool:
+def _user_allowed(folder: RunFolder, what: str) -> bool:
     return any(entry.data.get(what, False) for entry in read(folder.journal_file))
 
 
@@ -183,20 +183,22 @@ def resume_run(
         document = folder.read_document()
         check_supported(document)
         check_environment(document.job)
-        harm = _unknown_past(folder, clock)
-        why = f"{harm}, so what it has bought and spent is unknown" if harm else _other_plan(folder)
-        if why := why or _lost_key(folder):
+        harm = _missing_history(folder, clock)
+        why = f"{harm}, so what it has bought and spent is unknown" if harm else _plan_mismatch(folder)
+        if why := why or _ssh_key_fault(folder):
             down = f"'sailor-cloud down {folder.run_id}' removes it"
             raise RequestError(f"run {folder.run_id} can't be taken over: {why}; {down}")
         newest = read_plan(folder, max(generations(folder), default=1))
-        allowed = (options or LaunchOptions()).allow_missing_permissions or _agreed(folder, "allow_missing_permissions")
+        allowed = (options or LaunchOptions()).allow_missing_permissions or _user_allowed(
+            folder, "allow_missing_permissions"
+        )
         notes = check_before_taking_over(folder, newest, now=clock.now(), expires_at=state.expires_at, allowed=allowed)
         for note in notes:
             observer.note(note)
         compared: list[tuple[str, float]] = []
         clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
         Journal.of(folder, clock).append(Event.RUN_RESUMED, **_folders_in_use())
-        _tell_time(folder, clock, observer, compared)
+        _report_clock_offset(folder, clock, observer, compared)
         try:
             recharge(Ledger.of(folder, clock), state.resources)
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
@@ -205,7 +207,9 @@ def resume_run(
         return asyncio.run(_run(folder, document, decoder, observer, clock, options, on_start, search))
 
 
-def _tell_time(folder: RunFolder, clock: Clock, observer: Observer, compared: list[tuple[str, float]]) -> None:
+def _report_clock_offset(
+    folder: RunFolder, clock: Clock, observer: Observer, compared: list[tuple[str, float]]
+) -> None:
     """Report and journal how far this machine's clock is off, now and whenever that is measured later."""
 
     def tell(text: str, ahead_s: float) -> None:
@@ -218,7 +222,7 @@ def _tell_time(folder: RunFolder, clock: Clock, observer: Observer, compared: li
         clock.on_change = tell
 
 
-def _unknown_past(folder: RunFolder, clock: Clock) -> str:
+def _missing_history(folder: RunFolder, clock: Clock) -> str:
     """Return what a run's journal lacks; empty if it is complete, except for a last line cut off by a crash."""
     if harm := damage(folder.journal_file, cut=False):
         return harm
@@ -232,7 +236,7 @@ def _unknown_past(folder: RunFolder, clock: Clock) -> str:
     return f"{folder.journal_file} lacks generation {trained}, which has trained" if trained > known else ""
 
 
-def _other_plan(folder: RunFolder) -> str:
+def _plan_mismatch(folder: RunFolder) -> str:
     """Return an error text if a plan is not the journaled one: all purchases and spend depend on it."""
     for entry in read(folder.journal_file):
         number = entry.data.get("generation") if entry.event is Event.GENERATION_STARTED else None
@@ -242,7 +246,7 @@ def _other_plan(folder: RunFolder) -> str:
     return ""
 
 
-def _lost_key(folder: RunFolder) -> str:
+def _ssh_key_fault(folder: RunFolder) -> str:
     """Return an error text if a run's SSH key is missing or damaged, so that its nodes are unreachable."""
     import asyncssh
 

@@ -13,7 +13,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.run.journal import Event, read
 
 
-async def going_on(context: RunContext) -> Monitor | None:
+async def running_generation(context: RunContext) -> Monitor | None:
     """Return the state of the generation that runs without a controller, or None if none does.
 
     Sets the context's document and links.
@@ -24,14 +24,14 @@ async def going_on(context: RunContext) -> Monitor | None:
         return None
     context.document = document = read_plan(context.folder, number)
     assert document.plan is not None
-    running = await nodes.ask_fleet(context, partial(context.fleet.running, document))
+    running = await nodes.query_fleet(context, partial(context.fleet.running, document))
     context.show("connecting")
     if running != {node.id for node in document.plan.nodes} or not await _reconnected(context, document):
         return None
     return next(leg.monitor for leg in legs(context.folder) if leg.generation == number)
 
 
-async def plan_to_begin_with(context: RunContext) -> PlanDocument:
+async def initial_plan(context: RunContext) -> PlanDocument:
     """Return the newest plan, or another one if an earlier controller's nodes are lost."""
     document = context.document
     if not generations(context.folder):
@@ -47,7 +47,7 @@ async def plan_to_begin_with(context: RunContext) -> PlanDocument:
 
 async def _reconnected(context: RunContext, document: PlanDocument) -> bool:
     """Connect to the agents of a plan; False if one has died or does not answer."""
-    applied = await nodes.ask_fleet(context, partial(context.fleet.found, document))
+    applied = await nodes.query_fleet(context, partial(context.fleet.found, document))
     try:
         links = await context.stop.unless_stopped(context.fleet.connect(applied))
     except UnreachableError as error:

@@ -15,7 +15,7 @@ from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.spend import gateways, usage
 from sailor_cloud.launch.spend.bill_parts import bill_parts
 from sailor_cloud.launch.spend.charges import charge_all
-from sailor_cloud.launch.spend.prices import UsePrices, prices_of
+from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
 from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibration_s, last_monitor, legs
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import StateBackend
@@ -62,7 +62,7 @@ def close_books(
     destroyed: Destroyed,
     *,
     clock: Clock,
-    prices: UsePrices,
+    prices: UsagePrices,
     ending: Ending,
 ) -> Receipt:
     """Charge what the run has used, and write and return the receipt of a run whose resources were removed.
@@ -74,7 +74,7 @@ def close_books(
     recorded: tuple[Leg, ...] = ()
     with _as_problem(problems, "the ledger lacks what was used"):
         recorded = legs(folder)
-        gateways.keep_books(ledger, entries, prices)
+        gateways.charge_gateways(ledger, entries, prices)
         if document is not None:
             used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
             charge_all(ledger, used, at=now)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from sailor_cloud.units import LONGEST_S, parse_duration_s
 
 
-def no_truth(value: Any) -> Any:
+def reject_boolean(value: Any) -> Any:
     """Refuse `yes`, which YAML reads as a boolean and which would count as 1."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, got {'yes or true' if value else 'no or false'}")
@@ -17,7 +17,7 @@ def no_truth(value: Any) -> Any:
 
 
 def _seconds(value: Any) -> Any:
-    no_truth(value)
+    reject_boolean(value)
     if isinstance(value, str):
         return parse_duration_s(value)
     if isinstance(value, int | float) and value > LONGEST_S:

@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.duration import Duration as Duration
-from sailor_cloud.model.duration import no_truth
+from sailor_cloud.model.duration import reject_boolean
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.model.offer import Market, Precision, Provider
 from sailor_cloud.model.presets import PRESETS
@@ -85,10 +85,10 @@ DataPlace = Annotated[str, AfterValidator(_known_source)]
 # Larger numbers are mistakes, and floating point can't represent their products exactly.
 MOST = 10**9
 
-Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(no_truth)]
+Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(reject_boolean)]
 # More devices of one kind than any zone has; the search lists nodes one by one.
-Devices = Annotated[int, Field(gt=0, le=100_000), BeforeValidator(no_truth)]
-Amount = Annotated[float, Field(gt=0), BeforeValidator(no_truth)]
+Devices = Annotated[int, Field(gt=0, le=100_000), BeforeValidator(reject_boolean)]
+Amount = Annotated[float, Field(gt=0), BeforeValidator(reject_boolean)]
 
 
 class _Part(BaseModel):
@@ -246,7 +246,7 @@ class Constraints(_Part):
     min_throughput: Amount | None = Field(default=None, description="Iterations per second.")
     max_usd_per_iteration: Amount | None = None
     max_nodes: Count | None = None
-    probability: Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(no_truth)] | None = Field(
+    probability: Annotated[float, Field(gt=0.5, lt=1), BeforeValidator(reject_boolean)] | None = Field(
         default=None,
         description="How probable it must be that the run ends within budget, deadline and TTL; null: as expected.",
     )

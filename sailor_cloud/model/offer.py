@@ -68,7 +68,7 @@ class Accelerator:
     confidence: Confidence
 
     @property
-    def stands_in(self) -> bool:
+    def is_emulated(self) -> bool:
         """Whether this is a processor of this machine that emulates a GPU."""
         return self.vendor == "local"
 

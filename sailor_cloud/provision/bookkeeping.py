@@ -189,11 +189,11 @@ def on_cloud(entries: Iterable[Entry], cloud: str) -> Callable[[str], bool]:
     for row in fold(entries).resources:
         if row.data.get("provider", cloud) != cloud:
             own = ledger_key(row.key) if row.resource == NODE else f"{row.resource}/{row.key}"
-            others.add(_first_words(own if row.capacity is None else capacity_key(row.capacity)))
-    return lambda key: _first_words(key) not in others
+            others.add(_key_owner(own if row.capacity is None else capacity_key(row.capacity)))
+    return lambda key: _key_owner(key) not in others
 
 
-def _first_words(key: str) -> tuple[str, ...]:
+def _key_owner(key: str) -> tuple[str, ...]:
     """Return the part of a ledger key that identifies a node, a capacity entry or a root."""
     return tuple(key.split("/")[:2])
 

@@ -13,7 +13,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.apply.apply import open_driver
-from sailor_cloud.provision.errors.causes import Cause, classify, error_of, gravest
+from sailor_cloud.provision.errors.causes import Cause, classify, error_of, most_severe
 from sailor_cloud.provision.rendering.preview import PlannedRoot, preview
 from sailor_cloud.provision.rendering.root import Part, stack_of, write_cli_config, write_root
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
@@ -64,8 +64,8 @@ def _planned(folder: RunFolder, root: PlannedRoot, binary: TerraformBinary) -> s
         return _text(driver)
     except TerraformCommandError as failure:
         faults = [classify(root.provider, providers.of(root.provider).errors, fault) for fault in failure.faults]
-        if faults and gravest(faults).cause is not Cause.OTHER:
-            raise error_of(gravest(faults)) from failure
+        if faults and most_severe(faults).cause is not Cause.OTHER:
+            raise error_of(most_severe(faults)) from failure
         raise
 
 

@@ -51,12 +51,12 @@ def refuse_what_cannot_run(document: PlanDocument) -> None:
     plan = document.plan
     if plan is None:
         return
-    problems = [Problem(path="plan", message=message) for message in _not_ours(document, plan)]
+    problems = [Problem(path="plan", message=message) for message in _other_engine(document, plan)]
     if problems:
         raise RequestError(problems)
 
 
-def _not_ours(document: PlanDocument, plan: Plan) -> Iterator[str]:
+def _other_engine(document: PlanDocument, plan: Plan) -> Iterator[str]:
     if document.job.run is not None:
         yield from _unpriced(document)
         return

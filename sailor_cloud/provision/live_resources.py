@@ -95,7 +95,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SearchedPlace:
     """A place that was searched for one kind; `problem` says why there is no answer."""
 
     scope: Scope
@@ -111,7 +111,7 @@ class CloudSweep:
     """
 
     found: tuple[LiveResource, ...]
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[SearchedPlace, ...] = ()
     stays: tuple[LiveResource, ...] = ()
     silent: tuple[LiveResource, ...] = ()
 

@@ -95,7 +95,7 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
     return ()
 
 
-def let_finish(find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float) -> tuple[Process, ...]:
+def await_exit(find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float) -> tuple[Process, ...]:
     """Wait for processes to finish alone; then interrupt the topmost once, then kill all; return what is left.
 
     Patience comes first because the processes may have been interrupted already, and a second SIGINT makes Terraform

@@ -24,7 +24,7 @@ from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, r
 from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
 from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_gone, remove_root, shrink
 from sailor_cloud.provision.bookkeeping import NODE, cancellable, close_cancelled, open_capacity, open_node
-from sailor_cloud.provision.errors.causes import Cause, gravest
+from sailor_cloud.provision.errors.causes import Cause, most_severe
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.guards import two_clouds_problem
 from sailor_cloud.provision.live_resources import BY_TAG
@@ -67,7 +67,7 @@ def check_supported(document: PlanDocument) -> None:
     refuse_without_programs(document, (Provider(name) for name in used))
 
 
-class Means(TypedDict, total=False):
+class TerraformSettings(TypedDict, total=False):
     """How Terraform is called and repeated, and who is informed; omitted values are a user's defaults."""
 
     on_progress: Listener | None
@@ -85,7 +85,7 @@ def apply(
     clock: Clock,
     expires_at: datetime,
     ssh_from: str | None = None,
-    **means: Unpack[Means],
+    **settings: Unpack[TerraformSettings],
 ) -> Outcome:
     """Create the plan's nodes and return them; a repeated call creates missing ones and deletes extra ones.
 
@@ -96,7 +96,7 @@ def apply(
     RequestError, CredentialsError, TerraformError, ProvisionInterrupted, or ProvisionError if fewer nodes exist than
     planned; whatever was created until then stays, for `destroy`.
     """
-    return _apply_of(folder, document, clock, expires_at, ssh_from, means).run()
+    return _apply_of(folder, document, clock, expires_at, ssh_from, settings).run()
 
 
 def secure(
@@ -106,34 +106,39 @@ def secure(
     clock: Clock,
     expires_at: datetime,
     ssh_from: str | None = None,
-    **means: Unpack[Means],
+    **settings: Unpack[TerraformSettings],
 ) -> Outcome | None:
     """Buy the plan's capacity that is bought separately from nodes, and wait until all its capacity has begun.
 
     Returns None on success, else what was refused. Purchases are in the ledger immediately. Raises as `apply` does, and
     RequestError for a capacity block that is no longer offered.
     """
-    return _apply_of(folder, document, clock, expires_at, ssh_from, means).secure()
+    return _apply_of(folder, document, clock, expires_at, ssh_from, settings).secure()
 
 
 def _apply_of(
-    folder: RunFolder, document: PlanDocument, clock: Clock, expires_at: datetime, ssh_from: str | None, means: Means
+    folder: RunFolder,
+    document: PlanDocument,
+    clock: Clock,
+    expires_at: datetime,
+    ssh_from: str | None,
+    settings: TerraformSettings,
 ) -> _Apply:
     begun = time.monotonic()
     check_supported(document)
-    stop = means.get("interrupt") or Interrupt()
+    stop = settings.get("interrupt") or Interrupt()
     stop.check()
     work = Work(
         folder=folder,
         clock=clock,
         journal=Journal.of(folder, clock),
         ledger=Ledger.of(folder, clock),
-        binary=means.get("terraform") or find_terraform(),
+        binary=settings.get("terraform") or find_terraform(),
         interrupt=stop,
-        on_progress=means.get("on_progress"),
-        timeout_s=means.get("timeout_s", 1800.0),
-        backoff=means.get("backoff") or Backoff(),
-        pause=means.get("pause") or stop.wait,
+        on_progress=settings.get("on_progress"),
+        timeout_s=settings.get("timeout_s", 1800.0),
+        backoff=settings.get("backoff") or Backoff(),
+        pause=settings.get("pause") or stop.wait,
         paces=paces((placed.offer.provider, placed.offer.region) for placed in placed_nodes(document)),
     )
     return _Apply(work, document, expires_at, ssh_from or _last_ssh_from(work.journal), begun)
@@ -144,7 +149,7 @@ def _last_ssh_from(journal: Journal) -> str | None:
     return known[-1] if known else None
 
 
-def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
+def _check_refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
     """Raise RequestError with the refusals that the providers announce."""
     problems: list[Problem] = []
     for name in sorted({placed.offer.provider for placed in nodes}):
@@ -154,7 +159,7 @@ def _ask_first(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None:
         raise RequestError(problems)
 
 
-def _ask_again(document: PlanDocument, added: Sequence[PlacedNode]) -> None:
+def _check_refusals_after_growth(document: PlanDocument, added: Sequence[PlacedNode]) -> None:
     """Raise QuotaError if providers say that these additional nodes prevent the clouds from being joined."""
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
     if len(used) < 2 or not added:
@@ -206,11 +211,11 @@ class _Apply:
         self._again = any("capacity" not in entry.data for entry in before)
         self._bought_before = len(before) > 0
         if not before:
-            _ask_first(document, self._nodes)
+            _check_refusals(document, self._nodes)
         else:
             rows = fold(work.journal.entries()).resources
             known = {row.key for row in rows if row.resource == NODE and row.created_at is not None}
-            _ask_again(document, [placed for placed in self._nodes if placed.node.id not in known])
+            _check_refusals_after_growth(document, [placed for placed in self._nodes if placed.node.id not in known])
         self._key = ensure_ssh_key(work.folder)
         self._roots = wanted_roots(
             work.folder,
@@ -247,7 +252,7 @@ class _Apply:
             if refused:
                 return self._refused(refused, running)
         self._remove_unwanted()
-        refused = self._let_clouds_meet()
+        refused = self._open_overlay_ports()
         if refused:
             return self._refused(refused, self._running())
         nodes = self._counted()
@@ -273,7 +278,7 @@ class _Apply:
         write_cli_config(work.folder)
         if not self._again:
             return frozenset()
-        processes.let_finish(
+        processes.await_exit(
             lambda: processes.terraform_of(work.folder.run_id), patience_s=PATIENCE_S, grace_s=work.timeout_s
         )
         return self._running()
@@ -357,7 +362,7 @@ class _Apply:
         refusals = side_by_side([partial(one, root) for root in wanted], self._work.interrupt)
         return [(root, refusal) for root, refusal in zip(wanted, refusals, strict=True) if refusal is not None]
 
-    def _let_clouds_meet(self) -> list[tuple[WantedRoot, Refusal]]:
+    def _open_overlay_ports(self) -> list[tuple[WantedRoot, Refusal]]:
         """Open the port of WireGuard on each cloud to the nodes of the others, whose addresses are known by now.
 
         Returns nodes that were lost meanwhile and refused when Terraform made them again. Raises ProvisionError if a
@@ -405,9 +410,9 @@ class _Apply:
                 close_cancelled(self._work.journal, self._work.ledger, root, at=self._work.clock.now())
         for apart in self._roots:
             if apart.part is Part.CAPACITY and cancellable(self._work.journal, apart).keys() - _entries(apart):
-                self._give_back(apart)
+                self._cancel_unused_capacity(apart)
 
-    def _give_back(self, root: WantedRoot) -> None:
+    def _cancel_unused_capacity(self, root: WantedRoot) -> None:
         """Cancel a root's capacity that the plan does not use; blocks can't be cancelled."""
         work = self._work
         self._applied([providers.of(root.provider).settled(root, work.folder.run_id)], self._names)
@@ -415,11 +420,11 @@ class _Apply:
         close_cancelled(work.journal, work.ledger, root, at=work.clock.now(), but=there)
 
     def _refused(self, found: Sequence[tuple[WantedRoot, Refusal]], running: frozenset[str]) -> Outcome:
-        """Delete resources of the refused groups, and return the refusals with the gravest reason."""
+        """Delete resources of the refused groups, and return the refusals with the most severe reason."""
         groups = side_by_side(
             [partial(self._without_refused, root, refusal, running) for root, refusal in found], self._work.interrupt
         )
-        worst = gravest([refusal.worst for _, refusal in found])
+        worst = most_severe([refusal.worst for _, refusal in found])
         same = [group for group, (_, r) in zip(groups, found, strict=True) if r.worst.cause is worst.cause]
         refused = tuple(each for group in same for each in group)
         if worst.cause in (Cause.STOCKOUT, Cause.NOT_SOLD):
@@ -457,7 +462,7 @@ class _Apply:
         """Return the nodes, once the cloud lists them all and each has published its host key."""
         work = self._work
         if self._scopes:
-            self._write_down_adopted()
+            self._charge_adopted()
             found = [i for i in instances(self._scopes, work.folder.run_id) if i.running and i.node in self._names]
             silent = learn_host_keys(work.folder, found, pause=work.pause, limit_s=LIMIT_S)
             if silent and self._document.job.cloud.host_keys is not HostKeys.FIRST_CONTACT:
@@ -481,7 +486,7 @@ class _Apply:
                 f"{', '.join(missing)}; see {self._work.folder.logs_dir}"
             )
 
-    def _write_down_adopted(self) -> None:
+    def _charge_adopted(self) -> None:
         """Charge for nodes of an earlier attempt that ended before they could be journaled."""
         state = fold(self._work.journal.entries())
         running = self._running()

@@ -15,13 +15,13 @@ from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.live_resources import (
-    Asked,
     CloudSweep,
     Listing,
     LiveResource,
     Look,
     Scope,
     Scopes,
+    SearchedPlace,
     of_provider,
 )
 from sailor_cloud.provision.rendering.data import may_have_data
@@ -251,12 +251,14 @@ def remove_from(
 
 def _together(looks: Sequence[Look]) -> CloudSweep:
     found: list[LiveResource] = []
-    asked: list[Asked] = []
+    asked: list[SearchedPlace] = []
     for look, listing in zip(looks, at_once(_listing_of, looks), strict=True):
         found += listing.found
         why = dict(listing.failed)
         asked += [
-            Asked(scope=scope, kind=kind, problem=why.get(kind, "")) for scope in look.scopes for kind in look.kinds
+            SearchedPlace(scope=scope, kind=kind, problem=why.get(kind, ""))
+            for scope in look.scopes
+            for kind in look.kinds
         ]
     silent = tuple(one for one in found if one.silent)
     return CloudSweep(found=tuple(one for one in found if not one.silent), asked=tuple(asked), silent=silent)

@@ -198,7 +198,7 @@ class RunFolder:
             down = f"'sailor-cloud down {self.run_id}' removes what it may have bought"
             raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}; {down}")
         document = PlanDocument.from_json(self.plan_file.read_bytes(), origin=str(self.plan_file))
-        clusters.know(document.job)
+        clusters.register_inventory(document.job)
         return document
 
     def keep_reserve(self) -> None:

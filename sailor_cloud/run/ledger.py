@@ -335,11 +335,11 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
     return _Item(
         kind=CostKind(raw["kind"]),
         key=raw["key"],
-        what=_word(raw["what"]),
+        what=_checked_text(raw["what"]),
         minimum_s=_finite(raw["minimum_s"]),
         prices=(_price(raw, raw["since"]), *later),
         until=until,
-        part=_word(raw.get("part", "")),
+        part=_checked_text(raw.get("part", "")),
     )
 
 
@@ -347,7 +347,7 @@ def _price(raw: dict[str, Any], since: str) -> _Price:
     return _Price(
         since=_instant(since),
         usd_per_hour=_finite(raw["usd_per_hour"]),
-        source=_word(raw["price_source"]),
+        source=_checked_text(raw["price_source"]),
         as_of=date.fromisoformat(raw["price_as_of"]),
     )
 
@@ -356,15 +356,15 @@ def _charge(raw: dict[str, Any]) -> LedgerLine:
     return LedgerLine(
         kind=CostKind(raw["kind"]),
         key=raw["key"],
-        what=_word(raw["what"]),
+        what=_checked_text(raw["what"]),
         quantity=_finite(raw["quantity"]),
-        unit=_word(raw["unit"]),
+        unit=_checked_text(raw["unit"]),
         usd_per_unit=_finite(raw["usd_per_unit"]),
         usd=float(_exact(raw["quantity"]) * _exact(raw["usd_per_unit"])),
-        price_source=_word(raw["price_source"]),
+        price_source=_checked_text(raw["price_source"]),
         price_as_of=date.fromisoformat(raw["price_as_of"]),
         open=False,
-        part=_word(raw.get("part", "")),
+        part=_checked_text(raw.get("part", "")),
     )
 
 
@@ -381,7 +381,7 @@ def _finite(number: float) -> float:
     return number
 
 
-def _word(text: str) -> str:
+def _checked_text(text: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is not text")
     return text

@@ -32,7 +32,7 @@ from sailor_cloud.simulator.timing.closed_form import (
     zone_sync_s,
 )
 from sailor_cloud.simulator.timing.iteration import StageWaits, TimelineSpan
-from sailor_cloud.simulator.timing.sync import Gather, between_zones, held_up_s, islands
+from sailor_cloud.simulator.timing.sync import Gather, between_zones, gather_delay_s, islands
 from sailor_cloud.workload import tp_problem
 
 __all__ = [
@@ -62,8 +62,8 @@ __all__ = [
     "engine_named",
     "evaluate",
     "fill_s",
+    "gather_delay_s",
     "gradient_sync_s",
-    "held_up_s",
     "hop_pairs",
     "hours",
     "in_flight",

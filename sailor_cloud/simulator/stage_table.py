@@ -185,7 +185,7 @@ def stage_tables(
     memory = _memory(scenario, part, tp=tp, microbatch_size=microbatch_size, kinds=kinds, zero_stage=zero_stage)
     first = memory[kinds[0]]
     backward_s = times.backward_s if times.measured else times.backward_s * _trained_share(costs)
-    moved, tied = _moved(scenario, first.weight_bytes, zero_stage)
+    moved, tied = _exchanges(scenario, first.weight_bytes, zero_stage)
     every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
     one = StageTable(
         accelerator=part,
@@ -215,7 +215,7 @@ def stage_tables(
             one,
             recompute=kind,
             backward_prefix_s=_prefix(backward_s + _recomputed_s(scenario, times.forward_s, costs, kind, tp)),
-            weights_prefix_s=_prefix(_put_off_s(backward_s, costs, kind)),
+            weights_prefix_s=_prefix(_deferrable_s(backward_s, costs, kind)),
             memory=memory[kind],
         )
         for kind in kinds
@@ -256,11 +256,11 @@ def _memory(
             tp=tp,
             precision=training.precision,
         ),
-        factor=math.exp(profiles.errors.memory * owned.mean) if owned.tells else None,
+        factor=math.exp(profiles.errors.memory * owned.mean) if owned.is_informative else None,
     )
 
 
-def _moved(scenario: Scenario, weight_bytes: int, zero_stage: int) -> tuple[Sharding, Sharding]:
+def _exchanges(scenario: Scenario, weight_bytes: int, zero_stage: int) -> tuple[Sharding, Sharding]:
     """Return the exchanges of a ZeRO stage for layers, and for a tied weight."""
     engine = scenario.engine
     # Gradients are never exchanged with fewer bytes than weights have.
@@ -287,7 +287,7 @@ def _trained_share(costs: LayerCosts) -> Floats:
     return 1.0 - frozen * costs.matmul_flops / np.maximum(costs.backward_flops, 1.0)
 
 
-def _put_off_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:
+def _deferrable_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:
     """Return the seconds of each layer's backward pass for gradients of weights, which can be deferred.
 
     By FLOPs, half of those of products with trained weights; recomputed blocks defer nothing. Left out is the cost of

@@ -28,7 +28,7 @@ _EXPIRY = re.compile(r"OnCalendar=(\S+ \S+) UTC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class MachineRequest:
     """The machine that an instance's attributes request; `id` is the cloud's."""
 
     id: str
@@ -47,7 +47,7 @@ class Machine:
 
 
 class Machines(Protocol):
-    def start(self, wanted: Wanted) -> Machine: ...
+    def start(self, wanted: MachineRequest) -> Machine: ...
 
     def stop(self, name: str) -> None: ...
 
@@ -57,7 +57,7 @@ class Machines(Protocol):
 class PaperMachines:
     """Machines that exist only in the cloud's records."""
 
-    def start(self, wanted: Wanted) -> Machine:
+    def start(self, wanted: MachineRequest) -> Machine:
         return Machine(address="", host_public_key=PAPER_KEY)
 
     def stop(self, name: str) -> None:
@@ -85,7 +85,7 @@ class SshMachines:
         self._specs: dict[str, VmSpec] = {}
         self._mutex = threading.Lock()
 
-    def start(self, wanted: Wanted) -> Machine:
+    def start(self, wanted: MachineRequest) -> Machine:
         folder = self.root / wanted.name
         binaries = self.root / f"{wanted.name}.bin"
         spec = VmSpec(
@@ -125,7 +125,7 @@ class SshMachines:
         for name in list(self._specs):
             self.stop(name)
 
-    def _write_python(self, binaries: Path, wanted: Wanted, spec: VmSpec) -> None:
+    def _write_python(self, binaries: Path, wanted: MachineRequest, spec: VmSpec) -> None:
         binaries.mkdir(mode=0o700, parents=True, exist_ok=True)
         variables = {name: value.format(node=wanted.node) for name, value in self._variables.items()}
         variables[POWER_OFF] = f"{SPEC_VARIABLE}={shlex.quote(spec.to_json())} {shlex.join((*_VM, 'stop'))}"
@@ -149,14 +149,14 @@ def _start(spec: VmSpec, binaries: Path) -> None:
         raise RuntimeError(f"a machine did not start: {done.stderr}")
 
 
-def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:
+def machine_of(kind: str, state: Mapping[str, Any]) -> MachineRequest:
     """Return the machine that an instance's Terraform attributes request."""
     if kind == "aws_instance":
         tags, text = state.get("tags") or {}, str(state.get("user_data") or "")
         keys = re.search(r"echo '(ssh-[^']*)'", text)
         found = _EXPIRY.search(text)
         expires_at = datetime.fromisoformat(f"{found[1]}+00:00") if found else datetime.max.replace(tzinfo=UTC)
-        return Wanted(
+        return MachineRequest(
             id=str(state["id"]),
             name=str(state["id"]),
             node=tags.get("sailor-cloud-node", ""),
@@ -164,7 +164,7 @@ def machine_of(kind: str, state: Mapping[str, Any]) -> Wanted:
             expires_at=expires_at.isoformat(),
         )
     scheduling = (state.get("scheduling") or [{}])[0]
-    return Wanted(
+    return MachineRequest(
         id=str(state["id"]),
         name=str(state["name"]),
         node=(state.get("labels") or {}).get("sailor-cloud-node", ""),

@@ -78,8 +78,8 @@ def _run_instances(response: Any, gaps: Gaps, original: Any) -> Any:
         _, headers, body = response.serialized(ActionResult(refused))
         # EC2 reports it as a server error, which SDKs retry.
         return body, {**headers, "status": 500}
-    wished = response._get_param("CapacityReservationSpecification", {}) or {}
-    if target := (wished.get("CapacityReservationTarget") or {}).get("CapacityReservationId"):
+    requested = response._get_param("CapacityReservationSpecification", {}) or {}
+    if target := (requested.get("CapacityReservationTarget") or {}).get("CapacityReservationId"):
         _take(response, gaps, target, zone)
     return original(response)
 
@@ -120,7 +120,7 @@ def _made(response: Any, gaps: Gaps, about: dict[str, Any], count: int) -> Any:
     identity = f"cr-{len(rows):017x}"
     zones = response.ec2_backend.describe_availability_zones()
     zone = next((zone.zone_id for zone in zones if zone.name == about["AvailabilityZone"]), "")
-    wished = response._get_param("TagSpecifications", []) or []
+    requested = response._get_param("TagSpecifications", []) or []
     arn = f"arn:aws:ec2:{response.region}:123456789012:capacity-reservation/{identity}"
     row = {
         **about,
@@ -134,7 +134,7 @@ def _made(response: Any, gaps: Gaps, about: dict[str, Any], count: int) -> Any:
         "EbsOptimized": True,
         "EphemeralStorage": False,
         "CreateDate": datetime.now(UTC),
-        "Tags": [tag for specification in wished for tag in specification.get("Tags", [])],
+        "Tags": [tag for specification in requested for tag in specification.get("Tags", [])],
     }
     rows.append(row)
     return ActionResult({"CapacityReservation": row})
@@ -184,13 +184,13 @@ def _create(response: Any, gaps: Gaps) -> Any:
     name = response._get_param("GroupName")
     if (response.region, name) in gaps.placement_groups:
         raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists.")
-    wished = response._get_param("TagSpecifications", []) or []
+    requested = response._get_param("TagSpecifications", []) or []
     made = {
         "GroupName": name,
         "State": "available",
         "Strategy": response._get_param("Strategy", "cluster"),
         "GroupId": f"pg-{len(gaps.placement_groups):017x}",
-        "Tags": [tag for specification in wished for tag in specification.get("Tags", [])],
+        "Tags": [tag for specification in requested for tag in specification.get("Tags", [])],
     }
     gaps.placement_groups[response.region, name] = made
     return ActionResult({"PlacementGroup": made})

@@ -121,7 +121,7 @@ class Belief:
     runs: int = 0
 
     @property
-    def tells(self) -> bool:
+    def is_informative(self) -> bool:
         """Whether measurements narrowed it enough to report."""
         return self.left <= _LEFT_AT_MOST
 

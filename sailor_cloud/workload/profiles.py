@@ -128,7 +128,7 @@ class ComputeProfiles:
 
     def local_core_s(self, accelerator: Accelerator, seconds: float) -> float:
         """Return the time of `seconds` core-seconds at speed 1 on the machine; 0 for other accelerators."""
-        if self.machine is None or not accelerator.stands_in:
+        if self.machine is None or not accelerator.is_emulated:
             return 0.0
         return seconds / self.machine.speed
 
@@ -169,7 +169,7 @@ class ComputeProfiles:
 
     def lasting_machine_error(self, accelerator: Accelerator) -> float:
         """Return the unknown of a local device's machine that is the same in every run: half of the variance."""
-        if self.machine is None or not accelerator.stands_in:
+        if self.machine is None or not accelerator.is_emulated:
             return 0.0
         return self.errors.at_least(self.local.error_p50, self.local.error_p90) * math.sqrt(0.5)
 
@@ -201,7 +201,7 @@ class ComputeProfiles:
         overhead = self.stack(accelerator.name).timing_overhead_s
         costs = layer_costs(decoder, shape["sequence_length"], shape["tp"])
         errors = (REPEAT_P50, REPEAT_P90) if all(found.values()) else (entry.error_p50, entry.error_p90)
-        speed = self.machine.speed if self.machine is not None and accelerator.stands_in else 1.0
+        speed = self.machine.speed if self.machine is not None and accelerator.is_emulated else 1.0
         forward, backward = ({kind: both[way] for kind, both in seconds.items()} for way in (0, 1))
         return LayerTimes(
             # Two of a layer's three passes are backward.
@@ -239,7 +239,7 @@ class ComputeProfiles:
 
 def learned_of(accelerator: Accelerator) -> str:
     """Return an accelerator's name in the owner's runs; local ones are cores of one machine."""
-    return "this machine" if accelerator.stands_in else accelerator.name
+    return "this machine" if accelerator.is_emulated else accelerator.name
 
 
 def load(root: Path | None = None, *, profiles: Path | None = None) -> ComputeProfiles:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from factories.commands import COMMAND, ROOT
-from sailor_cloud.cli.echo import Lasting, echo, forget
+from sailor_cloud.cli.echo import PersistentStream, discard_output, echo
 from sailor_cloud.cli.runs.logs import _as_shown
 from sailor_cloud.errors import is_control
 from sailor_cloud.report.console import PlainConsole
@@ -80,14 +80,14 @@ def test_commands_print_in_no_other_way() -> None:
 def test_a_stream_that_nobody_reads_any_more_keeps_no_writer_from_going_on() -> None:
     reader, writer = os.pipe()
     with os.fdopen(writer, "w", buffering=1) as stream:
-        lasting = Lasting(stream)
+        lasting = PersistentStream(stream)
         os.close(reader)
         assert lasting.write("a line\n") == 7
         print("another", file=lasting, flush=True)
     with Path("/dev/full").open("w", buffering=1) as full:
         with pytest.raises(OSError, match="No space left"):
-            Lasting(full, BrokenPipeError).write("a line\n")
-        forget(full)
+            PersistentStream(full, BrokenPipeError).write("a line\n")
+        discard_output(full)
 
 
 def test_wrong_input_keeps_its_exit_code_where_stderr_can_t_be_written(tmp_path: Path) -> None:

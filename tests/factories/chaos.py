@@ -20,7 +20,7 @@ from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import OPTIONS, SilentObserver, simulated_context
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.teardown import close_books
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
 from sailor_cloud.model.document import PlanDocument
@@ -125,7 +125,7 @@ class Storm:
                 outcome = fold(read(self.folder.journal_file)).outcome
                 ending = Ending(outcome) if outcome in set(Ending) else Ending.TORN_DOWN
                 return close_books(
-                    self.folder, self.document, destroyed, clock=self.clock, prices=UsePrices(), ending=ending
+                    self.folder, self.document, destroyed, clock=self.clock, prices=UsagePrices(), ending=ending
                 )
             task = asyncio.ensure_future(self._controller().run())
             done, _ = await asyncio.wait({task}, timeout=self._dice.expovariate(1 / (4 * 3600)))

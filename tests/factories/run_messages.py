@@ -21,7 +21,7 @@ from sailor_cloud import catalog, network
 from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.fleet.ssh import connect
 from sailor_cloud.launch.telemetry.preflight import preflight_note
-from sailor_cloud.launch.watch.announce import how_to_go_on
+from sailor_cloud.launch.watch.announce import remaining_work_note
 from sailor_cloud.model.document import LinkUse
 from sailor_cloud.model.offer import Precision, Provider
 from sailor_cloud.provision.errors.causes import classify, error_of
@@ -111,15 +111,15 @@ def slow_link() -> str:
 
 def stopped_at_its_budget() -> str:
     context = SimpleNamespace(saved_step=5, steps=20, monitor=None, document=document(), checkpoints_dir="checkpoints")
-    return how_to_go_on(context)
+    return remaining_work_note(context)
 
 
 def diverged() -> str:
     from sailor_runtime.refusal import RefusedError
-    from sailor_runtime.training.observe.divergence import LossCourse
+    from sailor_runtime.training.observe.divergence import LossTrend
     from sailor_runtime.training.trainer import _Rank
 
-    course = LossCourse(most_rise=0.5)
+    course = LossTrend(most_rise=0.5)
     run = SimpleNamespace(
         _course=course,
         _saver=SimpleNamespace(last="the last good checkpoint is of step 10"),

@@ -15,7 +15,7 @@ from factories.storage_faults import forget, unwritable
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch import teardown
 from sailor_cloud.launch.spend import gateways
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.teardown import close_books, tear_down
 from sailor_cloud.launch.telemetry.generation_log import EventRecord
 from sailor_cloud.model.document import CostKind, PlanDocument
@@ -67,7 +67,7 @@ def planned() -> PlanDocument:
 
 
 def closed(folder: RunFolder, destroyed: Destroyed = GONE, plan: PlanDocument | None = None, **options: Any) -> Receipt:
-    settings = {"clock": FixedClock(END), "prices": UsePrices(), "ending": Ending.COMPLETED, **options}
+    settings = {"clock": FixedClock(END), "prices": UsagePrices(), "ending": Ending.COMPLETED, **options}
     return close_books(folder, plan or planned(), destroyed, **settings)
 
 
@@ -194,7 +194,7 @@ def test_gateways_are_in_the_books_before_the_receipt_is_written(
             price_as_of=PRICED,
         )
 
-    monkeypatch.setattr(gateways, "keep_books", keep)
+    monkeypatch.setattr(gateways, "charge_gateways", keep)
     assert closed(folder).spent_usd == pytest.approx(2.01)
 
 
@@ -222,7 +222,7 @@ def test_while_something_may_live_the_reservation_stays(folder: RunFolder, left:
 
 
 def test_without_the_plan_the_reservation_is_released_all_the_same(folder: RunFolder) -> None:
-    told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsePrices(), ending=Ending.TORN_DOWN)
+    told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsagePrices(), ending=Ending.TORN_DOWN)
     assert told.problems == ("without the plan, traffic and storage that were used are not in the ledger",)
     assert (told.job, told.budget_usd, told.comparisons, told.spent_usd) == ("of the journal", None, (), 1.0)
     assert counted(folder) == 1.0
@@ -230,7 +230,7 @@ def test_without_the_plan_the_reservation_is_released_all_the_same(folder: RunFo
 
 def test_without_plan_and_journal_the_job_is_the_runs_own_name(folder: RunFolder) -> None:
     folder.journal_file.unlink()
-    told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsePrices(), ending=Ending.TORN_DOWN)
+    told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsagePrices(), ending=Ending.TORN_DOWN)
     assert told.job == "tiny"
     assert counted(folder) == 50.0
 

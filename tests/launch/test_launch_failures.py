@@ -21,7 +21,7 @@ from sailor_cloud.catalog import Services
 from sailor_cloud.errors import DataError, MissingPriceError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet import agents
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
@@ -80,10 +80,10 @@ def test_prices_that_fail_under_way_end_the_run_and_keep_no_node(
 
 
 def test_prices_that_can_not_be_read_end_a_run_before_it_buys(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(prices: UsePrices) -> Services:
+    def unreadable(prices: UsagePrices) -> Services:
         raise DataError("services.csv can't be read")
 
-    monkeypatch.setattr(UsePrices, "services", property(unreadable))
+    monkeypatch.setattr(UsagePrices, "services", property(unreadable))
     run.start(planned(steps=LONG))
     with pytest.raises(DataError, match=r"services\.csv can't be read"):
         run.end()

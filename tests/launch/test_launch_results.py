@@ -13,7 +13,7 @@ import pytest
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.quick_runs import CLOCK
 from sailor_cloud.launch.results import Fetch
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup.leftovers import kept_bucket
@@ -45,7 +45,7 @@ class Finished:
             folder=self.folder,
             document=document or self.document,
             clock=CLOCK,
-            prices=UsePrices(),
+            prices=UsagePrices(),
             say=self.notes.append,
         )()
 

@@ -85,10 +85,10 @@ def test_a_signal_never_reaches_a_later_process_with_the_same_id() -> None:
 
 def test_what_does_not_finish_alone_is_interrupted_once_and_then_killed() -> None:
     with tagged(POLITE) as polite:
-        assert processes.let_finish(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=20.0) == ()
+        assert processes.await_exit(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=20.0) == ()
         assert polite.wait(timeout=60) == 0
     with tagged(STUBBORN.replace("SIGTERM", "SIGINT")) as stubborn:
-        assert processes.let_finish(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=0.3) == ()
+        assert processes.await_exit(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=0.3) == ()
         assert stubborn.wait(timeout=60) == -signal.SIGKILL
 
 

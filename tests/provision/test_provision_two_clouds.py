@@ -96,7 +96,7 @@ def test_a_node_that_is_lost_before_the_clouds_meet_is_not_made_again(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name never stands for two nodes."""
-    _before(monkeypatch, "_let_clouds_meet", lambda: _lose(run, AWS, "n1"))
+    _before(monkeypatch, "_open_overlay_ports", lambda: _lose(run, AWS, "n1"))
     before = _created(run, AWS)
     with pytest.raises(ProvisionError, match="1 of 2 nodes do not run: n1"):
         run.apply()

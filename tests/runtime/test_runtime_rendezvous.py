@@ -167,7 +167,7 @@ def test_a_plans_hash_is_no_credential_and_deep_brackets_end_no_agent(tmp_path: 
 def test_strangers_that_say_nothing_or_one_byte_at_a_time_keep_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendezvous, "_MOST_HEARD", 8)
+    monkeypatch.setattr(rendezvous, "_MOST_PENDING", 8)
     plan, port, specs = artefact(tmp_path), free_port(), {}
     ends = {node: Rendezvous(plan, node, f"127.0.0.1:{port}", lambda nodes: None) for node in plan.nodes}
 
@@ -195,10 +195,10 @@ def test_strangers_that_say_nothing_or_one_byte_at_a_time_keep_nobody_waiting(
         one.close() if isinstance(one, socket.socket) else one.leave()
 
 
-def test_a_peer_that_never_ends_its_word_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_WORD_S", 0.1)
+def test_a_peer_that_never_ends_its_message_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_MESSAGE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as there:
         there.sendall(b" ")
-        [(peer, address, told)] = rendezvous._first_words(server, time.monotonic() + 0.3)
-        assert (address, told) == ("127.0.0.1", {})
+        [(peer, address, message)] = rendezvous._first_messages(server, time.monotonic() + 0.3)
+        assert (address, message) == ("127.0.0.1", {})
         peer.close()

@@ -17,7 +17,7 @@ from sailor_runtime.agent.journal import EventJournal, LogEcho
 from sailor_runtime.agent.preemption import PreemptionWatch
 from sailor_runtime.agent.ranks import Starter
 from sailor_runtime.agent.rendezvous import Artefact, Rendezvous, RendezvousError
-from sailor_runtime.spec import WORD_FILE, CommandSpec, RunSpec, read_spec
+from sailor_runtime.spec import HEARTBEAT_FILE, CommandSpec, RunSpec, read_spec
 
 _POLL_S = 0.05
 SHUTDOWN_S = 27.0
@@ -68,7 +68,7 @@ class Agent:
         self._newest = 0
         self._expires_at: float | None = None
         self._idle_since = time.monotonic()
-        self._word: int | None = None
+        self._last_heartbeat: int | None = None
         self._leave_at: float | None = None
         self._save_wanted = False
         self._preemption_noted = False
@@ -180,11 +180,11 @@ class Agent:
     def _listen(self) -> None:
         """Detect a controller's ping, by any change of its file: the node's clock may be wrong."""
         try:
-            word = os.stat(self._settings.home / WORD_FILE).st_mtime_ns
+            heartbeat = os.stat(self._settings.home / HEARTBEAT_FILE).st_mtime_ns
         except OSError:
             return
-        if word != self._word:
-            self._word, self._idle_since = word, time.monotonic()
+        if heartbeat != self._last_heartbeat:
+            self._last_heartbeat, self._idle_since = heartbeat, time.monotonic()
 
     def _leave(self, reason: str) -> None:
         if self._generation is not None:

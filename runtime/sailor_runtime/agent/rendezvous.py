@@ -25,9 +25,9 @@ from sailor_runtime.spec import ARTEFACT_VERSION, JOB_TOKEN
 FIRST_PORT, LAST_PORT = 29500, 29599
 JOIN_S = 900.0
 _RETRY_S = 0.2
-_WORD_S = 5.0
+_MESSAGE_S = 5.0
 # The most peers whose first message may be pending; of more, the slowest one is rejected.
-_MOST_HEARD = 256
+_MOST_PENDING = 256
 # Seconds until a peer without power is noticed: idle time, then this many probes with pauses between them.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -132,7 +132,7 @@ class Rendezvous:
         addresses, ports = {self._node: self._host}, {self._node: free_port()}
         files: dict[str, Any] = {}
         with _listening(self._port, until) as server:
-            for peer, address, hello in _first_words(server, until) if wanted else ():
+            for peer, address, hello in _first_messages(server, until) if wanted else ():
                 node = hello.get("node")
                 token = str(hello.get("token", "")).encode(errors="replace")
                 known = hmac.compare_digest(token, self._artefact.token.encode())
@@ -221,52 +221,52 @@ def _listening(port: int, until: float) -> Any:
         yield server
 
 
-def _first_words(server: socket.socket, until: float) -> Iterator[tuple[socket.socket, str, dict[str, Any]]]:
+def _first_messages(server: socket.socket, until: float) -> Iterator[tuple[socket.socket, str, dict[str, Any]]]:
     """Yield each peer with its address and its first message, unless it sends no JSON within five seconds.
 
     All are read concurrently, so that a silent or slow peer does not delay the others.
     """
-    heard: dict[socket.socket, tuple[str, bytes, float]] = {}
+    pending: dict[socket.socket, tuple[str, bytes, float]] = {}
     server.setblocking(False)
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(server, selectors.EVENT_READ)
             while (now := time.monotonic()) < until:
-                for peer in [peer for peer, (_, _, ends) in heard.items() if now >= ends]:
+                for peer in [peer for peer, (_, _, ends) in pending.items() if now >= ends]:
                     selector.unregister(peer)
-                    yield peer, heard.pop(peer)[0], {}
-                for key, _ in selector.select(max(0.01, min(_WORD_S / 10, until - now))):
+                    yield peer, pending.pop(peer)[0], {}
+                for key, _ in selector.select(max(0.01, min(_MESSAGE_S / 10, until - now))):
                     if key.fileobj is server:
                         with contextlib.suppress(OSError):
                             peer, address = server.accept()
                             peer.setblocking(False)
                             selector.register(peer, selectors.EVENT_READ)
-                            heard[peer] = (str(address[0]), b"", now + _WORD_S)
-                        if len(heard) <= _MOST_HEARD:
+                            pending[peer] = (str(address[0]), b"", now + _MESSAGE_S)
+                        if len(pending) <= _MOST_PENDING:
                             continue
-                        peer, data = next(iter(heard)), b""
+                        peer, data = next(iter(pending)), b""
                     else:
                         peer = cast(socket.socket, key.fileobj)
-                        if peer not in heard:
+                        if peer not in pending:
                             continue
                         try:
                             part = peer.recv(4096)
                         except OSError:
                             part = b""
-                        address_of, before, ends = heard[peer]
+                        address_of, before, ends = pending[peer]
                         data = before + part
-                        heard[peer] = address_of, data, ends
+                        pending[peer] = address_of, data, ends
                         if part and not data.endswith(b"\n") and len(data) < 4096:
                             continue
                     selector.unregister(peer)
                     peer.setblocking(True)
-                    yield peer, heard.pop(peer)[0], _word(data)
+                    yield peer, pending.pop(peer)[0], _parsed_message(data)
     finally:
-        for peer in heard:
+        for peer in pending:
             peer.close()
 
 
-def _word(data: bytes) -> dict[str, Any]:
+def _parsed_message(data: bytes) -> dict[str, Any]:
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):

@@ -85,23 +85,23 @@ class Supervisor:
             if missing := [name for name in wanted if name not in os.environ]:
                 tail = f"the job takes {', '.join(missing)} from the node's environment, where it is not set"
                 raise FailedError("environment", tail=tail)
-            self._tell("progress", phase="bringing checkpoints")
+            self._report("progress", phase="bringing checkpoints")
             found = self._checkpoints.bring()
             self._setup()
-            self._tell("training", phase="train", checkpoint=found[-1] if found else None)
+            self._report("training", phase="train", checkpoint=found[-1] if found else None)
             status = self._supervised(self._spec.command)
             self._check_end(status)
         except FailedError as failure:
             left = tree.end_descendants(os.getpid())
-            self._last_look(clean=False)
+            self._final_copy(clean=False)
             return self._ended("failed", what=failure.what, left=left, **failure.details)
         except (StoreError, OSError) as error:
             tree.end_descendants(os.getpid())
             return self._ended("failed", what="what runs the command", tail=str(error))
         left = tree.end_descendants(os.getpid())
         if left and self._stop_requested_at is None:
-            self._tell("left_behind", processes=left)
-        self._last_look(clean=status == 0)
+            self._report("left_behind", processes=left)
+        self._final_copy(clean=status == 0)
         return self._ended("finished" if self._stop_requested_at is None else "requested")
 
     def _ended(self, reason: str, **failed: Any) -> int:
@@ -110,7 +110,7 @@ class Supervisor:
             numbers = ", ".join(map(str, rest))
             tail = f"its processes {numbers} can't be ended, not even with sudo -n kill; start them without sudo"
             reason, failed = "failed", {**failed, "what": "command", "final": True, "tail": tail}
-        self._tell("ended", reason=reason, **failed, **({"ran_s": self._ran_s} if failed else {}))
+        self._report("ended", reason=reason, **failed, **({"ran_s": self._ran_s} if failed else {}))
         return 1 if failed else 0
 
     def _setup(self) -> None:
@@ -119,18 +119,18 @@ class Supervisor:
         wanted = json.dumps([self._spec.setup, self._spec.code])
         if self._spec.setup is None or (done.exists() and done.read_text() == wanted):
             return
-        self._tell("progress", phase="setup")
+        self._report("progress", phase="setup")
         status = self._supervised(self._spec.setup, setup=True)
         left = tree.end_descendants(os.getpid())
         if self._stop_requested_at is not None:
             return
         if status != 0:
-            raise FailedError("setup", phase="setup", tail=self._output.tail, left_behind=left, **_how(status))
+            raise FailedError("setup", phase="setup", tail=self._output.tail, left_behind=left, **_exit_fields(status))
         done.write_text(wanted)
 
     def _supervised(self, command: str, *, setup: bool = False) -> int:
         """Run a shell command to its end; return its exit code, negative for a signal."""
-        self._stop_wanted()
+        self._stop_requested_here()
         if self._stop_requested_at is not None:
             return 0
         read_end, write_end = os.pipe()
@@ -161,7 +161,7 @@ class Supervisor:
             if now - looked >= _LOOK_S or over:
                 looked = now
                 self._look(setup=setup, ended=status is not None)
-            self._stop_wanted(process.pid)
+            self._stop_requested_here(process.pid)
             if self._stop_requested_at is not None and time.time() > self._stop_requested_at + self._spec.grace_s:
                 tree.end_descendants(os.getpid())
                 status = -signal.SIGKILL if status is None else status
@@ -171,7 +171,7 @@ class Supervisor:
         self._drain(read_end)
         os.close(read_end)
         for event in self._output.end():
-            self._tell(**event)
+            self._report(**event)
         return status
 
     def _drain(self, pipe: int) -> bool:
@@ -187,7 +187,7 @@ class Supervisor:
                 self._step = event["step"]
                 if event.pop("first", False):
                     self._check_processes()
-                self._tell(**event)
+                self._report(**event)
         return True
 
     def _look(self, *, setup: bool, ended: bool) -> None:
@@ -203,7 +203,7 @@ class Supervisor:
         signs = (self._output.lines, newest, alive)
         if signs != self._signs:
             self._signs = signs
-            self._tell("progress")
+            self._report("progress")
 
     def _count(self, below: list[int]) -> None:
         """Count the processes of the training, by the variables that launchers set."""
@@ -252,7 +252,7 @@ class Supervisor:
         if self._stop_requested_at is not None:
             return
         if status != 0:
-            raise FailedError("command", tail=self._output.tail, **_how(status))
+            raise FailedError("command", tail=self._output.tail, **_exit_fields(status))
         self._check_processes(over=True)
 
     def _copy(self, written: set[str]) -> None:
@@ -270,9 +270,9 @@ class Supervisor:
         except (StoreError, OSError) as error:
             if str(error) != self._copy_problem:
                 self._copy_problem = str(error)
-                self._tell("checkpoint_failed", step=self._step or 0, reason=str(error))
+                self._report("checkpoint_failed", step=self._step or 0, reason=str(error))
 
-    def _last_look(self, *, clean: bool) -> None:
+    def _final_copy(self, *, clean: bool) -> None:
         if self._copying is not None:
             self._copying.join()
         self._copy_once(set(), over=True, clean=clean, stop_requested_at=self._stop_requested_at)
@@ -281,14 +281,14 @@ class Supervisor:
         step = step_of(saved["name"])
         written = [[0, 0]] * self._spec.plan_ranks
         written[self._node.plan_rank] = [saved["files"], saved["bytes"]]
-        self._tell(
+        self._report(
             "checkpoint",
             step=self._step or 0 if step is None else step,
             path=f"{self._spec.checkpoint.directory}/{saved['name']}",
             written=written,
         )
 
-    def _stop_wanted(self, leader: int | None = None) -> None:
+    def _stop_requested_here(self, leader: int | None = None) -> None:
         """Forward a stop request once, as SIGTERM, to the command and its process group."""
         if self._stop_requested_at is not None:
             return
@@ -298,12 +298,12 @@ class Supervisor:
                 if leader is not None:
                     tree.signal_all(_group(leader), signal.SIGTERM)
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def _report(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "ts": time.time(), **fields}) + "\n"
         os.write(self._events, line.encode())
 
 
-def _how(status: int) -> dict[str, int]:
+def _exit_fields(status: int) -> dict[str, int]:
     return {"signal": -status} if status < 0 else {"exit_code": status}
 
 

@@ -123,7 +123,7 @@ class Checkpoints:
         for name in os.listdir(self.folder):
             if name not in complete:
                 _remove(self.folder / name)
-        found = [name for name, files in complete.items() if self._brought(name, files)]
+        found = [name for name, files in complete.items() if self._copied_in(name, files)]
         self._kept = {name: _files(self.folder / name) for name in found}
         for name, files in self._kept.items():
             mine = self._saved_before(name)
@@ -159,7 +159,7 @@ class Checkpoints:
     def _saved_before(self, name: str) -> Files:
         return dict(self._read(f"{name}.{self.rank}.json").get("files", {}))
 
-    def _brought(self, name: str, files: Files) -> bool:
+    def _copied_in(self, name: str, files: Files) -> bool:
         target = self.folder / name
         here = _files(target) if target.exists() else {}
         for path in here.keys() - files.keys():
@@ -238,7 +238,7 @@ class Checkpoints:
             quiet = now - seen.since >= quiet_s
             handled = stop_requested_at is not None and seen.changed_at >= stop_requested_at + _HANDLED_S
             renamed = inodes[name] in self._renamed and name not in open_below
-            if quiet or renamed or (over and (clean or handled or self._is_seen_whole(name, files))):
+            if quiet or renamed or (over and (clean or handled or self._is_known_complete(name, files))):
                 # A copy may have taken long.
                 self._begin_changed(names)
                 saved.append(self._copied(name, files))
@@ -246,7 +246,7 @@ class Checkpoints:
         self._drop_removed(set(names))
         return saved
 
-    def _is_seen_whole(self, name: str, files: Files) -> bool:
+    def _is_known_complete(self, name: str, files: Files) -> bool:
         """Return whether a known format shows that nothing more was to be written.
 
         In a folder saved again under the same name, the last file may be an old one.
@@ -338,7 +338,7 @@ def step_of(name: str) -> int | None:
 
 def _unfinished(files: Files) -> bool:
     """Whether a known format lacks the file that it writes last."""
-    if _is_trainers(files) and not _named(files, "trainer_state.json"):
+    if _is_trainers(files) and not _has_name(files, "trainer_state.json"):
         return True
     shards, ended = (
         {path.rpartition("/")[0] for path in files if path.endswith(end)} for end in (".distcp", ".metadata")
@@ -348,7 +348,7 @@ def _unfinished(files: Files) -> bool:
 
 def _is_trainers(files: Files) -> bool:
     """Whether a folder is one of Hugging Face's Trainer, as its first process leaves it."""
-    return _named(files, "training_args.bin") and (_named(files, "optimizer") or _named(files, "rng_state"))
+    return _has_name(files, "training_args.bin") and (_has_name(files, "optimizer") or _has_name(files, "rng_state"))
 
 
 def _is_sharded(files: Files) -> bool:
@@ -356,7 +356,7 @@ def _is_sharded(files: Files) -> bool:
     return any(path.endswith(".distcp") for path in files)
 
 
-def _named(files: Files, start: str) -> bool:
+def _has_name(files: Files, start: str) -> bool:
     return any(path.rpartition("/")[2].startswith(start) for path in files)
 
 

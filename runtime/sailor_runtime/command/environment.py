@@ -17,7 +17,7 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
     nodes = spec.working_nodes
     count, rank, processes = str(len(nodes)), str(nodes.index(node)), str(node.processes)
     address, port = spec.master_address, str(spec.master_port)
-    known = filter(None, [_without_ours(os.environ.get("PYTHONPATH", ""))])
+    known = filter(None, [_without_runtime(os.environ.get("PYTHONPATH", ""))])
     paths = {
         **installing(home),
         "PYTHONPATH": os.pathsep.join([str(library(home)), *known]),
@@ -55,7 +55,7 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
     return {**os.environ, **paths, **given, **launcher, **ours}
 
 
-def _without_ours(paths: str) -> str:
+def _without_runtime(paths: str) -> str:
     """Leave the runtime's own folder out: a user's code must not import from it."""
     own = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(path for path in paths.split(os.pathsep) if path and path != own)

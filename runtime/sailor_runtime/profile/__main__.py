@@ -72,11 +72,11 @@ def run(task: ProfileTask, results: Results) -> None:
         done += len(keys) - len(missing)
         if not missing:
             continue
-        _say(done, total, _title(each))
+        _report_progress(done, total, _title(each))
         for row in _world(task, each, tuple(key["microbatch_size"] for key in missing)):
             results.add(**each.key(row.pop("microbatch_size", None)), **row)
             done += 1
-            _say(done, total, _title(each))
+            _report_progress(done, total, _title(each))
 
 
 def measurements(task: ProfileTask) -> list[Measurement]:
@@ -96,7 +96,7 @@ def _title(each: Measurement) -> str:
     return {"layers": f"layers at tp {each.tp}", "memory": "peak memory", "link": "link"}[each.kind]
 
 
-def _say(done: int, of: int, what: str) -> None:
+def _report_progress(done: int, of: int, what: str) -> None:
     print(json.dumps({"done": done, "of": of, "what": what}), flush=True)  # noqa: T201
 
 

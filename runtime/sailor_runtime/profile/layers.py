@@ -24,7 +24,7 @@ from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.pipeline.devices import device_of
 from sailor_runtime.training.pipeline.layout import Place
 from sailor_runtime.training.pipeline.process_groups import World
-from sailor_runtime.training.pipeline.spans import Doing, total_s
+from sailor_runtime.training.pipeline.spans import Activity, total_s
 from sailor_runtime.training.pipeline.stage import StageModule
 
 _WARM_UP = 2
@@ -77,7 +77,7 @@ def _train(engine: Engine, place: Place, world: World) -> dict[str, Any]:
             seconds["backward_s"][layer].append(module.backward_s[layer] / microbatches)
         # Reading samples and the bookkeeping around layers count for the pipeline's ends.
         end = 0 if module.layers[0] == 0 else module.layers[-1]
-        around = total_s(engine.spans, Doing.FORWARD) / microbatches
+        around = total_s(engine.spans, Activity.FORWARD) / microbatches
         around -= sum(seconds["forward_s"][layer][-1] for layer in module.layers)
         seconds["forward_s"][end][-1] += max(0.0, around)
     medians = {name: {k: statistics.median(v) for k, v in found.items()} for name, found in seconds.items()}

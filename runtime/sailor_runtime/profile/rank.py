@@ -36,7 +36,7 @@ def main() -> int:
     return 0
 
 
-def _say(row: dict[str, Any]) -> None:
+def _report_progress(row: dict[str, Any]) -> None:
     print(json.dumps(row), flush=True)  # noqa: T201
 
 
@@ -62,7 +62,7 @@ def _layers(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
             # Larger microbatches need more memory; the others of a tp group can't continue without this rank either.
             return
         if found is not None:
-            _say({"microbatch_size": spec.pipelines[0].microbatch_size, **found})
+            _report_progress({"microbatch_size": spec.pipelines[0].microbatch_size, **found})
     world.close()
 
 
@@ -71,7 +71,7 @@ def _memory(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
 
     for spec in specs:
         size = spec.pipelines[0].microbatch_size
-        _say({"microbatch_size": size, "peak_bytes": memory.peak_bytes(spec.model, spec.training, size)})
+        _report_progress({"microbatch_size": size, "peak_bytes": memory.peak_bytes(spec.model, spec.training, size)})
 
 
 def _link(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
@@ -85,12 +85,12 @@ def _link(task: dict[str, Any], specs: list[RunSpec], rank: int) -> None:
         if torch.cuda.device_count() < 2:
             # A machine with one device has no link of its own.
             if rank == 0:
-                _say({"points": []})
+                _report_progress({"points": []})
             return
     device = device_of(specs[0].nodes[0], rank if alone else 0)
     points = links.measure(LinkTask(**task["link"]), rank, device.torch_device)
     if rank == 0 or not alone:
-        _say({"points": points})
+        _report_progress({"points": points})
 
 
 _KINDS = {"layers": _layers, "memory": _memory, "link": _link}

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.data.samples import Ahead, Samples
+from sailor_runtime.training.data.samples import Prefetcher, Samples
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
@@ -30,7 +30,7 @@ from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.executor import Executor
 from sailor_runtime.training.pipeline.layout import Atom, Place
 from sailor_runtime.training.pipeline.process_groups import World
-from sailor_runtime.training.pipeline.spans import Doing, Span, Spans, total_s
+from sailor_runtime.training.pipeline.spans import Activity, Span, Spans, total_s
 from sailor_runtime.training.pipeline.stage import StageModule
 from sailor_runtime.training.pipeline.transfers import Transfers, connected
 
@@ -119,7 +119,7 @@ class Engine:
         self.next_step = 0
         self.updates = 0
         self._world = world
-        self._ahead = Ahead(samples, device.torch_device)
+        self._ahead = Prefetcher(samples, device.torch_device)
         self._device = device
         self._pipeline = spec.pipelines[place.pipeline]
         own = layout.samples_of(spec, place.pipeline)
@@ -186,7 +186,7 @@ class Engine:
         self._wire_s = {
             (doing, chunk): seconds[direction]
             for chunk, seconds in enumerate(wire_s)
-            for doing, direction in ((Doing.RECEIVE_ACTIVATION, 1), (Doing.RECEIVE_GRADIENT, -1))
+            for doing, direction in ((Activity.RECEIVE_ACTIVATION, 1), (Activity.RECEIVE_GRADIENT, -1))
             if direction in seconds
         }
         self._executor = Executor(
@@ -217,12 +217,12 @@ class Engine:
             self._weights_of,
             overlaps=self._overlaps,
         )
-        with self._spans.during(Doing.SYNC):
+        with self._spans.during(Activity.SYNC):
             squares = self._gradients.finish()
             totals = self._totals(squares, loss, flags)
         self._spans.share()
         rate = optimizer.learning_rate(self.spec.training, self.next_step)
-        with self._spans.during(Doing.UPDATE):
+        with self._spans.during(Activity.UPDATE):
             self._update(totals.on_device, rate)
             # Also after a skipped step: it may be the last one.
             if (
@@ -288,7 +288,7 @@ class Engine:
         spans = self._spans.read()
         iteration_s = time.perf_counter() - started
         self._spent = spent(spans, iteration_s, self._wire_s, memory_peak_bytes(self._device.torch_device))
-        return replace(step, spent=self._spent, update_s=total_s(spans, Doing.UPDATE))
+        return replace(step, spent=self._spent, update_s=total_s(spans, Activity.UPDATE))
 
     def _update(self, totals: Tensor, rate: float) -> None:
         """Move the weights unless loss or gradient norm are not finite; queued without waiting for the totals."""
@@ -305,7 +305,7 @@ class Engine:
 
     def _weights_of(self, layer: int) -> None:
         if self.spec.zero_stage > 0:
-            with self._spans.during(Doing.GATHER):
+            with self._spans.during(Activity.GATHER):
                 self.weights.wait_for(layer)
 
     def _microbatch(self, number: int, with_tokens: bool) -> Microbatch:

@@ -73,7 +73,7 @@ def _serve(agent: socket.socket) -> None:
                 if child == 0:
                     for inherited in (agent, woken, wake):
                         inherited.close()
-                    _become(request, parent)
+                    _run_as_rank(request, parent)
                 agent.sendall(json.dumps({"forked": child}).encode() + b"\n")
 
 
@@ -89,7 +89,7 @@ def _reap(agent: socket.socket) -> None:
         agent.sendall(json.dumps(ended).encode() + b"\n")
 
 
-def _become(request: dict[str, Any], parent: int) -> NoReturn:
+def _run_as_rank(request: dict[str, Any], parent: int) -> NoReturn:
     """Become the requested rank, as if it had been started as a separate process."""
     code = 1
     try:

@@ -26,13 +26,13 @@ _EXPERTS = {
 
 def narrowed(spec: RunSpec) -> RunSpec:
     """Return the spec of a narrow copy; a user's own module has fixed sizes and can't be copied."""
-    pipelines = tuple(_fewer(pipeline) for pipeline in spec.pipelines)
+    pipelines = tuple(_shortened(pipeline) for pipeline in spec.pipelines)
     batch = sum(pipeline.microbatch_size * pipeline.microbatches for pipeline in pipelines)
     training = replace(spec.training, global_batch_size=batch, sequence_length=_TOKENS)
     return replace(spec, model=_model(spec.model), training=training, pipelines=pipelines)
 
 
-def _fewer(pipeline: PipelineSpec) -> PipelineSpec:
+def _shortened(pipeline: PipelineSpec) -> PipelineSpec:
     """Return a pipeline with few samples, but with enough microbatches to fill it twice, and the same remainder.
 
     If stages alternate between several ranges, these are two rounds.

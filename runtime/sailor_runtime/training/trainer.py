@@ -23,7 +23,7 @@ from sailor_runtime.training.engine import Engine, Step
 from sailor_runtime.training.model.architecture import architecture_of
 from sailor_runtime.training.narrow import narrowed
 from sailor_runtime.training.observe import trace
-from sailor_runtime.training.observe.divergence import LossCourse
+from sailor_runtime.training.observe.divergence import LossTrend
 from sailor_runtime.training.observe.events import EventWriter
 from sailor_runtime.training.observe.metrics import Metrics
 from sailor_runtime.training.observe.traffic import TrafficMeter
@@ -111,7 +111,7 @@ class _Rank:
         data = agreed_identity(spec, place, samples, world)
         kept = spec.checkpoint
         self._checkpoints = Checkpoints(kept.directory, kept.keep, world, atoms, data.as_dict())
-        self._course = LossCourse(most_rise=spec.training.max_loss_rise)
+        self._course = LossTrend(most_rise=spec.training.max_loss_rise)
         report = events.write if world.rank == 0 else None
         self._saver = Saver(
             spec.checkpoint, self._checkpoints, control, self._course.notes, report, lambda: self._course.doubtful

@@ -150,7 +150,7 @@ class OfferBook:
         made: dict[str, Offer] = {}
         for offer in offers:
             if offer.id in made:
-                raise _twice(offer.id, str(made[offer.id].usd_per_hour), str(offer.usd_per_hour))
+                raise _duplicate_error(offer.id, str(made[offer.id].usd_per_hour), str(offer.usd_per_hour))
             made[offer.id] = offer
         return cls({}, _by_zone((offer.zone, offer.id) for offer in made.values()), made)
 
@@ -164,7 +164,7 @@ class OfferBook:
                 provider, _, zone, instance_type, accelerator, count, _, _, market, price = values[:10]
                 name = offer_id(provider, zone, instance_type, accelerator, count, market)
                 if name in rows:
-                    raise _twice(name, rows[name].values[9], price)
+                    raise _duplicate_error(name, rows[name].values[9], price)
                 rows[name] = _Row(path, line, values)
                 zones.append((zone, name))
         return cls(rows, _by_zone(zones))
@@ -211,5 +211,5 @@ def _by_zone(entries: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def _twice(name: str, one: str, other: str) -> DataError:
+def _duplicate_error(name: str, one: str, other: str) -> DataError:
     return DataError(f"two prices for {name}: {one} and {other} USD/h")

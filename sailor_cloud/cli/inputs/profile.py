@@ -94,7 +94,7 @@ def profile(
     if problems:
         raise RequestError(problems)
     link, zones = _link(link_to, link_end, link_zones)
-    wanted = profiler.Wanted(
+    wanted = profiler.ProfileRequest(
         accelerator=accelerator, microbatch_sizes=microbatch_sizes, tps=tps, together=together, link=link
     )
     decoder = workload.job_decoder(job, base=job_file.parent)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING
 
-from sailor_cloud.cli.echo import Lasting, echo
+from sailor_cloud.cli.echo import PersistentStream, echo
 from sailor_cloud.cli.runs.down import show_unwritten
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def follow(control: Callable[[Observer, Clock, OnStart], Outcome], *, as_json: b
 
     The first Ctrl-C stops and tears down, the second leaves the run as it is. A closed stdout changes nothing.
     """
-    with redirect_stderr(Lasting(sys.stderr)), redirect_stdout(Lasting(sys.stdout, BrokenPipeError)):
+    with redirect_stderr(PersistentStream(sys.stderr)), redirect_stdout(PersistentStream(sys.stdout, BrokenPipeError)):
         return _followed(control, as_json=as_json)
 
 

@@ -84,12 +84,12 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.errors import SailorError
     from sailor_cloud.launch.down import take_down
-    from sailor_cloud.provision.cleanup.reap import confirmed, remove_strangers, where_found
+    from sailor_cloud.provision.cleanup.reap import confirmed, remove_foreign, where_found
     from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 
     echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
     if leftover.folder is None:
-        return remove_strangers(leftover, pause=time.sleep)
+        return remove_foreign(leftover, pause=time.sleep)
     try:
         # If another cloud does not answer, that says nothing about the resources on this one.
         clouds = {found.provider for found in leftover.resources}

@@ -146,11 +146,11 @@ def up(
         allow_doubtful=allow_doubtful,
         allow_missing_permissions=allow_missing_permissions,
         buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
-        tell=_tell,
+        tell=_echo_note,
     )
     if (files := described(document.job, job_file.parent)) is not None:
         echo(files, err=True)
-    if not _agreed(document, buy_reserved=buy_reserved, yes=yes):
+    if not _confirmed_all(document, buy_reserved=buy_reserved, yes=yes):
         return DECLINED
     return follow(
         lambda observer, clock, on_start: api.up(
@@ -184,7 +184,7 @@ def _show_dry_run(
         echo(json.dumps({"plan": document.to_dict(), "job": text}, indent=2) if as_json else text)
 
 
-def _agreed(document: PlanDocument, *, buy_reserved: bool, yes: bool) -> bool:
+def _confirmed_all(document: PlanDocument, *, buy_reserved: bool, yes: bool) -> bool:
     """Ask for everything that was not confirmed beforehand; without consent, report that nothing is bought."""
     try:
         agreed = (buy_reserved or _reserved_confirmed(document)) and (yes or _confirmed(document))
@@ -235,7 +235,7 @@ def _document(
                 _check_terminal()
             check_job(job, job_file.parent)
             writable_home()
-            check_before_searching(job, clock=SystemClock(), allow_stale=allow_stale, tell=_tell)
+            check_before_searching(job, clock=SystemClock(), allow_stale=allow_stale, tell=_echo_note)
         with waiting("searching for the best plan") as show:
             return api.plan(
                 job,
@@ -263,7 +263,7 @@ def _document(
     return checked.document
 
 
-def _tell(note: str) -> None:
+def _echo_note(note: str) -> None:
     echo(f"note: {note}", err=True)
 
 

@@ -221,11 +221,11 @@ def clock_for(as_of: datetime | None) -> Clock:
 
 def read_document(path: Path) -> PlanDocument:
     """Return the plan in a file. Raises RequestError if it can't be read or is wrong."""
-    from sailor_cloud.catalog.clusters import know
+    from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument
 
     document = PlanDocument.read(path)
-    know(document.job)
+    register_inventory(document.job)
     return document
 
 

@@ -21,7 +21,7 @@ from sailor_cloud.launch.telemetry.generation_log import AgentEvent, parse_line
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.providers import on_this_machine
-from sailor_runtime.spec import WORD_FILE, WORD_S
+from sailor_runtime.spec import HEARTBEAT_FILE, HEARTBEAT_S
 
 EVENTS_FILE = "agent.jsonl"
 RANK_MODULE = "sailor_runtime.training"
@@ -70,7 +70,7 @@ class AgentLink:
     offset: int = 0
     _sent: int = 0
     _torn: bytes = field(default=b"")
-    _words: asyncio.Task[None] | None = None
+    _heartbeats: asyncio.Task[None] | None = None
     closed: bool = field(default=False, init=False)
 
     @property
@@ -126,16 +126,16 @@ class AgentLink:
         notices = ["--provider", provider] if providers.of(provider).preemption_notices else []
         return notices if on_this_machine(provider) else [*notices, "--power-off"]
 
-    def keep_heard(self) -> None:
+    def keep_alive(self) -> None:
         """Ping the agent regularly until the link is closed, so that it does not treat its node as orphaned."""
-        self._words = asyncio.create_task(self._say_words())
+        self._heartbeats = asyncio.create_task(self._send_heartbeats())
 
-    async def _say_words(self) -> None:
-        while self._words is not None:
+    async def _send_heartbeats(self) -> None:
+        while self._heartbeats is not None:
             with contextlib.suppress(LaunchError):
-                await self.connection.write(WORD_FILE, b"")
-            if self._words is not None:
-                await asyncio.sleep(WORD_S)
+                await self.connection.write(HEARTBEAT_FILE, b"")
+            if self._heartbeats is not None:
+                await asyncio.sleep(HEARTBEAT_S)
 
     async def _agent_runs(self) -> bool:
         return (await self.connection.run([self.python, "-c", _AGENT_RUNS])).strip() == "yes"
@@ -178,9 +178,9 @@ class AgentLink:
 
     async def close(self) -> None:
         self.closed = True
-        words, self._words = self._words, None
-        if words is not None:
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
             # Python 3.11 can lose a cancellation that arrives just after a ping; then the task ends by itself.
-            words.cancel()
-            await asyncio.gather(words, return_exceptions=True)
+            heartbeats.cancel()
+            await asyncio.gather(heartbeats, return_exceptions=True)
         await self.connection.close()

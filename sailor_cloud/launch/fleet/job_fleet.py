@@ -153,7 +153,7 @@ class JobFleet:
         if self._queued:
             self._queued, state = False, await self.state()
             if state is not None and state.phase is not JobPhase.ENDED:
-                await self._until_it_runs()
+                await self._wait_until_running()
         return [JobLink(fleet=self, node=node) for node in nodes]
 
     async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
@@ -204,7 +204,7 @@ class JobFleet:
         if not set(members) <= self._wanted.keys():
             return
         self._wanted = {}
-        await self._learn_its_end()
+        await self._await_end_state()
         self.check_cancelled()
         await self._end_job()
         document = self._document
@@ -230,9 +230,9 @@ class JobFleet:
             id=job_id, job=job, document=document, state=JobState(phase=JobPhase.QUEUED), asked_s=-self.ask_s
         )
         self.say(f"submitted job {job_id} of {self.inventory.name}: " + ", ".join(_group(group) for group in groups))
-        await self._until_it_runs()
+        await self._wait_until_running()
 
-    async def _until_it_runs(self) -> None:
+    async def _wait_until_running(self) -> None:
         reported, current = "", self._current
         assert current is not None
         while True:
@@ -263,7 +263,7 @@ class JobFleet:
                     open_node(ledger, node, rows[node].data, since=now)
                 self._price(ledger, node, rows[node].data["usd_per_hour"])
 
-    async def _learn_its_end(self) -> None:
+    async def _await_end_state(self) -> None:
         """Wait briefly until the last job's end is known: a job that somebody cancelled has no successor.
 
         Do not wait for a job that has lost a machine, since its scheduler may wait for that machine.

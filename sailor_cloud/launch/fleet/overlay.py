@@ -121,7 +121,7 @@ class Overlay:
         if len({link.node.provider for link in self._links.values()}) < 2:
             return
         await self._each([link for name, link in self._links.items() if name not in self._keys], self._make_key, new)
-        await self._each(self._links.values(), self._tell_peers, new)
+        await self._each(self._links.values(), self._configure_peers, new)
         silent: dict[str, list[str]] = {}
 
         async def await_peers(link: AgentLink) -> None:
@@ -159,7 +159,7 @@ class Overlay:
         output = await link.connection.run(["sh", "-c", _KEY], timeout_s=_INSTALL_S)
         self._keys[link.node.id] = output.split()[-1]
 
-    async def _tell_peers(self, link: AgentLink) -> None:
+    async def _configure_peers(self, link: AgentLink) -> None:
         arguments = [link.node.private_address]
         for peer in self._peers(link.node):
             arguments += [self._keys[peer.id], peer.address, peer.private_address]

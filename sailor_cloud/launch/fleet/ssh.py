@@ -187,7 +187,7 @@ async def _connected(
     except TimeoutError as error:
         why = f": {last}" if last is not None else ""
         if node.tunnel is not None:
-            output = node.tunnel.last_words() or "nothing"
+            output = node.tunnel.last_output() or "nothing"
             why += f"; {node.tunnel.program[0]} said: {output} (log: {node.tunnel.log})"
         raise UnreachableError(
             f"node {node.id} at {node.address}:{node.port} did not answer within {timeout_s:.0f} s{why}"

@@ -106,7 +106,7 @@ class SshFleet:
             async with gate:
                 await connection.open(patience_s)
             link = AgentLink(connection=connection, bundle=self.bundle, software=self.software)
-            link.keep_heard()
+            link.keep_alive()
             return link
 
         attempts = await asyncio.gather(*(one(node) for node in nodes), return_exceptions=True)

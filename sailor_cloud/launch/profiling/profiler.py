@@ -27,7 +27,7 @@ _SLOW = {"CPU-slow": "CPU-fast"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ProfileRequest:
     """The measurements that a user asks for; None leaves the choice to the job."""
 
     accelerator: str | None = None
@@ -37,7 +37,7 @@ class Wanted:
     link: LinkTask | None = None
 
 
-def task_of(job: Job, decoder: Decoder, wanted: Wanted) -> ProfileTask:
+def task_of(job: Job, decoder: Decoder, wanted: ProfileRequest) -> ProfileTask:
     """Return the measurements for a job. Raises RequestError if the job can't be trained like that."""
     batch = job.training.global_batch_size
     sizes = wanted.microbatch_sizes or tuple(2**power for power in range(4) if 2**power <= batch)

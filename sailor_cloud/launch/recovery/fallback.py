@@ -18,7 +18,7 @@ from sailor_cloud.launch.recovery import nodes
 from sailor_cloud.launch.recovery.nodes import ShortfallError, plan_nodes
 from sailor_cloud.launch.replanning.refusals import Choice, Refusal, refusal, refusals
 from sailor_cloud.launch.replanning.replan import Option, Rates, decide
-from sailor_cloud.launch.replanning.stated import given_up
+from sailor_cloud.launch.replanning.stated import dropped_settings_note
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Offer
@@ -76,7 +76,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
             return
         except (StockoutError, QuotaError) as error:
             _refuse_fallback(context, error)
-            leave_alone(context, document, error)
+            block_refused(context, document, error)
             attempts.recovered(error)
         except UnreachableError as error:
             gone = await nodes.gone(context, document)
@@ -123,10 +123,10 @@ async def next_plan(context: RunContext, document: PlanDocument, *, without: tup
     )
     offers = nodes.offers_of(context, option.document)
     context.observer.note(
-        f"{option.label}: {len(survivors)} nodes stay, {_shopping_list(bought, offers)}; "
+        f"{option.label}: {len(survivors)} nodes stay, {_purchase_text(bought, offers)}; "
         f"{option.seconds:.0f} s and {usd_text(option.usd)} USD to the end"
     )
-    if (lacking := given_up(option.document, nodes.stated_plan(context))) is not None:
+    if (lacking := dropped_settings_note(option.document, nodes.stated_plan(context))) is not None:
         context.observer.note(lacking)
     context.document = option.document
     context.settled = True
@@ -151,7 +151,7 @@ async def _wait(context: RunContext, option: Option | None, survivors: tuple[Nod
         await context.stop.unless_stopped(asyncio.sleep(left_s if settled else min(left_s, _LOOK_S)))
 
 
-def leave_alone(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:
+def block_refused(context: RunContext, document: PlanDocument, error: StockoutError | QuotaError) -> None:
     """Block refused choices: for a while if capacity is lacking, else for the whole run."""
     offers, now = nodes.offers_of(context, document), context.clock.now()
     asked = [offers[name] for name in error.offers] or [offers[node.offer] for node in _refused(context, document)]
@@ -203,7 +203,7 @@ def _refused(context: RunContext, document: PlanDocument) -> tuple[Node, ...]:
     return named or missing or plan_nodes(document)
 
 
-def _shopping_list(bought: Iterable[Node], offers: dict[str, Offer]) -> str:
+def _purchase_text(bought: Iterable[Node], offers: dict[str, Offer]) -> str:
     counted = Counter(Choice.of(offers[node.offer]) for node in bought)
     if not counted:
         return "buys no node"

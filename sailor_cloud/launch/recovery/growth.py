@@ -14,7 +14,7 @@ from sailor_cloud.launch.generation import Generation
 from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.background import background_task
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
-from sailor_cloud.launch.replanning.stated import given_up
+from sailor_cloud.launch.replanning.stated import dropped_settings_note
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Market
@@ -48,10 +48,10 @@ class Growth:
         if not self._wanted:
             yield
             return
-        async with background_task(self._look(), ends_itself=self._let_go):
+        async with background_task(self._look(), ends_itself=self._cancel_purchase):
             yield
 
-    def _let_go(self) -> bool:
+    def _cancel_purchase(self) -> bool:
         """Stop buying; return whether Terraform must be waited for: two runs at once would conflict over the state."""
         self._interrupt.request()
         return self._buying
@@ -71,7 +71,9 @@ class Growth:
     def _watches_spot(self) -> bool:
         offers, document = nodes.offers_of(self.context, self.context.document), self.context.document
         spot = any(offers[node.offer].market is Market.SPOT for node in nodes.plan_nodes(document))
-        return spot and self.context.options.fallback and nodes.situation_of(self.context, document, ()).weighs_spot
+        return (
+            spot and self.context.options.fallback and nodes.situation_of(self.context, document, ()).uses_spot_policy
+        )
 
     async def _look(self) -> None:
         interval_s = self.context.options.growth_interval_s
@@ -95,10 +97,10 @@ class Growth:
         except ProvisionInterrupted:
             raise
         except ProvisionError:
-            await self._give_back()
+            await self._release_extra()
             raise
         if option is None:
-            await self._give_back()
+            await self._release_extra()
             return
         # The run may return to what it leaves now, such as spot capacity.
         context.settled = True
@@ -112,7 +114,7 @@ class Growth:
         try:
             await self._buy(option.document)
         except (StockoutError, QuotaError) as error:
-            fallback.leave_alone(self.context, option.document, error)
+            fallback.block_refused(self.context, option.document, error)
             option = await self._better()
             if option is not None:
                 await self._buy(option.document)
@@ -148,7 +150,7 @@ class Growth:
         both = replace(wanted, plan=replace(wanted.plan, nodes=(*current.nodes, *added)))
         await self._create(_with_offers(both, self.context.document))
 
-    async def _give_back(self) -> None:
+    async def _release_extra(self) -> None:
         """Release nodes that were bought in addition to the plan's; after a failure, the next look repeats it.
 
         If the plan has lost a node, this would create it again; then recovery releases the others.
@@ -183,7 +185,7 @@ def hand_over(context: RunContext, generation: Generation, option: Option) -> Pl
         f"{option.label}: switching to a plan with {len(option.document.plan.nodes)} nodes; "
         f"{option.seconds:.0f} s and {usd_text(option.usd)} USD to the end"
     )
-    if (lacking := given_up(option.document, nodes.stated_plan(context))) is not None:
+    if (lacking := dropped_settings_note(option.document, nodes.stated_plan(context))) is not None:
         context.observer.note(lacking)
     generation.handover.set()
     return option.document

@@ -12,7 +12,7 @@ from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import Health
 from sailor_cloud.launch.replanning.replan import Situation
-from sailor_cloud.launch.replanning.spot import seen
+from sailor_cloud.launch.replanning.spot import spot_history
 from sailor_cloud.launch.spend.lifetime import within
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument, Status
@@ -37,7 +37,7 @@ class ShortfallError(ProvisionError):
         super().__init__(message)
 
 
-async def ask_fleet(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
+async def query_fleet(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T:
     """Return the fleet's answer about its nodes; retries for minutes if a provider does not answer."""
     failed = 0
     while True:
@@ -57,13 +57,13 @@ async def ask_fleet(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> _T
 async def lost_before(context: RunContext, document: PlanDocument) -> bool:
     """Whether nodes of the plan existed and no longer do; a name is never reused."""
     created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
-    running = await ask_fleet(context, partial(context.fleet.running, document))
+    running = await query_fleet(context, partial(context.fleet.running, document))
     return any(node.id in created and node.id not in running for node in plan_nodes(document))
 
 
 async def alive(context: RunContext, document: PlanDocument, *, without: tuple[str, ...] = ()) -> tuple[Node, ...]:
     """Return the plan's running nodes, except those about to end."""
-    running = await ask_fleet(context, partial(context.fleet.running, document))
+    running = await query_fleet(context, partial(context.fleet.running, document))
     return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
 
 
@@ -74,7 +74,7 @@ async def gone(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
     """
     until = context.clock.monotonic_s() + context.options.lost_after_s
     while True:
-        running = await ask_fleet(context, partial(context.fleet.running, document))
+        running = await query_fleet(context, partial(context.fleet.running, document))
         missing = {node.id for node in plan_nodes(document)} - running
         states = await asyncio.gather(*(link.health() for link in context.links.values()))
         silent = {name for name, state in zip(context.links, states, strict=True) if state is Health.UNREACHABLE}
@@ -88,7 +88,7 @@ async def running_nodes(context: RunContext) -> tuple[Node, ...]:
     rows = {row.key: row for row in fold(read(context.folder.journal_file)).resources if row.resource == NODE}
     offers = {(o.zone, o.instance_type, o.market.value): o for o in offers_of(context, context.document).values()}
     found = list(await alive(context, context.document))
-    for name in await ask_fleet(context, context.fleet.all_running):
+    for name in await query_fleet(context, context.fleet.all_running):
         if name in {node.id for node in found} or name not in rows:
             continue
         data = rows[name].data
@@ -107,7 +107,7 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
     entries = read(context.folder.journal_file)
     state, first = fold(entries), context.job_document
     return Situation(
-        job=job_now(context),
+        job=current_job(context),
         choose=None if first.decision is None else first.decision.asked,
         stated=stated_plan(context),
         document=document,
@@ -117,13 +117,13 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
         taken=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
         left=context.left(),
         offers=offers_of(context, document),
-        seen=seen(entries, context.clock.now()),
+        spot_history=spot_history(entries, context.clock.now()),
         now=context.clock.now(),
         margin_s=(context.options.growth_interval_s or 0.0) + first.job.checkpoint.every,
     )
 
 
-def job_now(context: RunContext) -> Job:
+def current_job(context: RunContext) -> Job:
     """Return the run's job with the capacity that a new plan may use: the account's, and what the run has bought.
 
     The user confirmed no further purchase. A block that was bought costs nothing more.
@@ -154,7 +154,7 @@ def offers_of(context: RunContext, document: PlanDocument) -> dict[str, Offer]:
 async def learn_prices(context: RunContext) -> None:
     """Fetch today's prices of everything that the job may buy."""
     if context.search is not None:
-        quoted = await context.fleet.in_background(context.search.offers, job_now(context))
+        quoted = await context.fleet.in_background(context.search.offers, current_job(context))
         context.quotes = {offer.id: offer for offer in quoted}
 
 
@@ -231,7 +231,7 @@ async def settle(context: RunContext, survivors: tuple[Node, ...]) -> bool:
         return sorted({row.key for row in _live(context) if row.created_at is not None} - kept)
 
     if lost := charged():
-        await ask_fleet(context, partial(context.fleet.retire, lost))
+        await query_fleet(context, partial(context.fleet.retire, lost))
     return not charged()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from sailor_cloud.launch.replanning.refusals import Choice
-from sailor_cloud.launch.spend.lifetime import Left
+from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.job import Goal, Job, Resource
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Node
@@ -42,7 +42,9 @@ class Devices:
         return known, {name for name in known if Choice(name, accelerator, zone, market) not in self.blocked}
 
 
-def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: bool, limits: bool = True) -> Job | None:
+def remaining_job(
+    job: Job, devices: Devices, left: Remaining, *, only_survivors: bool, limits: bool = True
+) -> Job | None:
     """Return the remaining job, or None if no devices are available for it.
 
     Of a blocked type only the running devices count. Without `limits` the job asks for the cheapest plan, whatever its
@@ -69,7 +71,7 @@ def remaining_job(job: Job, devices: Devices, left: Left, *, only_survivors: boo
     )
 
 
-def _highest_rate(job: Job, left: Left) -> float | None:
+def _highest_rate(job: Job, left: Remaining) -> float | None:
     """Return the highest USD per hour: the remaining money must last until the nodes shut themselves down."""
     rates = [job.constraints.max_usd_per_hour]
     if left.usd_alone is not None and left.life_s > 0:

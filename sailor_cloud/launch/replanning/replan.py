@@ -13,10 +13,10 @@ from typing import Protocol
 
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Devices, remaining_job
-from sailor_cloud.launch.replanning.spot import Outlook, Pool, Seen, Way
+from sailor_cloud.launch.replanning.spot import Continuation, Outlook, Pool, SpotHistory
 from sailor_cloud.launch.replanning.stated import allowing, as_stated
 from sailor_cloud.launch.spend import egress
-from sailor_cloud.launch.spend.lifetime import Left, usd_per_hour
+from sailor_cloud.launch.spend.lifetime import Remaining, usd_per_hour
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
@@ -116,21 +116,21 @@ class Policy(StrEnum):
 class Option:
     """A way to continue. `seconds` and `usd` last until the final step, with start-up and moving of the state.
 
-    `wait_s` of the seconds pass before any purchase; running nodes are paid meanwhile, and until capacity begins. `way`
-    is the spot policy's view of the option. `against`: the policy prefers another kind of way now. `safe`: on-demand
-    could still finish in time if this option brought nothing.
+    `wait_s` of the seconds pass before any purchase; running nodes are paid meanwhile, and until capacity begins.
+    `continuation` is the option as the spot policy sees it. `against`: the policy prefers another kind of continuation
+    now. `safe`: on-demand could still finish in time if this option brought nothing.
     """
 
     label: str
     document: PlanDocument
     seconds: float
     usd: float
-    way: Way
+    continuation: Continuation
     wait_s: float = 0.0
     against: bool = False
     safe: bool = True
 
-    def fits(self, left: Left) -> bool:
+    def fits(self, left: Remaining) -> bool:
         """Whether the run can finish within the limits this way, and could afford its cost without a controller."""
         if left.seconds is not None and self.seconds > left.seconds:
             return False
@@ -145,9 +145,9 @@ class Situation:
     """The input of a decision. `survivors` run now; `blocked` maps choices to seconds until they can be bought.
 
     `taken` are names of the run's earlier nodes, which new nodes never get. `offers` are the known offers by id.
-    `choose` is the user's choice between plans, if not left to the goal. `seen` is what the run knows of spot capacity.
-    `margin_s` is the time that may be lost until the next look. Waits for later capacity count from `now`. `stated` is
-    the run's first plan if a user gave its layout.
+    `choose` is the user's choice between plans, if not left to the goal. `spot_history` has the
+    run's observations of spot capacity. `margin_s` is the time that may be lost until the next look. Waits for later
+    capacity count from `now`. `stated` is the run's first plan if a user gave its layout.
     """
 
     job: Job
@@ -155,10 +155,10 @@ class Situation:
     survivors: tuple[Node, ...]
     blocked: Mapping[Choice, float]
     taken: frozenset[str]
-    left: Left
+    left: Remaining
     offers: Mapping[str, Offer] = field(default_factory=dict)
     choose: Pick | None = None
-    seen: Seen = field(default_factory=dict)
+    spot_history: SpotHistory = field(default_factory=dict)
     margin_s: float = 0.0
     now: datetime | None = None
     stated: Plan | None = None
@@ -173,7 +173,7 @@ class Situation:
         return Devices(survivors=self.survivors, blocked=frozenset(self.blocked), offers=self.offers)
 
     @property
-    def weighs_spot(self) -> bool:
+    def uses_spot_policy(self) -> bool:
         """Whether the run follows the policy for a deadline: least money, on spot and on demand."""
         markets = {market for entry in self.job.resources for market in entry.markets}
         return (
@@ -196,8 +196,8 @@ class Decision:
 def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST) -> Decision:
     """Return how to continue, by time or money as the job's goal says, within the limits of both."""
     options = _options(situation, search, policy)
-    if policy is Policy.BEST and situation.weighs_spot:
-        options = _weighed(options, situation, search)
+    if policy is Policy.BEST and situation.uses_spot_policy:
+        options = _judged_by_spot_policy(options, situation, search)
     fitting = [option for option in options if option.safe and option.fits(situation.left)]
     if fitting:
         return Decision(option=min(fitting, key=lambda option: _rank(option, situation.pick)))
@@ -219,8 +219,8 @@ def growth(
     document = _searched(situation, search, only_survivors=False) if settled else None
     options = [] if document is None else [_option(label, document, situation, search)]
     current = _option("stay", situation.document, situation, None)
-    if situation.weighs_spot:
-        current, *options = _weighed([current, *options], situation, search)
+    if situation.uses_spot_policy:
+        current, *options = _judged_by_spot_policy([current, *options], situation, search)
     fitting = [
         option
         for option in options
@@ -234,7 +234,7 @@ def growth(
         return best if best.seconds + least_gain_s < current.seconds else None
     if current.safe and not current.fits(situation.left):
         # Too few nodes to end in time keep the place of spot nodes. Spot returns first, on-demand only when it must.
-        waited = [option for option in fitting if option.way.pools] if situation.weighs_spot else fitting
+        waited = [option for option in fitting if option.continuation.pools] if situation.uses_spot_policy else fitting
         return min(waited, key=lambda option: _rank(option, situation.pick), default=None)
     better = _rank(best, situation.pick)[:2] < _rank(current, situation.pick)[:2]
     return best if better or not current.safe else None
@@ -248,30 +248,33 @@ def _begins_later(document: PlanDocument, now: datetime | None) -> bool:
     return now is not None and any(start > now for start in starts)
 
 
-def _weighed(options: Sequence[Option], situation: Situation, search: Search) -> list[Option]:
+def _judged_by_spot_policy(options: Sequence[Option], situation: Situation, search: Search) -> list[Option]:
     """Return the options as the spot policy judges them, and on-demand as one more.
 
     They stay unchanged if no plan is on spot, or if on-demand alone can't finish.
     """
-    now = _way(situation.document, situation)
-    on_spot = now.pools or any(option.way.pools for option in options)
+    now = _continuation(situation.document, situation)
+    on_spot = now.pools or any(option.continuation.pools for option in options)
     on_demand = _on_demand(situation, search) if on_spot else None
     if on_demand is None or not on_demand.fits(situation.left):
         return [*options]
     assert situation.left.seconds is not None
     providers = {offer.provider for offer in situation.offers.values() if offer.market is Market.SPOT}
     outlook = Outlook(
-        seen=situation.seen,
+        spot_history=situation.spot_history,
         left_s=situation.left.seconds,
         change_over_s=max(startup_s(provider) for provider in providers) + situation.job.checkpoint.every / 2,
-        on_demand=on_demand.way,
+        on_demand=on_demand.continuation,
         on_demand_s=on_demand.seconds,
         margin_s=situation.margin_s,
         trains_on_demand=bool(situation.survivors) and not now.pools,
     )
     every = [*options, on_demand]
-    chosen = outlook.chosen([option.way for option in every if option.fits(situation.left)])
-    return [replace(option, against=option.way.kind is not chosen, safe=outlook.safe(option.way)) for option in every]
+    chosen = outlook.chosen([option.continuation for option in every if option.fits(situation.left)])
+    return [
+        replace(option, against=option.continuation.kind is not chosen, safe=outlook.safe(option.continuation))
+        for option in every
+    ]
 
 
 def _on_demand(situation: Situation, search: Search) -> Option | None:
@@ -288,12 +291,12 @@ def _on_demand(situation: Situation, search: Search) -> Option | None:
     return None if document is None else _option("switch to on-demand", document, alone, search)
 
 
-def _way(document: PlanDocument, situation: Situation, *, wait_s: float = 0.0) -> Way:
+def _continuation(document: PlanDocument, situation: Situation, *, wait_s: float = 0.0) -> Continuation:
     assert document.plan is not None
     offers = {**situation.offers, **document.inputs.offers_by_id()}
     alive = {node.id for node in situation.survivors}
     used = {offers[node.offer] for node in document.plan.nodes}
-    return Way(
+    return Continuation(
         work_s=(document.iteration_s or 0.0) * (situation.left.steps or 0),
         usd_per_hour=_nodes_usd_per_hour(document),
         pools=frozenset(Pool.of(offer) for offer in used if offer.market is Market.SPOT),
@@ -320,14 +323,14 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
     idle = not any(option.fits(situation.left) for option in options)
     if policy is Policy.BEST and wait_s and idle:
         waiting = _option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s)
-        options.append(waiting if smaller is None else _meanwhile(waiting, smaller, situation, search))
+        options.append(waiting if smaller is None else _shrink_then_grow(waiting, smaller, situation, search))
     replanned = None if policy is Policy.NEVER else _searched(situation, search, only_survivors=False)
     if replanned is not None:
         options.append(_option("re-plan", replanned, situation, search))
     return options
 
 
-def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, search: Search) -> Option:
+def _shrink_then_grow(waiting: Option, smaller: PlanDocument, situation: Situation, search: Search) -> Option:
     """Return the option to continue with the remaining nodes, and to grow once capacity may be back.
 
     Steps trained meanwhile need not be repeated; both changes of the plan cost a start.
@@ -340,7 +343,7 @@ def _meanwhile(waiting: Option, smaller: PlanDocument, situation: Situation, sea
     saved_usd = done * (full.iteration_s or 0.0) * _nodes_usd_per_hour(full) / SECONDS_PER_HOUR
     label = "continue with the remaining nodes until capacity is back"
     usd = waiting.usd - saved_usd
-    return Option(label=label, document=smaller, seconds=seconds, usd=usd, way=waiting.way)
+    return Option(label=label, document=smaller, seconds=seconds, usd=usd, continuation=waiting.continuation)
 
 
 def _lost(situation: Situation) -> list[Node]:
@@ -362,7 +365,7 @@ def _replaced(situation: Situation) -> PlanDocument:
     new = _lost(situation)
     paid = document.inputs.offers_by_id()
     extra = math.fsum(offers[node.offer].usd_per_hour - paid[node.offer].usd_per_hour for node in new)
-    rest = _for_rest(document, situation)
+    rest = _for_remaining_steps(document, situation)
     if rest.cost is not None:
         rest = replace(rest, cost=replace(rest.cost, usd_per_hour=rest.cost.usd_per_hour + extra))
     newest = Rows(offers[offer.id] for offer in document.inputs.offers)
@@ -373,7 +376,7 @@ def _replaced(situation: Situation) -> PlanDocument:
     )
 
 
-def _for_rest(document: PlanDocument, situation: Situation) -> PlanDocument:
+def _for_remaining_steps(document: PlanDocument, situation: Situation) -> PlanDocument:
     """Return a document whose job and traffic cover only the remaining iterations."""
     steps = document.job.training.steps
     training = document.job.training.model_copy(update={"steps": situation.left.steps})
@@ -397,7 +400,9 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
         )
         if job is None:
             return None
-        document = _to_buy(allowing(job, situation.stated), situation, search, situation.choose if limits else None)
+        document = _plan_to_buy(
+            allowing(job, situation.stated), situation, search, situation.choose if limits else None
+        )
         if document is not None:
             return as_stated(
                 document,
@@ -410,7 +415,7 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
     return None
 
 
-def _to_buy(job: Job, situation: Situation, search: Search, choose: Pick | None) -> PlanDocument | None:
+def _plan_to_buy(job: Job, situation: Situation, search: Search, choose: Pick | None) -> PlanDocument | None:
     """Return a job's plan, or its best plan on one cloud if one on several can't be bought; None without a plan."""
     document = search(job, choose)
     if document.plan is None or two_clouds_problem(document) is None:
@@ -478,7 +483,7 @@ def _option(
         document=document,
         seconds=idle_s + seconds,
         usd=usd + moved_usd + egress.usd_per_step(document) * steps + idle_usd / SECONDS_PER_HOUR,
-        way=_way(document, situation, wait_s=wait_s),
+        continuation=_continuation(document, situation, wait_s=wait_s),
         wait_s=wait_s,
     )
 
@@ -505,7 +510,7 @@ def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
             return option.against, option.seconds, option.usd
 
 
-def _shortfall(option: Option, left: Left) -> str:
+def _shortfall(option: Option, left: Remaining) -> str:
     lacks = []
     if left.usd is not None and option.usd > left.usd:
         lacks.append(f"{usd_text(option.usd)} USD ({usd_text(max(left.usd, 0.0))} USD of the budget are left)")

@@ -28,10 +28,10 @@ class Pool:
 
 
 # Observations of each pool: seconds ago, and whether it had capacity; the newest last.
-Seen = Mapping[Pool, Sequence[tuple[float, bool]]]
+SpotHistory = Mapping[Pool, Sequence[tuple[float, bool]]]
 
 
-def seen(entries: Iterable[Entry], now: datetime) -> Seen:
+def spot_history(entries: Iterable[Entry], now: datetime) -> SpotHistory:
     """Return a journal's observations of spot capacity: created nodes, lost nodes, and refusals."""
     pools: dict[str, Pool] = {}
     found: dict[Pool, list[tuple[float, bool]]] = {}
@@ -64,7 +64,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Continuation:
     """A way to continue as the policy sees it: `work_s` of training at a price; `pools` are its spot pools.
 
     `starts`: whether nodes must start first. `wait_s`: seconds without purchases, until capacity may be back.
@@ -89,42 +89,46 @@ class Outlook:
     an order and training. `trains_on_demand`: whether the plan that trains now has no spot node.
     """
 
-    seen: Seen
+    spot_history: SpotHistory
     left_s: float
     change_over_s: float
-    on_demand: Way
+    on_demand: Continuation
     on_demand_s: float
     margin_s: float
     trains_on_demand: bool
 
-    def safe(self, way: Way) -> bool:
+    def safe(self, continuation: Continuation) -> bool:
         """Whether on-demand can still finish in time if a way brings nothing until the next look."""
-        return way.kind is Kind.ON_DEMAND or self.on_demand_s + way.wait_s + self.margin_s <= self.left_s
+        return (
+            continuation.kind is Kind.ON_DEMAND or self.on_demand_s + continuation.wait_s + self.margin_s <= self.left_s
+        )
 
-    def chosen(self, ways: Collection[Way]) -> Kind:
+    def chosen(self, continuations: Collection[Continuation]) -> Kind:
         """Return the kind that the policy chooses among the kinds of these ways."""
-        allowed = {way.kind for way in ways if self._allowed(way)}
+        allowed = {continuation.kind for continuation in continuations if self._allowed(continuation)}
         return next((kind for kind in Kind if kind in allowed), Kind.ON_DEMAND)
 
-    def _allowed(self, way: Way) -> bool:
-        if way.kind is Kind.ON_DEMAND or not self.safe(way):
-            return way.kind is Kind.ON_DEMAND
-        settled = settled_after(way.usd_per_hour * way.work_s, self.on_demand.usd_per_hour * self.on_demand.work_s)
-        if way.kind is Kind.WAIT:
-            waited_s = max(self._absent_s(pool) for pool in way.pools)
+    def _allowed(self, continuation: Continuation) -> bool:
+        if continuation.kind is Kind.ON_DEMAND or not self.safe(continuation):
+            return continuation.kind is Kind.ON_DEMAND
+        settled = settled_after(
+            continuation.usd_per_hour * continuation.work_s, self.on_demand.usd_per_hour * self.on_demand.work_s
+        )
+        if continuation.kind is Kind.WAIT:
+            waited_s = max(self._absent_s(pool) for pool in continuation.pools)
             slack_s = self.left_s - self.on_demand_s + waited_s
-            return settled < math.inf and waited_s + way.wait_s <= longest_wait(slack_s, self.change_over_s)
+            return settled < math.inf and waited_s + continuation.wait_s <= longest_wait(slack_s, self.change_over_s)
         if not self.trains_on_demand:
             return settled < math.inf
         # The age of capacity is unknown before it is bought. It was absent when it was last refused or lost.
-        since_s = min(self._found_absent_s(pool) for pool in way.pools)
+        since_s = min(self._found_absent_s(pool) for pool in continuation.pools)
         return since_s >= settled * self.change_over_s
 
     def _absent_s(self, pool: Pool) -> float:
         """Return the seconds that a pool has been without capacity."""
-        absent = [*takewhile(lambda one: not one[1], reversed(self.seen.get(pool, ())))]
+        absent = [*takewhile(lambda one: not one[1], reversed(self.spot_history.get(pool, ())))]
         return absent[-1][0] if absent else 0.0
 
     def _found_absent_s(self, pool: Pool) -> float:
         """Return the seconds since a pool was last found without capacity."""
-        return next((ago_s for ago_s, there in reversed(self.seen.get(pool, ())) if not there), math.inf)
+        return next((ago_s for ago_s, there in reversed(self.spot_history.get(pool, ())) if not there), math.inf)

@@ -62,7 +62,7 @@ def as_stated(
     return document
 
 
-def given_up(document: PlanDocument, stated: Plan | None) -> str | None:
+def dropped_settings_note(document: PlanDocument, stated: Plan | None) -> str | None:
     """Return a note on the stated schedule or ZeRO stage that a plan lacks; None if it has both."""
     plan = document.plan
     if stated is None or plan is None or _settings(plan) == _settings(stated):

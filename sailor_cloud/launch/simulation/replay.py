@@ -95,7 +95,7 @@ def _listed(places: Iterable[Place]) -> str:
 
 
 @dataclass(slots=True)
-class Remembered:
+class CachedSearch:
     """A search with a cache, because policies ask similar questions."""
 
     search: Search

@@ -126,8 +126,8 @@ class World:
             reported_step=self.checkpoint_step,
         )
         for name in nodes:
-            self._say(name, "generation_started", generation=generation)
-        self._say(nodes[0], "preflight", generation=generation, devices=[], links=self._measured(nodes))
+            self._emit(name, "generation_started", generation=generation)
+        self._emit(nodes[0], "preflight", generation=generation, devices=[], links=self._measured(nodes))
 
     def stop(self) -> None:
         """Save a checkpoint and end the generation."""
@@ -146,7 +146,7 @@ class World:
             moments.append(self.expires_s)
         for moment in sorted(moments):
             self._checked_s = moment
-            self._take_away(moment)
+            self._preempt_excess(moment)
         self._checked_s = self.now_s
         self._train_until(self.now_s)
 
@@ -162,7 +162,7 @@ class World:
     def _joining_s(self, name: str) -> float:
         return startup_s(self.nodes[name].offer.provider) * (1.0 - BOOT_SHARE)
 
-    def _take_away(self, at_s: float) -> None:
+    def _preempt_excess(self, at_s: float) -> None:
         """End nodes that exceed the capacity, the newest spot nodes first; at expiry, end all nodes."""
         expired = self.expires_s is not None and at_s >= self.expires_s
         alive = [node for node in self.nodes.values() if node.alive(at_s) and node.created_s <= at_s]
@@ -176,7 +176,7 @@ class World:
                 node.gone_s = at_s + self.notice_s
                 node.notice_s = at_s
                 if self.notice_s:
-                    self._say(node.id, "preempt_notice")
+                    self._emit(node.id, "preempt_notice")
 
     def _train_until(self, at_s: float) -> None:
         training = self.training
@@ -198,7 +198,7 @@ class World:
             survivors = tuple(name for name in training.nodes if self.nodes[name].alive(end_s))
             for name in survivors:
                 tail = "Connection closed by peer"
-                self._say(name, "rank_dead", generation=training.generation, rank=0, exit_code=1, tail=tail)
+                self._emit(name, "rank_dead", generation=training.generation, rank=0, exit_code=1, tail=tail)
             self._end("failed", survivors)
 
     def _report(self, until_s: float) -> None:
@@ -207,19 +207,19 @@ class World:
         assert training is not None
         while (due_s := training.saved_at_s + training.every_s) <= until_s:
             step = training.step_at(due_s)
-            self._tell_steps(step)
+            self._emit_steps(step)
             training.saved_at_s = due_s
             if step > training.saved_step and step < training.last_step:
                 self._save(step)
-        self._tell_steps(training.step_at(until_s))
+        self._emit_steps(training.step_at(until_s))
 
-    def _tell_steps(self, step: int) -> None:
+    def _emit_steps(self, step: int) -> None:
         training = self.training
         assert training is not None
         done = step - training.reported_step
         if done > 0:
             training.reported_step = step
-            self._say(
+            self._emit(
                 training.nodes[0],
                 "step",
                 generation=training.generation,
@@ -233,15 +233,15 @@ class World:
         training = self.training
         assert training is not None
         self.checkpoint_step = training.saved_step = step
-        self._say(training.nodes[0], "checkpoint", generation=training.generation, step=step, path=f"step-{step}")
+        self._emit(training.nodes[0], "checkpoint", generation=training.generation, step=step, path=f"step-{step}")
 
     def _end(self, reason: str, nodes: tuple[str, ...]) -> None:
         training = self.training
         assert training is not None
         training.ended = True
         for name in nodes:
-            self._say(name, "stopped", generation=training.generation, reason=reason, step=training.reported_step)
+            self._emit(name, "stopped", generation=training.generation, reason=reason, step=training.reported_step)
 
-    def _say(self, node: str, event: str, **fields: object) -> None:
+    def _emit(self, node: str, event: str, **fields: object) -> None:
         events = self.events.setdefault(node, [])
         events.append({"seq": len(events) + 1, "ts": self._checked_s, "event": event, **fields})

@@ -18,7 +18,7 @@ METERED = "metered"
 AS_PLANNED = "by the plan's figures"
 
 
-def planned(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> LedgerLine:
+def planned_charge(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> LedgerLine:
     """Return the ledger line for a quantity that a line of the plan foresees, at its price."""
     return LedgerLine(
         kind=line.kind,
@@ -35,11 +35,11 @@ def planned(line: CostLine, *, quantity: float, note: str, prefix: str = "") -> 
     )
 
 
-def carried(kind: CostKind, part: str, price: EgressPrice, *, nbytes: float, prefix: str = "") -> LedgerLine:
+def traffic_charge(kind: CostKind, part: str, price: EgressPrice, *, nbytes: float, prefix: str = "") -> LedgerLine:
     """Return the ledger line for measured bytes from one zone to another."""
     quantity = nbytes / GB
     line = cost_line(kind, part, price, expected=quantity, worst=quantity)
-    return planned(line, quantity=quantity, note=METERED, prefix=prefix)
+    return planned_charge(line, quantity=quantity, note=METERED, prefix=prefix)
 
 
 def total_usd(charges: Iterable[LedgerLine]) -> float:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, carried, planned
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, planned_charge, traffic_charge
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
@@ -36,7 +36,7 @@ class _Save:
 
 
 def charges(
-    document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
+    document: PlanDocument, legs: Sequence[Leg], prices: UsagePrices, *, until: datetime
 ) -> tuple[LedgerLine, ...]:
     """Return the cost of checkpoints until some time, at the prices of the run's own plan.
 
@@ -59,7 +59,7 @@ def _measured(
     lines: Sequence[CostLine],
     saves: Sequence[_Save],
     offers: Mapping[str, Offer],
-    prices: UsePrices,
+    prices: UsagePrices,
     until: datetime,
 ) -> Iterator[LedgerLine]:
     sent: Counter[str] = Counter()
@@ -69,9 +69,9 @@ def _measured(
     kept = _kept_gib_months(saves, document.job.checkpoint.keep, until)
     for line in lines:
         if line.unit == "GiB-month":
-            yield planned(line, quantity=kept, note=METERED)
+            yield planned_charge(line, quantity=kept, note=METERED)
         elif line.unit == "1000 requests":
-            yield planned(line, quantity=requests, note=METERED)
+            yield planned_charge(line, quantity=requests, note=METERED)
     bucket = bucket_place(
         [placed.offer for placed in placed_nodes(document)], document.job.checkpoint.to, prices.first_zone
     )
@@ -84,17 +84,17 @@ def _measured(
             continue
         for price in prices.between(zone, near):
             part = checkpoint_traffic_part(zone, region, price.payer_zone)
-            yield carried(CostKind.CHECKPOINT, part, price, nbytes=nbytes)
+            yield traffic_charge(CostKind.CHECKPOINT, part, price, nbytes=nbytes)
 
 
 def _through_nat(
-    document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], bucket: Place, prices: UsePrices
+    document: PlanDocument, sent: Mapping[str, float], offers: Mapping[str, Offer], bucket: Place, prices: UsagePrices
 ) -> Iterator[LedgerLine]:
     sizes: Counter[tuple[Provider, str]] = Counter()
     for zone, nbytes in sent.items():
         sizes[offers[zone].provider, offers[zone].region] += int(nbytes)
     for line in checkpoint_nat_lines(sizes, bucket, prices.services, document.job.cloud.network):
-        yield planned(line, quantity=line.quantity, note=METERED)
+        yield planned_charge(line, quantity=line.quantity, note=METERED)
 
 
 def _kept_gib_months(saves: Sequence[_Save], keep: int, until: datetime) -> float:
@@ -114,7 +114,7 @@ def _as_planned(document: PlanDocument, lines: Sequence[CostLine], legs: Sequenc
     if steps:
         share = sum(leg.monitor.steps_done for leg in legs) / steps
         for line in lines:
-            yield planned(line, quantity=line.quantity * share, note=AS_PLANNED)
+            yield planned_charge(line, quantity=line.quantity * share, note=AS_PLANNED)
 
 
 def _saves(leg: Leg) -> Iterator[_Save]:

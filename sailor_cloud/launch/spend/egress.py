@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from sailor_cloud.errors import MissingPriceError
-from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, carried, planned, total_usd
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, planned_charge, total_usd, traffic_charge
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.parts import part_of, traffic_part
@@ -28,7 +28,7 @@ def usd_per_step(document: PlanDocument) -> float:
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
 
 
-def measured_usd_per_step(leg: Leg, prices: UsePrices) -> float:
+def measured_usd_per_step(leg: Leg, prices: UsagePrices) -> float:
     """Return the cost of one iteration's traffic in a generation, at least the planned one.
 
     Leaves out bytes sent before the first step, for checks and measurements that don't recur.
@@ -41,7 +41,7 @@ def measured_usd_per_step(leg: Leg, prices: UsePrices) -> float:
     return max(planned_usd, usd / monitor.steps_done)
 
 
-def charges(legs: Iterable[Leg], prices: UsePrices) -> tuple[LedgerLine, ...]:
+def charges(legs: Iterable[Leg], prices: UsagePrices) -> tuple[LedgerLine, ...]:
     """Return the charges for traffic of all generations, including repeated iterations."""
     return tuple(charge for leg in legs for charge in _of(leg, prices))
 
@@ -62,7 +62,7 @@ def sent_bytes(leg: Leg) -> dict[Pair, float]:
     return found
 
 
-def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
+def _of(leg: Leg, prices: UsagePrices) -> Iterator[LedgerLine]:
     steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
     if not steps:
         return
@@ -76,7 +76,7 @@ def _of(leg: Leg, prices: UsePrices) -> Iterator[LedgerLine]:
         rest = (done - sum(reported) / len(reported)) / steps
         quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
         if quantity:
-            yield planned(line, quantity=quantity, prefix=prefix, note=_note(min(reported), done))
+            yield planned_charge(line, quantity=quantity, prefix=prefix, note=_note(min(reported), done))
     expected = {part_of(line) for line in lines}
     for pair, nbytes in sorted(measured.items()):
         if expected.isdisjoint(_parts(pair)):
@@ -108,7 +108,7 @@ def _note(metered: int, done: int) -> str:
 
 
 def _unplanned(
-    pair: Pair, nbytes: float, lines: list[CostLine], prices: UsePrices, prefix: str
+    pair: Pair, nbytes: float, lines: list[CostLine], prices: UsagePrices, prefix: str
 ) -> Iterator[LedgerLine]:
     """Charge for unplanned traffic, such as messages between ranks besides training.
 
@@ -124,11 +124,11 @@ def _unplanned(
         highest = max(lines, key=lambda line: line.usd_per_unit)
         note = f"{METERED}, at the price of {highest.what}"
         line = replace(highest, what=f"{src} to {dst}", part=f"{src} to {dst}")
-        yield planned(line, quantity=nbytes / GB, note=note, prefix=prefix)
+        yield planned_charge(line, quantity=nbytes / GB, note=note, prefix=prefix)
         return
     for price in found:
         part = traffic_part(src, dst, price.payer_zone)
-        yield carried(CostKind.EGRESS, part, price, nbytes=nbytes, prefix=prefix)
+        yield traffic_charge(CostKind.EGRESS, part, price, nbytes=nbytes, prefix=prefix)
 
 
 def _lines(document: PlanDocument) -> list[CostLine]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sailor_cloud.catalog import Service
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.model.provider import names
 from sailor_cloud.provision import providers
@@ -18,7 +18,7 @@ from sailor_cloud.run.state import ResourceState, fold
 from sailor_cloud.simulator import service_kind, service_part
 
 
-def keep_books(ledger: Ledger, entries: Iterable[Entry], prices: UsePrices) -> None:
+def charge_gateways(ledger: Ledger, entries: Iterable[Entry], prices: UsagePrices) -> None:
     """Charge every gateway from its creation, or its request if no creation was recorded, until its end."""
     for row in fold(entries).resources:
         since = row.created_at or (row.intended_at if row.live else None)

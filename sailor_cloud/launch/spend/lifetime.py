@@ -16,7 +16,7 @@ NO_END = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Remaining:
     """The remaining iterations after the newest checkpoint, money and time; None means unlimited.
 
     For a command, the number of `steps` may be unknown.
@@ -51,7 +51,7 @@ def life_s(document: PlanDocument) -> float:
     return life
 
 
-def within(document: PlanDocument, left: Left) -> PlanDocument:
+def within(document: PlanDocument, left: Remaining) -> PlanDocument:
     """Return a plan whose worst rate the remaining budget can pay until the nodes shut themselves down.
 
     Nodes whose price may rise get that limit if their provider takes one; never below the plan's list prices.

@@ -15,7 +15,7 @@ from sailor_cloud.run.state import folders_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsePrices:
+class UsagePrices:
     """Prices of one command or controller, read once at first use or before: they rarely change."""
 
     load_network: Callable[[], Network] = network.load
@@ -42,13 +42,13 @@ class UsePrices:
         return self.load_network()
 
 
-def prices_of(folder: RunFolder, shared: UsePrices | None = None) -> UsePrices:
+def prices_of(folder: RunFolder, shared: UsagePrices | None = None) -> UsagePrices:
     """Return a run's prices: from its own folders if it has some, else `shared` or new ones."""
     own = {name: path for name, path in folders_of(folder).items() if path.is_dir()}
     if not own:
-        return shared or UsePrices()
+        return shared or UsagePrices()
     pricing = own.get("pricing")
-    return UsePrices(
+    return UsagePrices(
         load_network=partial(network.load, profiles=own.get("network"), pricing=pricing),
         load_services=partial(catalog.load_services, pricing=pricing),
     )

@@ -7,7 +7,7 @@ import math
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import egress, usage
 from sailor_cloud.launch.spend.charges import total_usd
-from sailor_cloud.launch.spend.prices import UsePrices, prices_of
+from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
 from sailor_cloud.launch.telemetry.generation_log import last_monitor, legs
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.run.folder import RunFolder
@@ -18,7 +18,7 @@ from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
-def run_costs(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunCosts:
+def run_costs(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = None) -> RunCosts:
     """Return the money of one run; asks no node and no cloud. `prices` are read again unless given."""
     prices = prices_of(folder, prices)
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()

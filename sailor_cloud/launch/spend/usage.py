@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from sailor_cloud.launch.spend import checkpoint_storage, egress
-from sailor_cloud.launch.spend.charges import AS_PLANNED, planned
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.charges import AS_PLANNED, planned_charge
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.generation_log import Leg
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
@@ -21,7 +21,7 @@ from sailor_cloud.simulator.bill import setup_lines
 
 
 def charges(
-    document: PlanDocument, legs: Sequence[Leg], prices: UsePrices, *, until: datetime
+    document: PlanDocument, legs: Sequence[Leg], prices: UsagePrices, *, until: datetime
 ) -> tuple[LedgerLine, ...]:
     """Return all charges until some time. `document` is the confirmed plan; it has the prices of storage."""
     return (
@@ -31,7 +31,7 @@ def charges(
     )
 
 
-def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) -> Iterator[LedgerLine]:
+def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsagePrices) -> Iterator[LedgerLine]:
     """Yield the planned NAT traffic for the packages of all nodes that ever trained; nothing measures it."""
     network = document.job.cloud.network
     if network is not NetworkAccess.PRIVATE:
@@ -41,7 +41,7 @@ def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsePrices) ->
         offers = leg.document.inputs.offers_by_id()
         nodes |= {node.id: offers[node.offer] for node in leg.document.plan.nodes} if leg.document.plan else {}
     for line in setup_lines(Counter(nodes.values()), prices.services, network, starts=(1.0, 1.0)):
-        yield planned(line, quantity=line.quantity, note=AS_PLANNED)
+        yield planned_charge(line, quantity=line.quantity, note=AS_PLANNED)
 
 
 def bucket_end(entries: Iterable[Entry], now: datetime) -> datetime:

@@ -64,7 +64,7 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.observer.step(context.progress())
 
 
-def how_to_go_on(context: RunContext, *, limited: bool = True) -> str:
+def remaining_work_note(context: RunContext, *, limited: bool = True) -> str:
     """Return what was saved of an unfinished run, and the cost of the rest.
 
     `limited`: a limit of the job stopped it.

@@ -11,7 +11,7 @@ from sailor_cloud.errors import LaunchError, RequestError
 from sailor_cloud.launch.fleet.fleet import UnreachableError
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
-from sailor_cloud.launch.watch.course import in_words
+from sailor_cloud.launch.watch.event_text import event_text
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -81,7 +81,7 @@ async def show_logs(
         while True:
             await reader.once()
             if not reader.shown and selection == Selection():
-                reader.show_course()
+                reader.show_events()
             over = fold(read(folder.journal_file)).phase is Phase.GONE
             if not follow or over:
                 if over:
@@ -108,11 +108,11 @@ class _Reader:
     shown: bool = False
     entries_shown: int = 0
 
-    def show_course(self) -> None:
+    def show_events(self) -> None:
         """Show new journal entries: the only output before the first rank starts."""
         entries = read(self.folder.journal_file)
         for entry in entries[self.entries_shown :]:
-            self.show("run", "controller.log", in_words(entry))
+            self.show("run", "controller.log", event_text(entry))
         self.entries_shown = len(entries)
 
     async def once(self) -> None:

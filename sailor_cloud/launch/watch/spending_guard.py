@@ -72,14 +72,14 @@ class SpendingWatch:
         context = self.context
         now = context.clock.now()
         if context.job_document.job.cloud.network is NetworkAccess.PRIVATE:
-            gateways.keep_books(context.ledger, read(context.folder.journal_file), context.prices)
+            gateways.charge_gateways(context.ledger, read(context.folder.journal_file), context.prices)
         beyond_ledger_usd = context.used_usd + context.pending_usd + self._last_steps_usd()
         ending = self.guard.verdict(context.ledger, now=now, beyond_ledger_usd=beyond_ledger_usd)
         if ending is None and now >= context.expires_at - timedelta(seconds=self.guard.reserve_s):
             # Without a deadline, or with a later one, the budget set the TTL.
             deadline = self.guard.deadline
             ending = Ending.DEADLINE if deadline is not None and deadline <= context.expires_at else Ending.BUDGET
-        self._tell_shares(ending)
+        self._report_shares(ending)
         if ending is None:
             self._warn()
             return
@@ -95,7 +95,7 @@ class SpendingWatch:
             return 0.0
         return self.context.used_usd_per_step * (1.0 + self.guard.reserve_s / pace)
 
-    def _tell_shares(self, ending: Ending | None) -> None:
+    def _report_shares(self, ending: Ending | None) -> None:
         budget, spent = self.guard.budget_usd, self.context.spent_usd
         if budget is None:
             return

@@ -8,10 +8,10 @@ from typing import Any
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
-from sailor_cloud.launch.spend.prices import UsePrices, prices_of
+from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
 from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import Leg, last_monitor, legs, read_events
-from sailor_cloud.launch.watch.course import MILESTONES, in_words
+from sailor_cloud.launch.watch.event_text import MILESTONES, event_text
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, read
@@ -21,7 +21,7 @@ from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
-def run_status(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> RunStatus:
+def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = None) -> RunStatus:
     """Return the status of one run; asks no node and no cloud. `prices` are read again unless given."""
     now = clock.now()
     entries = read(folder.journal_file)
@@ -82,7 +82,7 @@ class WatchedRuns:
     MOST = 20
 
     def __init__(self, named: Sequence[RunFolder], *, clock: Clock) -> None:
-        self._named, self._clock, self._prices = tuple(named), clock, UsePrices()
+        self._named, self._clock, self._prices = tuple(named), clock, UsagePrices()
         self._gone: dict[str, dict[str, Any]] = {}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ class WatchedRuns:
 MOST_POINTS = 400
 
 
-def snapshot(folder: RunFolder, *, clock: Clock, prices: UsePrices | None = None) -> dict[str, Any]:
+def snapshot(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = None) -> dict[str, Any]:
     """Return a run's data as plain JSON values. `prices` are read again unless given."""
     entries = read(folder.journal_file)
     state, document, recorded = fold(entries), folder.read_document(), legs(folder)
@@ -174,4 +174,4 @@ def _generation(leg: Leg) -> dict[str, Any]:
 
 
 def _line(entry: Entry) -> dict[str, str] | None:
-    return {"at": entry.ts.isoformat(), "text": in_words(entry)} if entry.event in MILESTONES else None
+    return {"at": entry.ts.isoformat(), "text": event_text(entry)} if entry.event in MILESTONES else None

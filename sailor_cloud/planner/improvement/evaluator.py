@@ -18,7 +18,7 @@ from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.goals import Figure
-from sailor_cloud.simulator import Gather, StageTable, boundary_pairs, evaluate, held_up_s
+from sailor_cloud.simulator import Gather, StageTable, boundary_pairs, evaluate, gather_delay_s
 from sailor_cloud.simulator.timing.replay import PipelineTimes
 from sailor_cloud.simulator.timing.schedule_ends import schedule_ends
 from sailor_cloud.units import SECONDS_PER_HOUR
@@ -161,7 +161,7 @@ class Evaluator:
         for (p, s), end in ends.items():
             through[p, s] = max(end, through.get((p, s), 0.0)) + engine.idle_s + tails[alike[p]].update_s[s]
         if engine.overlap_gather:
-            return max(through.values()) + max(held_up_s(reversed(gathers), through).values()), usd
+            return max(through.values()) + max(gather_delay_s(reversed(gathers), through).values()), usd
         for gather in gathers:
             end = max(through[member] for member in gather.members) + gather.seconds
             through.update(dict.fromkeys(gather.members, end))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.access.instances import Instance, published_host_key, way_in
+from sailor_cloud.provision.access.instances import Instance, login, published_host_key
 from sailor_cloud.provision.access.tunnel import tunnel_to
 from sailor_cloud.provision.terraform.pace import at_once
 from sailor_cloud.run.appended import append_line
@@ -62,8 +62,8 @@ def first_contact(folder: RunFolder, instance: Instance, *, private: bool = Fals
     """
     import asyncssh
 
-    way = way_in(instance.machine)
-    tunnel = tunnel_to(folder, instance, port=way.port) if private else None
+    access = login(instance.machine)
+    tunnel = tunnel_to(folder, instance, port=access.port) if private else None
 
     async def ask() -> str:
         until = time.monotonic() + limit_s
@@ -72,7 +72,7 @@ def first_contact(folder: RunFolder, instance: Instance, *, private: bool = Fals
             try:
                 key = await asyncssh.get_server_host_key(
                     instance.address,
-                    way.port,
+                    access.port,
                     sock=opened.socket if opened is not None else None,
                     server_host_key_algs=_ALGORITHMS,
                     config=None,
@@ -83,7 +83,7 @@ def first_contact(folder: RunFolder, instance: Instance, *, private: bool = Fals
                 if time.monotonic() > until:
                     raise ProvisionError(
                         f"node {instance.node} at {instance.address} has published no host key and does not "
-                        f"answer on port {way.port}: {error}"
+                        f"answer on port {access.port}: {error}"
                     ) from error
                 await asyncio.sleep(_RETRY_S)
             finally:

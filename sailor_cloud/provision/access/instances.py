@@ -21,7 +21,7 @@ UNPRIVILEGED_PORT = 20022
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayIn:
+class Login:
     """`workdir` is the folder in which commands start."""
 
     port: int
@@ -29,12 +29,12 @@ class WayIn:
     workdir: str
 
 
-def way_in(machine: str) -> WayIn:
+def login(machine: str) -> Login:
     """Return how to log in to a machine: as the user that the HCL creates, or as `sailor_cloud.testing` defines."""
     folder = os.environ.get(FAKE_MACHINES)
     if folder:
-        return WayIn(port=UNPRIVILEGED_PORT, user=USER, workdir=str(Path(folder) / machine))
-    return WayIn(port=_SSH_PORT, user=USER, workdir=f"/home/{USER}")
+        return Login(port=UNPRIVILEGED_PORT, user=USER, workdir=str(Path(folder) / machine))
+    return Login(port=_SSH_PORT, user=USER, workdir=f"/home/{USER}")
 
 
 _KEY = re.compile(r"[A-Za-z0-9+/]+={0,2}")

@@ -10,7 +10,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.host_keys import known_host_keys, learn_host_keys
-from sailor_cloud.provision.access.instances import Instance, instances, way_in
+from sailor_cloud.provision.access.instances import Instance, instances, login
 from sailor_cloud.provision.access.tunnel import Tunnel, is_private, tunnel_to
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
@@ -126,7 +126,7 @@ def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[Placed
             instance,
             keys[instance.id],
             rows.get(instance.node),
-            tunnel_to(folder, instance, port=way_in(instance.machine).port) if private else None,
+            tunnel_to(folder, instance, port=login(instance.machine).port) if private else None,
         )
         for instance in running
         if instance.node in wanted and instance.id in keys
@@ -136,16 +136,16 @@ def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[Placed
 def _cloud_node(
     placed: PlacedNode, instance: Instance, host_public_key: str, row: ResourceState | None, tunnel: Tunnel | None
 ) -> ReachableNode:
-    way = way_in(instance.machine)
+    access = login(instance.machine)
     created_at = (row.created_at or row.intended_at) if row is not None else None
     return ReachableNode.of(
         placed,
         address=instance.address,
-        port=way.port,
-        user=way.user,
+        port=access.port,
+        user=access.user,
         host_public_key=host_public_key,
         private_address=instance.private_address,
-        workdir=way.workdir,
+        workdir=access.workdir,
         created_at=created_at or datetime.now(UTC),
         tunnel=tunnel,
     )

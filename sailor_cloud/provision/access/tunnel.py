@@ -42,7 +42,7 @@ class Tunnel:
             )
         return OpenTunnel(socket=ours, process=process)
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last line of the log; empty if there is none."""
         try:
             lines = self.log.read_text(errors="replace").split("\n")

@@ -28,7 +28,7 @@ from sailor_cloud.provision.bookkeeping import (
     resource_intent,
     resource_key,
 )
-from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
+from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, most_severe
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import LiveResource
 from sailor_cloud.provision.rendering.planned_roots import forget
@@ -167,12 +167,12 @@ class Work:
     backoff: Backoff
     pause: Pause
     paces: Mapping[str, Pace] = field(default_factory=dict)
-    _telling: threading.Lock = field(default_factory=threading.Lock)
+    _progress_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, progress: Progress) -> None:
         """Report to the listener, one step at a time across all roots."""
         if self.on_progress is not None:
-            with self._telling:
+            with self._progress_lock:
                 self.on_progress(progress)
 
     def slow_down(self, provider: str) -> None:
@@ -282,9 +282,9 @@ def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: Terrafor
     planned = planned_creations(driver.show_plan_json())
     orphans = _orphans(work, adoptable, driver, planned)
     found = {p.address: orphan for p in planned if (orphan := adoptable.whole(p, orphans)) is not None}
-    strangers = [orphan for orphan in orphans if orphan not in found.values()]
-    if strangers:
-        remove_from(strangers)
+    foreign = [orphan for orphan in orphans if orphan not in found.values()]
+    if foreign:
+        remove_from(foreign)
     ids = {address: adoptable.import_id(orphan) for address, orphan in found.items()}
     try:
         if ids:
@@ -422,7 +422,7 @@ def _with_patience(
             failed += 1
             if not failure.faults:
                 raise
-            worst = gravest(_faults(provider, failure))
+            worst = most_severe(_faults(provider, failure))
             match worst.cause:
                 case Cause.CREDENTIALS | Cause.POLICY:
                     raise error_of(worst) from failure

@@ -15,11 +15,11 @@ from sailor_cloud.provision.live_resources import (
     ACCOUNT,
     BY_TAG,
     HOLDS_OBJECTS,
-    Asked,
     CloudSweep,
     LiveResource,
     Scope,
     Scopes,
+    SearchedPlace,
     of_provider,
 )
 from sailor_cloud.provision.scopes import NOWHERE, Places, places_of, remove_from, sweep_scopes
@@ -209,7 +209,7 @@ def sweep_here(folder: RunFolder) -> CloudSweep:
     for provider, bought in providers.every():
         if providers.on_this_machine(provider):
             found += bought.here(folder)
-            asked.append(Asked(scope=Scope(provider=provider, kind="machine", name=""), kind=NODE))
+            asked.append(SearchedPlace(scope=Scope(provider=provider, kind="machine", name=""), kind=NODE))
     return CloudSweep(found=tuple(found), asked=tuple(asked))
 
 
@@ -301,7 +301,7 @@ def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceSta
     return tuple(new[name] for name in sorted(new))
 
 
-def asked_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
+def searched_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
     """Return where and when each kind was searched; places that could not be asked have no time."""
     answers = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.asked)
     places = [

@@ -77,7 +77,7 @@ def find_leftovers(
     live: list[Leftover] = []
     for run_id, resources in sorted(by_run.items()):
         of_here = known.get(run_id)
-        kept = [resource for resource in resources if _may_be_wanted(resource, of_here)]
+        kept = [resource for resource in resources if _must_keep(resource, of_here)]
         rest = tuple(resource for resource in resources if resource not in kept)
         live += [_kept(bucket, of_here) for bucket in kept]
         if rest:
@@ -98,7 +98,7 @@ def _rights(folder: RunFolder) -> CloudSweep:
     return sweep_untagged(where, run_id=folder.run_id)
 
 
-def remove_strangers(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
+def remove_foreign(leftover: Leftover, *, pause: Pause, backoff: Backoff | None = None) -> tuple[str, ...]:
     """Delete the leftovers of a run without a folder here; return what remains or can't be searched."""
     patience, failed = backoff or Backoff(), 0
     resources = tuple(one for one in leftover.resources if not one.silent)
@@ -122,7 +122,7 @@ def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str
     """
     swept = sweep_scopes(where_found(leftover.resources), run_id=leftover.run_id)
     here = sweep_here(leftover.folder).found if leftover.folder is not None else ()
-    left = tuple(found for found in (*here, *swept.found) if not _may_be_wanted(found, leftover.folder))
+    left = tuple(found for found in (*here, *swept.found) if not _must_keep(found, leftover.folder))
     asked = {asked.scope.provider for asked in swept.asked}
     silent = {found.provider for found in leftover.resources if not on_this_machine(found.provider)} - asked
     unsure = (*swept.problems, *(f"{provider} was not asked" for provider in sorted(silent)))
@@ -146,7 +146,7 @@ def _still_there(left: Iterable[LiveResource]) -> tuple[str, ...]:
     return tuple(f"still there: {found.type} {found.name}" for found in left)
 
 
-def _may_be_wanted(resource: LiveResource, folder: RunFolder | None) -> bool:
+def _must_keep(resource: LiveResource, folder: RunFolder | None) -> bool:
     """Whether to keep a resource: a bucket with possibly wanted content, or uncancellable capacity.
 
     Such buckets are those that a run of this machine has kept, and those of other machines' runs.

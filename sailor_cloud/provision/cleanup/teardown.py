@@ -27,7 +27,6 @@ from sailor_cloud.provision.cleanup.leftovers import (
     Destroyed,
     KeptBucket,
     Leftovers,
-    asked_places,
     is_bucket,
     is_fetched,
     is_of,
@@ -35,10 +34,11 @@ from sailor_cloud.provision.cleanup.leftovers import (
     kept_block,
     kept_bucket,
     rows,
+    searched_places,
     unknown,
     usd_per_month,
 )
-from sailor_cloud.provision.errors.causes import Cause, classify, gravest
+from sailor_cloud.provision.errors.causes import Cause, classify, most_severe
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import BY_TAG, FOLDER, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, Root, roots, write_cli_config
@@ -124,7 +124,7 @@ class _Teardown:
     keep: KeptBucket | None = None
     holds: bool = False
     before_data: Callable[[], None] | None = None
-    telling: threading.Lock = field(default_factory=threading.Lock)
+    progress_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> Destroyed:
         harm = damage(self.folder.journal_file)
@@ -149,7 +149,7 @@ class _Teardown:
         self.holds = any(is_bucket(one.type) for one in before.stays)
         self.holds |= any(is_bucket(asked.kind) and asked.problem for asked in before.asked)
         self.keep = self._to_keep()
-        state = self._also_found(state, before)
+        state = self._journal_found(state, before)
         self._charge_for_found(state, (*before.found, *before.stays))
         self.journal.append_all(
             [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
@@ -199,7 +199,7 @@ class _Teardown:
     def _state(self) -> RunState:
         return fold(self.journal.entries())
 
-    def _also_found(self, state: RunState, before: CloudSweep) -> RunState:
+    def _journal_found(self, state: RunState, before: CloudSweep) -> RunState:
         """Journal found resources that the journal lacks or calls deleted."""
         new = unknown(state, (*before.found, *before.stays, *before.silent))
         self.journal.append_all(
@@ -214,7 +214,7 @@ class _Teardown:
         if not others:
             return
         _LOG.info("waiting for Terraform of an earlier command: %s", [process.pid for process in others])
-        left = processes.let_finish(
+        left = processes.await_exit(
             lambda: processes.terraform_of(self.folder.run_id), patience_s=_PATIENCE_S, grace_s=self.timeout_s
         )
         if left:
@@ -253,7 +253,7 @@ class _Teardown:
                 root,
                 binary=binary,
                 interrupt=self.interrupt,
-                on_event=lambda event: self._tell(root, event),
+                on_event=lambda event: self._report(root, event),
                 timeout_s=self.timeout_s,
                 pace=self.paces.get(root.provider),
             )
@@ -272,7 +272,7 @@ class _Teardown:
             try:
                 driver.init()
                 if self.keep is not None and root.part is Part.DATA:
-                    self._let_go_of_bucket(driver, root)
+                    self._detach_bucket(driver, root)
                 # Missing resources are no error, and a refresh of hundreds of nodes takes as long as their deletion.
                 driver.destroy(target, refresh=failed > 0)
                 if target is None:
@@ -282,24 +282,22 @@ class _Teardown:
                 raise
             except TerraformCommandError as failure:
                 failed += 1
-                if not self._worth_another_try(root, driver, failure, failed):
+                if not self._prepare_retry(root, driver, failure, failed):
                     if target is None:
                         self.problems.append(str(failure))
                     return
 
-    def _let_go_of_bucket(self, driver: TerraformDriver, root: Root) -> None:
+    def _detach_bucket(self, driver: TerraformDriver, root: Root) -> None:
         kind = providers.of(root.provider).bucket
         if any(address.startswith(f"{kind}.run") for address in driver.state_list()):
             driver.forget(f"{kind}.run")
 
-    def _worth_another_try(
-        self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int
-    ) -> bool:
+    def _prepare_retry(self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int) -> bool:
         """Break a stale lock; wait if the cloud is overloaded; try anything else a second time."""
         faults = [classify(root.provider, providers.of(root.provider).errors, fault) for fault in failure.faults]
         if root.provider in self.paces and any(fault.cause is Cause.THROTTLED for fault in faults):
             self.paces[root.provider].slow_down()
-        if faults and gravest(faults).worth_retrying:
+        if faults and most_severe(faults).is_retryable:
             pause_s = self.backoff.pause_s(failed)
             if pause_s is not None:
                 self.pause(pause_s)
@@ -310,10 +308,10 @@ class _Teardown:
             self._unlock(driver, failure)
         return True
 
-    def _tell(self, root: Root, event: Mapping[str, Any]) -> None:
+    def _report(self, root: Root, event: Mapping[str, Any]) -> None:
         progress = progress_of(root, event)
         if progress is not None and self.on_progress is not None:
-            with self.telling:
+            with self.progress_lock:
                 self.on_progress(progress)
 
     def _unlock(self, driver: TerraformDriver, failure: TerraformCommandError) -> None:
@@ -357,7 +355,7 @@ class _Teardown:
     def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> Destroyed:
         """Journal resources as deleted whose own place answered and no longer has them."""
         self.problems += [*swept.problems, *dict.fromkeys(one.doubt for one in swept.silent)]
-        state = self._also_found(self._state(), swept)
+        state = self._journal_found(self._state(), swept)
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone, ended_at = [], dict[str, datetime]()
@@ -415,7 +413,7 @@ class _Teardown:
             left=swept.found,
             problems=tuple(self.problems),
             kept=self._kept(state),
-            asked=asked_places(swept, doubts, at),
+            asked=searched_places(swept, doubts, at),
         )
 
     def _kept(self, state: RunState) -> tuple[KeptResource, ...]:

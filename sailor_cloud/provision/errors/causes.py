@@ -15,7 +15,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.errors.rules import Cause, ErrorGuide
 from sailor_cloud.provision.terraform.driver import Diagnostic
 
-__all__ = ["Cause", "Fault", "classify", "error_of", "gravest"]
+__all__ = ["Cause", "Fault", "classify", "error_of", "most_severe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Fault:
     policy: str = ""
 
     @property
-    def worth_retrying(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether the same request may succeed a little later."""
         return self.cause in (Cause.THROTTLED, Cause.SERVER, Cause.SLOW)
 
@@ -60,7 +60,7 @@ def classify(provider: Provider, guide: ErrorGuide, diagnostic: Diagnostic) -> F
     return Fault(provider=provider, guide=guide, cause=cause, address=diagnostic.address, text=text, **kept)
 
 
-def gravest(faults: Sequence[Fault]) -> Fault:
+def most_severe(faults: Sequence[Fault]) -> Fault:
     """Return the fault to act on: faults that stop everything come before those that another zone would solve."""
     return min(faults, key=lambda fault: list(Cause).index(fault.cause))
 

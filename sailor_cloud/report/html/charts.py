@@ -270,11 +270,11 @@ def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoi
     """Return the points of the frontier without far slower or more expensive ones, which would compress the rest."""
     picked = () if document.decision is None else document.decision.choices
     longest = max([FRONTIER_SPAN * min(choice.iteration_s for choice in found), *(each.iteration_s for each in picked)])
-    dearest = _dearest(document, found)
+    dearest = _cost_limit(document, found)
     return [point for point in document.frontier if point.iteration_s <= longest and point.usd <= dearest]
 
 
-def _dearest(document: PlanDocument, found: Sequence[Choice]) -> float:
+def _cost_limit(document: PlanDocument, found: Sequence[Choice]) -> float:
     """Return up to which cost points are drawn; without plans to choose from there is no limit."""
     picked = () if document.decision is None else document.decision.choices
     if not picked:

@@ -32,8 +32,8 @@ def cost_report(costs: RunCosts) -> RenderableType:
     budget = f" of {text.usd(costs.budget_usd)} USD budget" if costs.budget_usd is not None else ""
     lines = [f"spent {text.usd(costs.spent_usd)} USD{budget}, now {text.usd(costs.usd_per_hour)} USD/h"]
     if costs.projected_usd is not None:
-        beside = f" (planned {text.usd(costs.planned_usd)} USD)" if costs.planned_usd is not None else ""
-        lines.append(f"at the end of the training {text.usd(costs.projected_usd)} USD{beside}")
+        planned_note = f" (planned {text.usd(costs.planned_usd)} USD)" if costs.planned_usd is not None else ""
+        lines.append(f"at the end of the training {text.usd(costs.projected_usd)} USD{planned_note}")
     return Group(table, *(Text(line) for line in lines))
 
 

@@ -112,8 +112,8 @@ def progress_rows(progress: RunProgress, now: datetime) -> list[tuple[str, str]]
         rows.append(("step", f"{progress.step}/{progress.steps}" if progress.steps else str(progress.step)))
     if progress.loss is not None:
         entropy = progress.unigram_entropy
-        beside = f" (unigram entropy {entropy:.2f})" if entropy is not None else ""
-        rows.append(("loss", f"{progress.loss:.3f}{beside}"))
+        entropy_note = f" (unigram entropy {entropy:.2f})" if entropy is not None else ""
+        rows.append(("loss", f"{progress.loss:.3f}{entropy_note}"))
     if progress.tokens_per_s is not None:
         rows.append(("tokens/s", f"{progress.tokens_per_s:,.0f}"))
     if iteration := _iteration(progress):

@@ -24,15 +24,17 @@ def cut_flows(pipelines: Sequence[Sequence[Node]], *, around: bool = False) -> t
     """
     leaving: Counter[Node] = Counter()
     arriving: Counter[Node] = Counter()
-    beside: Counter[tuple[Node, Node]] = Counter()
+    returning: Counter[tuple[Node, Node]] = Counter()
     for nodes in pipelines:
         for src, dst in pairwise(nodes):
             if src != dst:
                 leaving[src] += 1
                 arriving[dst] += 1
-                beside[dst, src] += around
+                returning[dst, src] += around
     return tuple(
-        tuple(1 if src == dst else max(leaving[src], arriving[dst]) + beside[src, dst] for src, dst in pairwise(nodes))
+        tuple(
+            1 if src == dst else max(leaving[src], arriving[dst]) + returning[src, dst] for src, dst in pairwise(nodes)
+        )
         for nodes in pipelines
     )
 

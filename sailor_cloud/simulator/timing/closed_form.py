@@ -67,10 +67,10 @@ def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:
         case Transfers.RECEIVER:
             return np.asarray(compute_s + before + after / 2.0)
         case Transfers.OVERLAPPED:
-            return _handed_round(compute_s, after)
+            return _neighbour_means(compute_s, after)
 
 
-def _handed_round(compute_s: Floats, after: Floats) -> Floats:
+def _neighbour_means(compute_s: Floats, after: Floats) -> Floats:
     """Return per stage the largest mean over runs of neighbours from it; each direction of a cut has its own limit."""
     stages = compute_s.shape[-1]
     spent = np.concatenate([np.zeros_like(compute_s[..., :1]), np.cumsum(compute_s + after, axis=-1)], axis=-1)

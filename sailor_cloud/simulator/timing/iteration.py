@@ -23,7 +23,7 @@ from sailor_cloud.simulator.timing.sync import (
     Gather,
     SyncGroup,
     Traffic,
-    held_up_s,
+    gather_delay_s,
     makespan_s,
     sync_groups,
     traffic,
@@ -122,11 +122,11 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
         return _by_formulas(layout, layout.scenario.engine.formulas)
     passes = sum(len(pipeline.virtual_stages) * pipeline.microbatches for pipeline in layout.plan.pipelines)
     if passes > _MOST_SHARED and layout.on_machine:
-        return _as_shorter(layout, passes)
+        return _scaled_from_shorter(layout, passes)
     return _run(layout, timeline=timeline and passes <= _MOST_RECORDED, on_machine=layout.on_machine)
 
 
-def _as_shorter(layout: Layout, passes: int) -> Iteration:
+def _scaled_from_shorter(layout: Layout, passes: int) -> Iteration:
     """Return a long iteration on shared cores, slowed down like one with proportionally fewer microbatches."""
     pipelines = []
     for pipeline in layout.plan.pipelines:
@@ -332,15 +332,18 @@ def _weights_s(layout: Layout, seats: Sequence[Seat]) -> tuple[float, ...]:
 
 def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, int], Passes]:
     """Return the passes by pipeline and virtual stage; with ZeRO-2 and 3 they overlap with exchanges."""
-    beside = {seat.key: (0.0, 0.0) for seat in layout.seats}
+    exchange_s = {seat.key: (0.0, 0.0) for seat in layout.seats}
     for group in groups:
         for seat in group.members:
-            forward, backward = beside[seat.key]
-            beside[seat.key] = forward + group.forward_s, backward + group.backward_s
-    return {seat.key: _beside(seat, *beside[seat.key], layout.scenario.engine.shard_exposed) for seat in layout.seats}
+            forward, backward = exchange_s[seat.key]
+            exchange_s[seat.key] = forward + group.forward_s, backward + group.backward_s
+    return {
+        seat.key: _overlapped_passes(seat, *exchange_s[seat.key], layout.scenario.engine.shard_exposed)
+        for seat in layout.seats
+    }
 
 
-def _beside(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> Passes:
+def _overlapped_passes(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> Passes:
     """Return a stage's passes; of compute and overlapped exchange, `exposed` of the shorter one remains visible."""
     span = seat.stage.first_layer, seat.stage.end_layer
     handing = float(seat.table.handing_s(*span))
@@ -426,7 +429,9 @@ def _gather(
     """
     start = max(updated.values())
     if layout.scenario.engine.overlap_gather:
-        held = held_up_s([_gather_of(layout, group, times) for group in reversed(groups) if group.gather_s], updated)
+        held = gather_delay_s(
+            [_gather_of(layout, group, times) for group in reversed(groups) if group.gather_s], updated
+        )
         for key, seconds in held.items():
             synced[key] += seconds
         spans = [

@@ -103,7 +103,7 @@ class Gather:
     needed_s: Sequence[tuple[float, float]]
 
 
-def held_up_s(gathers: Iterable[Gather], updated: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+def gather_delay_s(gathers: Iterable[Gather], updated: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
     """Return the delay of each stage by gathers that run, in their order, during the next forward pass.
 
     updated: the end of each stage's optimizer step. The next iteration starts after the last.

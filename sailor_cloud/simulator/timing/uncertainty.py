@@ -236,7 +236,7 @@ def corrections(layout: Layout) -> tuple[Correction, ...]:
     return tuple(
         Correction(what=what, runs=belief.runs, factor=math.exp(error * belief.mean), error_left=belief.left, unit=unit)
         for what, belief, error, unit in beliefs
-        if belief.tells
+        if belief.is_informative
     )
 
 

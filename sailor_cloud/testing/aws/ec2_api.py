@@ -104,7 +104,7 @@ class _Ec2:
         kinds = [KINDS[what]]
         if what == "SecurityGroupRules":
             kinds.append("aws_vpc_security_group_egress_rule")
-        wanted = set(_numbered(parameters, _asked_by(what)))
+        wanted = set(_numbered(parameters, _id_parameter(what)))
         items = []
         for kind in kinds:
             for name, state in self._known(kind).items():
@@ -209,7 +209,7 @@ class _Ec2:
         return _done("GetConsoleOutput", _tag("output", base64.b64encode(text.encode()).decode()))
 
 
-def _asked_by(what: str) -> str:
+def _id_parameter(what: str) -> str:
     return "GroupId" if what == "SecurityGroups" else f"{what[:-1]}Id"
 
 

@@ -55,8 +55,8 @@ def serve_compute(
             if refused:
                 response = _error(403, "forbidden")
             else:
-                beside = data.answer(ask.method, ask.path, ask.body)
-                response = beside or _respond(cloud, path, unreachable, ask.method == "DELETE")
+                data_response = data.answer(ask.method, ask.path, ask.body)
+                response = data_response or _respond(cloud, path, unreachable, ask.method == "DELETE")
         except CloudError as error:
             response = _error(503, str(error), "backendError")
         return Answer(status=response[0], body=json.dumps(response[1]).encode())

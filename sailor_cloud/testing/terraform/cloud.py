@@ -293,14 +293,16 @@ def _google(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number
         state["instance_id"] = str(number)
         state["current_status"] = "RUNNING"
         interfaces = enumerate(wanted.get("network_interface") or [])
-        state["network_interface"] = [_google_interface(index, wished, number) for index, wished in interfaces]
+        state["network_interface"] = [_google_interface(index, attributes, number) for index, attributes in interfaces]
     return state
 
 
-def _google_interface(index: int, wished: dict[str, Any], number: int) -> dict[str, Any]:
-    public = [{**access, "nat_ip": f"198.51.100.{number % 250 + 1}"} for access in wished.get("access_config") or []]
+def _google_interface(index: int, attributes: dict[str, Any], number: int) -> dict[str, Any]:
+    public = [
+        {**access, "nat_ip": f"198.51.100.{number % 250 + 1}"} for access in attributes.get("access_config") or []
+    ]
     private = f"10.64.{number // 250}.{number % 250 + 2}"
-    return {**wished, "name": f"nic{index}", "network_ip": private, "access_config": public}
+    return {**attributes, "name": f"nic{index}", "network_ip": private, "access_config": public}
 
 
 def _aws(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number: int) -> dict[str, Any]:

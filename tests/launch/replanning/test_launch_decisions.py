@@ -12,7 +12,7 @@ from factories.quick_search import PRICE, SPEED, QuickSearch, job, search
 from sailor_cloud.launch.recovery.growth import LEAST_GAIN_S
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.replan import Decision, Policy, Situation, decide, growth, same_shape
-from sailor_cloud.launch.spend.lifetime import Left
+from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Provider, Terms
@@ -53,7 +53,7 @@ class Figures:
             survivors=document.plan.nodes[: self.kept],
             blocked={} if self.wait_s is None else {lost: self.wait_s},
             taken=frozenset(node.id for node in document.plan.nodes),
-            left=Left(steps=self.steps, usd=self.usd, seconds=self.seconds),
+            left=Remaining(steps=self.steps, usd=self.usd, seconds=self.seconds),
             offers=offers,
             choose=self.choose,
         )

@@ -9,7 +9,7 @@ import pytest
 from factories.quick_search import PRICE, QuickSearch, job
 from sailor_cloud.launch.replanning.replan import Situation, decide, growth
 from sailor_cloud.launch.replanning.search import CatalogSearch
-from sailor_cloud.launch.spend.lifetime import Left
+from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 
@@ -50,7 +50,7 @@ def situation(*, kept: int) -> Situation:
         survivors=document.plan.nodes[:kept],
         blocked={},
         taken=frozenset(node.id for node in document.plan.nodes),
-        left=Left(steps=1000, usd=None, seconds=None),
+        left=Remaining(steps=1000, usd=None, seconds=None),
         offers={offer.id: offer for offer in QuickSearch().offers(job())},
     )
 

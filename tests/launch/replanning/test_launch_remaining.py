@@ -8,12 +8,12 @@ from factories.plans import node
 from factories.quick_search import job, offer
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Devices, remaining_job
-from sailor_cloud.launch.spend.lifetime import Left
+from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.job import Job, Resource
 from sailor_cloud.model.offer import Market, Offer
 
 A, B = "us-central1-a", "us-central1-b"
-LEFT = Left(steps=100, usd=7.0, seconds=3600.0)
+LEFT = Remaining(steps=100, usd=7.0, seconds=3600.0)
 SMALL = offer(A, "A100-40", 1.5)
 LARGE = replace(SMALL, id="large", instance_type="vm-large", accelerator_count=2)
 STEADY = replace(SMALL, id="steady", market=Market.ON_DEMAND)

@@ -11,10 +11,10 @@ import pytest
 from factories.quick_search import ON_DEMAND, PRICE, SPEED, QuickSearch, job, search
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.replan import Option, Policy, Situation, decide, growth
-from sailor_cloud.launch.replanning.spot import Kind, Outlook, Pool, Seen, Way, seen
+from sailor_cloud.launch.replanning.spot import Continuation, Kind, Outlook, Pool, SpotHistory, spot_history
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import replay
-from sailor_cloud.launch.spend.lifetime import Left
+from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Market
@@ -50,7 +50,12 @@ def document_of(found: Job, market: Market) -> PlanDocument:
 
 
 def situation(
-    *, left_h: float, work_h: float, held: Market | None = None, refused_s: float = 0.0, known: Seen | None = None
+    *,
+    left_h: float,
+    work_h: float,
+    held: Market | None = None,
+    refused_s: float = 0.0,
+    known: SpotHistory | None = None,
 ) -> tuple[Situation, QuickSearch]:
     """A run whose node on spot was lost, unless one is `held`; `refused_s`: spot can't be asked for so long."""
     wanted, quick = spot_job(*BOTH, hours=work_h, deadline_h=left_h), QuickSearch()
@@ -64,9 +69,9 @@ def situation(
         survivors=document.plan.nodes if held else (),
         blocked={Choice.of(spot): refused_s} if refused_s else {},
         taken=frozenset(node.id for node in document.plan.nodes),
-        left=Left(steps=wanted.training.steps, usd=1e6, seconds=left_h * HOUR),
+        left=Remaining(steps=wanted.training.steps, usd=1e6, seconds=left_h * HOUR),
         offers=offers,
-        seen=known or {POOL: ((10 * HOUR, True), (0.0, False))},
+        spot_history=known or {POOL: ((10 * HOUR, True), (0.0, False))},
         margin_s=1200.0,
     )
     return found, quick
@@ -100,12 +105,12 @@ def test_a_run_waits_for_spot_while_there_is_time_and_then_pays_for_on_demand(
 
 def test_other_goals_and_jobs_without_on_demand_decide_as_before() -> None:
     found, quick = situation(left_h=20.4, work_h=20.0)
-    assert found.weighs_spot
+    assert found.uses_spot_policy
     fast = replace(found, job=found.job.model_copy(update={"goal": Goal.MINIMIZE_TIME}))
     (entry,) = found.job.resources
     alone = found.job.model_copy(update={"resources": (entry.model_copy(update={"markets": (Market.SPOT,)}),)})
     for other in (fast, replace(found, job=alone)):
-        assert not other.weighs_spot
+        assert not other.uses_spot_policy
         option = decide(other, quick).option
         assert option is not None
         assert option.label == "replace"
@@ -143,51 +148,51 @@ def test_what_a_journal_says_of_spot_is_told_by_pool() -> None:
         entry(6, Event.NO_CAPACITY, data={"refused": [[POOL.instance_type, NAME, ZONE, "spot"]]}),
         entry(7, Event.NO_CAPACITY, data={"refused": [[POOL.instance_type, NAME, "us-central1-b", "on-demand"]]}),
     ]
-    assert seen(entries, NOW + timedelta(seconds=10)) == {POOL: [(7.0, True), (5.0, False), (4.0, False)]}
+    assert spot_history(entries, NOW + timedelta(seconds=10)) == {POOL: [(7.0, True), (5.0, False), (4.0, False)]}
 
 
-SPOT_WAY = Way(work_s=20 * HOUR, usd_per_hour=0.3, pools=frozenset({POOL}), starts=True)
-ON_DEMAND_WAY = replace(SPOT_WAY, usd_per_hour=1.0, pools=frozenset())
+SPOT_CONTINUATION = Continuation(work_s=20 * HOUR, usd_per_hour=0.3, pools=frozenset({POOL}), starts=True)
+ON_DEMAND_CONTINUATION = replace(SPOT_CONTINUATION, usd_per_hour=1.0, pools=frozenset())
 
 
-def chosen(*ways: Way, left_h: float, known: Seen, trains_on_demand: bool = False) -> Kind:
+def chosen(*ways: Continuation, left_h: float, known: SpotHistory, trains_on_demand: bool = False) -> Kind:
     """Return what the policy does with 20 hours of work left and change-overs of twelve minutes."""
     outlook = Outlook(
-        seen=known,
+        spot_history=known,
         left_s=left_h * HOUR,
         change_over_s=720.0,
-        on_demand=ON_DEMAND_WAY,
+        on_demand=ON_DEMAND_CONTINUATION,
         on_demand_s=20 * HOUR,
         margin_s=1200.0,
         trains_on_demand=trains_on_demand,
     )
-    return outlook.chosen([*ways, ON_DEMAND_WAY])
+    return outlook.chosen([*ways, ON_DEMAND_CONTINUATION])
 
 
 def test_an_absence_is_waited_for_with_half_of_the_slack_beyond_a_reserve() -> None:
     """The reserve is 12 change-overs, 2.4 hours; of the ten that the absence began with, 3.8 may be waited."""
-    waits = replace(SPOT_WAY, wait_s=600.0)
+    waits = replace(SPOT_CONTINUATION, wait_s=600.0)
     for waited_h, kind in ((0.0, Kind.WAIT), (3.6, Kind.WAIT), (3.7, Kind.ON_DEMAND)):
         known = {POOL: ((20 * HOUR, True), (waited_h * HOUR, False), (0.0, False))}
         assert chosen(waits, left_h=30 - waited_h, known=known) is kind
     lost = {POOL: ((20 * HOUR, True), (0.0, False))}
     assert chosen(waits, left_h=22.7, known=lost) is Kind.ON_DEMAND
     # What can be had is taken, whatever was waited.
-    assert chosen(waits, SPOT_WAY, left_h=22.7, known=lost) is Kind.SPOT
+    assert chosen(waits, SPOT_CONTINUATION, left_h=22.7, known=lost) is Kind.SPOT
 
 
 def test_on_demand_nodes_are_left_for_spot_that_was_not_refused_for_a_while() -> None:
     """At 0.3 of the price that is 1.3 / 0.7 change-overs, 22 minutes."""
     for ago_s, kind in ((1200.0, Kind.ON_DEMAND), (1400.0, Kind.SPOT)):
         known = {POOL: ((10 * HOUR, True), (ago_s, False))}
-        assert chosen(SPOT_WAY, left_h=30, known=known, trains_on_demand=True) is kind
-    assert chosen(SPOT_WAY, left_h=30, known={}, trains_on_demand=True) is Kind.SPOT
+        assert chosen(SPOT_CONTINUATION, left_h=30, known=known, trains_on_demand=True) is kind
+    assert chosen(SPOT_CONTINUATION, left_h=30, known={}, trains_on_demand=True) is Kind.SPOT
 
 
 def test_spot_that_saves_nothing_is_neither_taken_nor_waited_for() -> None:
-    dear = replace(SPOT_WAY, usd_per_hour=1.0)
-    for way in (dear, replace(dear, wait_s=600.0)):
-        assert chosen(way, left_h=40, known={}) is Kind.ON_DEMAND
+    dear = replace(SPOT_CONTINUATION, usd_per_hour=1.0)
+    for continuation in (dear, replace(dear, wait_s=600.0)):
+        assert chosen(continuation, left_h=40, known={}) is Kind.ON_DEMAND
 
 
 def replayed(up: list[int], deadline_h: float, *markets: Market) -> Replayed:

@@ -14,8 +14,8 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.replan import Situation, decide
 from sailor_cloud.launch.replanning.search import CatalogSearch
-from sailor_cloud.launch.replanning.stated import as_stated, given_up
-from sailor_cloud.launch.spend.lifetime import Left
+from sailor_cloud.launch.replanning.stated import as_stated, dropped_settings_note
+from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule
@@ -49,7 +49,7 @@ def _after_a_loss(job: Job, layout: str, nodes: str) -> tuple[PlanDocument, Plan
         survivors=tuple(survivors),
         blocked={Choice.of(offers[lost.offer]): 3600.0},
         taken=frozenset(node.id for node in document.plan.nodes),
-        left=Left(steps=5, usd=None, seconds=None),
+        left=Remaining(steps=5, usd=None, seconds=None),
         offers=offers,
         stated=document.plan,
     )
@@ -68,7 +68,7 @@ def test_a_schedule_stays_after_a_node_is_lost(schedule: PipelineSchedule, stage
     assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is schedule
     assert not job.training.zero_bubble
     assert not job.training.interleaved
-    assert given_up(after, before.plan) is None
+    assert dropped_settings_note(after, before.plan) is None
 
 
 def test_interleaving_stays_where_the_stages_left_do_not_divide_the_microbatches() -> None:
@@ -77,7 +77,7 @@ def test_interleaving_stays_where_the_stages_left_do_not_divide_the_microbatches
     [pipeline] = after.plan.pipelines
     assert pipeline.microbatches % len(pipeline.stages)
     assert after.plan.pipeline_schedule is before.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
-    assert given_up(after, before.plan) is None
+    assert dropped_settings_note(after, before.plan) is None
 
 
 def test_a_zero_stage_stays_after_a_node_is_lost() -> None:
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_not_kept_and_is_told() -> None:
     ).document
     stated = replace(document.plan, zero_stage=3, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
     assert as_stated(document, stated, _Full(), lambda found: True) is document
-    assert given_up(document, stated) == (
+    assert dropped_settings_note(document, stated) == (
         "the new plan has ZeRO-0 instead of ZeRO-3 and the 1f1b schedule instead of zero-bubble: its pipelines, its "
         "memory, or what is left of time and money do not allow ZeRO-3 with zero-bubble"
     )

@@ -11,7 +11,7 @@ import pytest
 from factories.documents import NOW, PRICED, cost_line, costing, document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.spend import usage
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.telemetry.generation_log import EventRecord, write_plan
 from sailor_cloud.model.document import CostKind, PlanDocument
@@ -32,7 +32,7 @@ def planned(*, steps: int | None = 1000) -> PlanDocument:
 
 
 def costs(
-    root: Path, *steps: int, plan: PlanDocument | None = None, gone: bool = False, prices: UsePrices | None = None
+    root: Path, *steps: int, plan: PlanDocument | None = None, gone: bool = False, prices: UsagePrices | None = None
 ) -> RunCosts:
     """A node of 6 USD/h for ten minutes; each generation has done so many steps of 6 s."""
     folder = RunFolder.create("costs", root=root)
@@ -92,15 +92,15 @@ def test_costs_of_a_plan_without_a_bill_stand_alone(tmp_path: Path) -> None:
 
 
 def test_prices_that_are_given_are_not_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[UsePrices] = []
+    seen: list[UsagePrices] = []
 
-    def charges(document: PlanDocument, legs: object, prices: UsePrices, *, until: object) -> tuple[LedgerLine, ...]:
+    def charges(document: PlanDocument, legs: object, prices: UsagePrices, *, until: object) -> tuple[LedgerLine, ...]:
         seen.append(prices)
         return ()
 
     monkeypatch.setattr(usage, "charges", charges)
-    given = UsePrices()
+    given = UsagePrices()
     costs(tmp_path / "given", prices=given)
     costs(tmp_path / "none")
     assert seen[0] is given
-    assert isinstance(seen[1], UsePrices)
+    assert isinstance(seen[1], UsagePrices)

@@ -17,7 +17,7 @@ from sailor_cloud.catalog import Service
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.spend import checkpoint_storage, egress, gateways, usage
 from sailor_cloud.launch.spend.charges import charge_all, total_usd
-from sailor_cloud.launch.spend.prices import UsePrices
+from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.generation_log import Leg, new_monitor
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import NetworkAccess
@@ -36,7 +36,7 @@ from sailor_cloud.simulator.bill import PART_BYTES
 from sailor_cloud.units import GB, GIB, HOURS_PER_MONTH
 
 THERE, BACK = traffic_part("local-a", "local-b", "local-a"), traffic_part("local-b", "local-a", "local-b")
-PRICES = UsePrices()
+PRICES = UsagePrices()
 
 
 def planned() -> PlanDocument:
@@ -161,7 +161,7 @@ def test_traffic_without_a_price_is_charged_at_the_highest_of_the_plan() -> None
         for name in ("local-a", "local-b")
     ]
     bare = Network(zones=zones, curves=(), instances=(), region_pairs={}, egress=EgressTable({}))
-    prices = UsePrices(load_network=lambda: bare)
+    prices = UsagePrices(load_network=lambda: bare)
     cheap = cost_line(CostKind.EGRESS, "elsewhere", quantity=0.0, usd_per_unit=0.01, unit="GB")
     line = cost_line(CostKind.EGRESS, THERE, quantity=4.0, usd_per_unit=0.02, unit="GB")
     found = leg(sent(0, 10, n1=GB), sent(1, 10, n0=3 * GB), of=costing(document(steps=20), cheap, line))
@@ -354,13 +354,13 @@ def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
     about = {"resource": kind.partition(".")[0], "key": f"{provider}-{region}/{kind}"}
     journal.append(Event.CREATE_INTENDED, provider=provider, region=region, stack=provider, **about)
     journal.append(Event.CREATED, **about)
-    gateways.keep_books(ledger, journal.entries(), PRICES)
+    gateways.charge_gateways(ledger, journal.entries(), PRICES)
     price = catalog.load_services().price
     rate = sum(price(provider, region, service).usd_per_unit for service in services)
     assert ledger.usd_per_hour() == pytest.approx(rate)
     Journal(tmp_path / "journal.jsonl", FixedClock(NOW + timedelta(hours=2))).append(Event.GONE, **about)
     for _ in range(2):
-        gateways.keep_books(ledger, journal.entries(), PRICES)
+        gateways.charge_gateways(ledger, journal.entries(), PRICES)
     assert ledger.usd_per_hour() == 0.0
     assert ledger.spent_usd(NOW + timedelta(hours=9)) == pytest.approx(2 * rate)
 
@@ -380,7 +380,7 @@ def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
         open_node(ledger, placed.node.id, row.data, since=NOW)
     if network_access is NetworkAccess.PRIVATE:
         _make_gateways(journal, provider, plan)
-    gateways.keep_books(ledger, journal.entries(), PRICES)
+    gateways.charge_gateways(ledger, journal.entries(), PRICES)
     expected = {part_of(line): line.usd_per_unit for line in plan.cost.lines if line.unit == "hour"}
     paid = {line.part: line.usd_per_unit for line in ledger.lines()}
     assert paid == pytest.approx(expected)
@@ -410,11 +410,11 @@ def test_a_gateway_counts_from_when_it_was_asked_for_until_somebody_knows_that_i
     journal.append(Event.CREATE_INTENDED, provider="aws", region="us-east-1", stack="aws", **about)
     rate = catalog.load_services().price(Provider("aws"), "us-east-1", Service.NAT_GATEWAY).usd_per_unit
     asked = Ledger(tmp_path / "asked.jsonl", FixedClock(NOW))
-    gateways.keep_books(asked, journal.entries(), PRICES)
+    gateways.charge_gateways(asked, journal.entries(), PRICES)
     assert asked.spent_usd(NOW + timedelta(hours=2)) == pytest.approx(2 * rate)
     journal.append(Event.GONE, **about)
     never = Ledger(tmp_path / "never.jsonl", FixedClock(NOW))
-    gateways.keep_books(never, journal.entries(), PRICES)
+    gateways.charge_gateways(never, journal.entries(), PRICES)
     assert never.lines() == ()
 
 

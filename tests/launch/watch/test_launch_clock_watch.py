@@ -8,7 +8,7 @@ from pathlib import Path
 
 from factories.quick_runs import Notes
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.launch.start import _tell_time
+from sailor_cloud.launch.start import _report_clock_offset
 from sailor_cloud.launch.watch.clock_watch import ClockWatch
 from sailor_cloud.provision.cloud_clock import CloudClock
 from sailor_cloud.provision.live_resources import Scopes
@@ -79,7 +79,7 @@ def test_what_is_found_later_is_told_and_journaled(tmp_path: Path) -> None:
     folder, notes = RunFolder.create("tiny-20261121-000000-a1b2", root=tmp_path), Notes()
     own = FixedClock(NOW)
     clock = made(own)
-    _tell_time(folder, clock, notes, [("this machine's clock is 40 s ahead", 40.0)])
+    _report_clock_offset(folder, clock, notes, [("this machine's clock is 40 s ahead", 40.0)])
     clock.on_change("this machine's clock is 3600 s behind", -3600.0)
     assert notes.lines == ["this machine's clock is 40 s ahead", "this machine's clock is 3600 s behind"]
     told = [entry.data["ahead_s"] for entry in read(folder.journal_file) if entry.event is Event.CLOCK_COMPARED]

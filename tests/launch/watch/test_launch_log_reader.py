@@ -9,7 +9,7 @@ import pytest
 from factories.documents import document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.watch.course import in_words
+from sailor_cloud.launch.watch.event_text import event_text
 from sailor_cloud.launch.watch.log_reader import Selection, show_logs
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, Journal
@@ -38,7 +38,7 @@ def test_logs_show_the_controllers_course_before_the_first_rank_writes(tmp_path:
 @pytest.mark.parametrize("event", Event)
 def test_every_event_has_words_even_without_its_figures(event: Event) -> None:
     entry = Entry(seq=1, ts=datetime(2026, 11, 21, tzinfo=UTC), event=event, resource="object_store", key="b-1")
-    text = in_words(entry)
+    text = event_text(entry)
     assert text
     assert "_" not in text
     assert "{" not in text

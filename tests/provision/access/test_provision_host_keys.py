@@ -17,7 +17,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access import host_keys, instances
 from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
-from sailor_cloud.provision.access.instances import FAKE_MACHINES, Instance, way_in
+from sailor_cloud.provision.access.instances import FAKE_MACHINES, Instance, login
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
@@ -90,7 +90,7 @@ def test_a_node_that_never_answers_is_an_error_that_names_it(run: LocalRun) -> N
 
 def test_nodes_are_logged_into_at_port_22_outside_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FAKE_MACHINES, raising=False)
-    way = way_in("sc-1-n0")
+    way = login("sc-1-n0")
     assert (way.port, way.user, way.workdir) == (22, "sailor", "/home/sailor")
 
 

@@ -22,7 +22,7 @@ from sailor_cloud.catalog.capacity import read_capacity
 from sailor_cloud.cli.inputs.interchange import import_data
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.recovery.nodes import job_now
+from sailor_cloud.launch.recovery.nodes import current_job
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Market, Provider
@@ -192,7 +192,7 @@ def test_a_new_plan_uses_no_more_than_was_bought_and_nothing_that_was_given_back
     job = bought_document().job
     job = job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": (BLOCK, three, gone, never)})})
     context = SimpleNamespace(job_document=SimpleNamespace(job=job), folder=run.folder)
-    kept = job_now(cast("RunContext", context)).cloud.reserved
+    kept = current_job(cast("RunContext", context)).cloud.reserved
     assert [(one.name, one.nodes, one.usd) for one in kept] == [("cb1", 2, 0.0), ("odcr", 2, None)]
     # The plan's file is read back when the run is resumed.
     assert [Capacity.model_validate_json(one.model_dump_json()) for one in kept] == list(kept)

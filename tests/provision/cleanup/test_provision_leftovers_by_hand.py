@@ -17,7 +17,7 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup import leftovers
 from sailor_cloud.provision.cleanup.leftovers import Destroyed, Leftovers, Places
-from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSweep, LiveResource, Scope, Scopes
+from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, CloudSweep, LiveResource, Scope, Scopes, SearchedPlace
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Entry, Event, Journal
 from sailor_cloud.run.receipt import AskedPlace, KeptResource, ReceiptResource
@@ -138,7 +138,7 @@ def looked(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, cloud: CloudSweep
 
 def test_a_look_tells_what_stays_from_what_goes(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     block = live(BLOCK, "cr-1", provider="aws")
-    asked = (Asked(scope=PROJECT, kind=VM),)
+    asked = (SearchedPlace(scope=PROJECT, kind=VM),)
     swept = looked(folder, monkeypatch, CloudSweep(found=(live(), block), asked=asked))
     assert [one.name for one in swept.found] == ["here", "sc-n0"]
     assert (swept.stays, swept.asked, swept.silent) == ((block,), asked, ())
@@ -187,7 +187,7 @@ def test_nodes_on_machines_that_do_not_answer_may_still_run(
 def confirms(
     folder: RunFolder,
     one: ResourceState,
-    *asked: Asked,
+    *asked: SearchedPlace,
     scopes: tuple[Scope, ...] = (PROJECT,),
     found: tuple[LiveResource, ...] = (),
     silent: tuple[LiveResource, ...] = (),
@@ -198,8 +198,8 @@ def confirms(
     return known.confirmed_by(one, CloudSweep(found=found, asked=asked, silent=silent), frozenset(cleared))
 
 
-def asks(scope: Scope, *kinds: str, problem: str = "") -> tuple[Asked, ...]:
-    return tuple(Asked(scope=scope, kind=kind, problem=problem) for kind in kinds)
+def asks(scope: Scope, *kinds: str, problem: str = "") -> tuple[SearchedPlace, ...]:
+    return tuple(SearchedPlace(scope=scope, kind=kind, problem=problem) for kind in kinds)
 
 
 def test_a_node_is_gone_where_its_own_place_was_asked_for_machines_and_has_answered(folder: RunFolder) -> None:
@@ -279,7 +279,7 @@ def test_this_machine_is_asked_for_what_the_local_provider_has(
     monkeypatch.setattr(providers.of("local"), "here", lambda folder: (here,))
     swept = leftovers.sweep_here(folder)
     assert swept.found == (here,)
-    assert swept.asked == (Asked(scope=Scope(provider="local", kind="machine", name=""), kind="node"),)
+    assert swept.asked == (SearchedPlace(scope=Scope(provider="local", kind="machine", name=""), kind="node"),)
 
 
 def test_only_the_runs_own_full_bucket_stays(folder: RunFolder) -> None:
@@ -404,7 +404,7 @@ def test_what_the_journal_does_not_name_is_written_down_once_and_without_its_nod
 
 def test_each_place_and_kind_is_listed_once_with_its_time_and_doubts_without_one() -> None:
     swept = CloudSweep(found=(), asked=(*asks(PROJECT, VM, DISK), *asks(PROJECT, VM), *asks(EAST, VM, problem="403")))
-    assert leftovers.asked_places(swept, ("nobody knows",), AT) == (
+    assert leftovers.searched_places(swept, ("nobody knows",), AT) == (
         AskedPlace(provider="gcp", place="gcp project my-project", kind=VM, asked_at=AT),
         AskedPlace(provider="gcp", place="gcp project my-project", kind=DISK, asked_at=AT),
         AskedPlace(provider="aws", place="aws region us-east-1", kind=VM, asked_at=AT, problem="403"),

@@ -17,7 +17,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch import down
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import reap
-from sailor_cloud.provision.cleanup.reap import Found, Leftover, find_leftovers, remove_strangers
+from sailor_cloud.provision.cleanup.reap import Found, Leftover, find_leftovers, remove_foreign
 from sailor_cloud.provision.live_resources import LiveResource, Scopes
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.provision.scopes import scopes_named
@@ -76,7 +76,7 @@ def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudR
     message = {Provider("gcp"): "sorry", Provider("aws"): "api error InternalError: sorry"}[run.provider]
     run.cloud.failures.append(Failure(type=INSTANCE[run.provider], message=message, operation="delete", times=1))
     pause = waited()
-    assert remove_strangers(leftover, pause=pause) == ()
+    assert remove_foreign(leftover, pause=pause) == ()
     assert run.cloud.owned_by(run.run.run_id) == ()
     assert set(run.cloud.resources) == run.foreign
 

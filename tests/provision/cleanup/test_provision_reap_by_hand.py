@@ -14,9 +14,9 @@ from factories.cloud_runs import small_document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import reap
-from sailor_cloud.provision.cleanup.reap import Found, confirmed, find_leftovers, remove_strangers, scopes_to_sweep
+from sailor_cloud.provision.cleanup.reap import Found, confirmed, find_leftovers, remove_foreign, scopes_to_sweep
 from sailor_cloud.provision.errors.rules import Backoff
-from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, Asked, CloudSweep, LiveResource, Scope, Scopes
+from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, CloudSweep, LiveResource, Scope, Scopes, SearchedPlace
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
 
@@ -51,7 +51,9 @@ class Paper:
     def sweep(self, scopes: Scopes, *, run_id: str | None = None) -> CloudSweep:
         self.swept.append((scopes, run_id))
         found = tuple(one for one in self.alive if run_id in (None, one.run_id))
-        asked = () if self.silent else (Asked(scope=PLACE, kind="google_compute_instance", problem=self.problem),)
+        asked = (
+            () if self.silent else (SearchedPlace(scope=PLACE, kind="google_compute_instance", problem=self.problem),)
+        )
         return CloudSweep(found=found, asked=asked, silent=self.unsure)
 
     def on_this_machine(self, folder: RunFolder) -> CloudSweep:
@@ -207,7 +209,7 @@ def test_what_may_run_on_a_machine_that_does_not_answer_is_told_and_not_deleted(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reap, "remove_from", noted)
-        told = remove_strangers(leftover, pause=paper.pauses.append)
+        told = remove_foreign(leftover, pause=paper.pauses.append)
     assert (asked, paper.pauses) == ([["sc-n0"]], [])
     doubt = "not confirmed as gone: google_compute_instance job-7 of node n0: host01 does not answer"
     assert told == confirmed(leftover) == (doubt,)
@@ -225,7 +227,7 @@ def test_problems_of_the_looks_are_told_and_progress_too(
     folder: RunFolder, paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paper.problem = "the project can't be asked"
-    asked = (Asked(scope=PLACE, kind="google_storage_bucket_iam_member", problem="rights can't be listed"),)
+    asked = (SearchedPlace(scope=PLACE, kind="google_storage_bucket_iam_member", problem="rights can't be listed"),)
     monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=(), asked=asked))
     assert found(folder).problems == ("the project can't be asked", "rights can't be listed")
     monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=()))
@@ -248,7 +250,7 @@ def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_no
     # This machine has runs, too, and none of them is the stranger's.
     paper.here = {folder: live(HERE, "n9", provider="local")}
     paper.refuses = 2
-    assert remove_strangers(leftover, pause=paper.pauses.append) == ()
+    assert remove_foreign(leftover, pause=paper.pauses.append) == ()
     assert (paper.alive, paper.pauses) == ([], [5.0, 10.0])
     assert paper.swept[-1][1] == ELSEWHERE
     assert confirmed(leftover) == ()
@@ -257,13 +259,13 @@ def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_no
 def test_what_can_not_be_deleted_or_looked_for_is_told(paper: Paper) -> None:
     leftover = stranger(paper)
     paper.refuses = 99
-    told = remove_strangers(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, factor=3.0, attempts=3))
+    told = remove_foreign(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, factor=3.0, attempts=3))
     assert told == ("it is still in use", "still there: google_compute_instance sc-n0")
     assert paper.pauses == [1.0, 3.0]
     paper.alive, paper.problem = [], "no answer"
     assert confirmed(leftover) == ("no answer",)
     paper.pauses, paper.refuses = [], 0
-    assert remove_strangers(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, attempts=2)) == (
+    assert remove_foreign(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, attempts=2)) == (
         "no answer",
     )
     assert paper.pauses == [1.0]

@@ -31,11 +31,11 @@ from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.live_resources import (
     FOLDER,
     HOLDS_OBJECTS,
-    Asked,
     CloudSweep,
     LiveResource,
     Scope,
     Scopes,
+    SearchedPlace,
     of_provider,
 )
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, placed_nodes, root_of
@@ -93,7 +93,9 @@ class Paper:
             )
             for look in bought.looks(of_provider(scopes, name), run_id=run_id, other_kinds=kinds):
                 places = ((scope, kind) for scope in look.scopes for kind in look.kinds)
-                asked += [Asked(scope=scope, kind=kind, problem=self.silent.get(kind, "")) for scope, kind in places]
+                asked += [
+                    SearchedPlace(scope=scope, kind=kind, problem=self.silent.get(kind, "")) for scope, kind in places
+                ]
         known = {one.kind for one in asked}
         found = tuple(one for one in self.alive if one.type in known and one.type not in self.silent)
         return CloudSweep(found=found, asked=tuple(asked), silent=self.unsure)
@@ -607,7 +609,7 @@ def test_a_terraform_that_does_not_end_is_told(run: Run, monkeypatch: pytest.Mon
         return find()  # type: ignore[no-any-return]
 
     monkeypatch.setattr(teardown.processes, "terraform_of", lambda run_id: [other] if run_id == RUN else [])
-    monkeypatch.setattr(teardown.processes, "let_finish", patient)
+    monkeypatch.setattr(teardown.processes, "await_exit", patient)
     assert run.down(timeout_s=99.0).problems == ("Terraform of an earlier command does not end: [4711]",)
     assert asked == [{"patience_s": 20.0, "grace_s": 99.0}]
 
@@ -677,7 +679,7 @@ def test_what_has_lost_its_region_is_gone_where_every_place_of_the_run_has_answe
 
     def confirmed(*doubts: str, silent: str = "") -> str | None:
         known = leftovers.Places(scopes=frozenset(places), other_kinds=None, doubts=doubts)
-        asked = tuple(Asked(scope=one, kind="aws_vpc", problem=silent * (one is places[1])) for one in places)
+        asked = tuple(SearchedPlace(scope=one, kind="aws_vpc", problem=silent * (one is places[1])) for one in places)
         swept = CloudSweep(found=(), asked=asked)
         return leftovers.Leftovers(folder=run.folder, places=known).confirmed_by(row, swept, frozenset())
 

@@ -9,7 +9,7 @@ import pytest
 from factories.cloud_plans import aws_document
 from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, gravest
+from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, most_severe
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.outcomes import grouped
 from sailor_cloud.provision.providers import of
@@ -201,7 +201,7 @@ def test_only_what_may_pass_is_worth_another_try() -> None:
         NO_CAPACITY: False,
         VCPU: False,
     }
-    assert {text: fault(Provider("aws"), text).worth_retrying for text in texts} == texts
+    assert {text: fault(Provider("aws"), text).is_retryable for text in texts} == texts
 
 
 def test_a_quota_error_names_quota_limit_place_and_the_way_to_more() -> None:
@@ -249,5 +249,5 @@ def test_a_policy_of_the_organization_is_named_with_the_way_out(text: str, polic
 
 def test_what_stops_everything_comes_before_what_another_zone_would_cure() -> None:
     faults = [fault(Provider("gcp"), text) for text in ("something else", STOCKOUT, GPU_QUOTA)]
-    assert gravest(faults).cause is Cause.QUOTA
-    assert gravest(faults[:2]).cause is Cause.STOCKOUT
+    assert most_severe(faults).cause is Cause.QUOTA
+    assert most_severe(faults[:2]).cause is Cause.STOCKOUT

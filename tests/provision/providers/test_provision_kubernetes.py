@@ -31,7 +31,7 @@ from sailor_cloud.launch.telemetry.generation_log import read_events
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
+from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_foreign
 from sailor_cloud.provision.cleanup.teardown import destroy
 from sailor_cloud.provision.jobs import JobPhase, check_scheduler
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
@@ -179,7 +179,7 @@ def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, m
         where = places_of(folder).scopes
         (leftover,) = find_leftovers([], clock=SystemClock(), scopes=where, older_than=timedelta(0)).reapable
         assert [one.node for one in leftover.resources] == ["n0"]
-        assert remove_strangers(leftover, pause=lambda seconds: None) == (doubt,)
+        assert remove_foreign(leftover, pause=lambda seconds: None) == (doubt,)
         del cluster.nodes["a100-1"]
         assert take_down(folder, clock=SystemClock()).clean
         assert cluster.jobsets == {}

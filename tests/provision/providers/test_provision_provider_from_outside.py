@@ -19,7 +19,7 @@ from sailor_cloud.errors import StockoutError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.provider import registered
-from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
+from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_foreign
 from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
 from sailor_cloud.provision.dry_run import terraform_plans
 from sailor_cloud.provision.outcomes import Applied, Outcome, Stockout, obtained
@@ -117,7 +117,7 @@ def test_what_a_run_of_another_machine_left_is_reaped_once_it_has_expired(toy: T
     later = FixedClock(CLOCK.now() + timedelta(days=1))
     (leftover,) = find_leftovers([], clock=later, scopes=where).reapable
     assert (leftover.run_id, leftover.owner) == (toy.run.run_id, "me@example.org")
-    assert remove_strangers(leftover, pause=waited()) == ()
+    assert remove_foreign(leftover, pause=waited()) == ()
     assert toy.machines() == set()
 
 

@@ -12,7 +12,7 @@ import requests
 
 from factories.cloud_runs import CLOCK, PROJECT, waited
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_strangers
+from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_foreign
 from sailor_cloud.provision.providers.gcp.data_sweep import sweep_gcp_data
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.provision.scopes import remove_from, scopes_named, sweep_scopes
@@ -108,12 +108,12 @@ def test_reaping_leaves_a_bucket_that_somebody_may_want_and_says_how_to_delete_i
         assert (BUCKET[provider], bucket) not in {(resource.type, resource.name) for resource in left.resources}
         (kept,) = found.live
         assert bucket in kept.why
-        assert remove_strangers(left, pause=waited()) == ()
+        assert remove_foreign(left, pause=waited()) == ()
         assert set(cloud.resources) == {(BUCKET[provider], bucket)}
 
         store.objects.clear()
         (empty,) = find_leftovers([], clock=CLOCK, scopes=SCOPES[provider]).reapable
-        assert remove_strangers(empty, pause=waited()) == ()
+        assert remove_foreign(empty, pause=waited()) == ()
     assert cloud.resources == {}
 
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from sailor_runtime.training.observe.divergence import HALF_LIFE, LossCourse
+from sailor_runtime.training.observe.divergence import HALF_LIFE, LossTrend
 
 
-def _course(losses: list[float], most_rise: float | None = 2.0) -> LossCourse:
-    course = LossCourse(most_rise=most_rise)
+def _course(losses: list[float], most_rise: float | None = 2.0) -> LossTrend:
+    course = LossTrend(most_rise=most_rise)
     for loss in losses:
         course.add(loss)
     return course
@@ -65,11 +65,11 @@ def test_losses_that_are_not_finite_are_left_to_others():
 
 def test_the_course_goes_on_after_a_checkpoint():
     whole, first = _course([*FALLING, *[9.0] * 10]), _course(FALLING)
-    second = LossCourse(most_rise=2.0)
+    second = LossTrend(most_rise=2.0)
     second.restore(first.notes())
     for _ in range(10):
         second.add(9.0)
     assert (second.mean, second.lowest, second.steps) == (whole.mean, whole.lowest, whole.steps)
-    empty = LossCourse(most_rise=2.0)
-    empty.restore(LossCourse(most_rise=2.0).notes())
+    empty = LossTrend(most_rise=2.0)
+    empty.restore(LossTrend(most_rise=2.0).notes())
     assert empty.steps == 0

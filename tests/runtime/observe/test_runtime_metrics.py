@@ -12,12 +12,12 @@ from factories.commands import ROOT
 from factories.run_specs import run_spec
 from sailor_runtime.training.observe.metrics import Metrics, Spent, partners, prometheus, spent, spent_of_rows
 from sailor_runtime.training.pipeline import layout
-from sailor_runtime.training.pipeline.spans import Doing, Span
+from sailor_runtime.training.pipeline.spans import Activity, Span
 
 TWO_PIPELINES = [(4, 2, [(0, 3, 1), (3, 6, 1)]), (2, 2, [(0, 6, 1)])]
 
 
-def spans(*given: tuple[Doing, float]) -> list[Span]:
+def spans(*given: tuple[Activity, float]) -> list[Span]:
     """Return spans of so many seconds, one after the other."""
     found, at = [], 0.0
     for doing, seconds in given:
@@ -28,29 +28,29 @@ def spans(*given: tuple[Doing, float]) -> list[Span]:
 
 def test_the_four_parts_add_up_to_the_iteration():
     given = spans(
-        (Doing.RECEIVE_ACTIVATION, 0.5),
-        (Doing.FORWARD, 1.0),
-        (Doing.BACKWARD, 2.0),
-        (Doing.SYNC, 0.25),
-        (Doing.UPDATE, 0.125),
-        (Doing.GATHER, 0.0625),
+        (Activity.RECEIVE_ACTIVATION, 0.5),
+        (Activity.FORWARD, 1.0),
+        (Activity.BACKWARD, 2.0),
+        (Activity.SYNC, 0.25),
+        (Activity.UPDATE, 0.125),
+        (Activity.GATHER, 0.0625),
     )
-    found = spent(given, 4.0, {(Doing.RECEIVE_ACTIVATION, 0): 0.1}, 7.0)
+    found = spent(given, 4.0, {(Activity.RECEIVE_ACTIVATION, 0): 0.1}, 7.0)
     assert found.compute_s == pytest.approx(3.125 - 0.0625), "weights are waited for inside the first pass"
     assert found.sync_s == pytest.approx(0.25 + 0.0625)
     assert found.compute_s + found.transfer_s + found.bubble_s + found.sync_s == pytest.approx(4.0)
 
 
 def test_waiting_longer_than_the_wire_takes_is_bubble():
-    given = spans((Doing.RECEIVE_ACTIVATION, 0.5), (Doing.RECEIVE_ACTIVATION, 0.0625), (Doing.FORWARD, 1.0))
-    found = spent(given, 1.5625, {(Doing.RECEIVE_ACTIVATION, 0): 0.125}, 0.0)
+    given = spans((Activity.RECEIVE_ACTIVATION, 0.5), (Activity.RECEIVE_ACTIVATION, 0.0625), (Activity.FORWARD, 1.0))
+    found = spent(given, 1.5625, {(Activity.RECEIVE_ACTIVATION, 0): 0.125}, 0.0)
     assert found.transfer_s == pytest.approx(0.125 + 0.0625)
     assert found.bubble_s == pytest.approx(0.375)
 
 
 def test_a_receive_counts_by_the_wire_of_its_own_range_of_layers():
-    given = [Span(Doing.RECEIVE_ACTIVATION, 0, 0.0, 1.0, chunk) for chunk in (0, 1)]
-    wires = {(Doing.RECEIVE_ACTIVATION, 0): 0.125, (Doing.RECEIVE_ACTIVATION, 1): 0.5}
+    given = [Span(Activity.RECEIVE_ACTIVATION, 0, 0.0, 1.0, chunk) for chunk in (0, 1)]
+    wires = {(Activity.RECEIVE_ACTIVATION, 0): 0.125, (Activity.RECEIVE_ACTIVATION, 1): 0.5}
     assert spent(given, 2.0, wires, 0.0).transfer_s == pytest.approx(0.625)
 
 

@@ -13,7 +13,7 @@ from factories.run_specs import run_spec
 from sailor_runtime.training.observe.trace import trace_events
 from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.pipeline.schedule import Kind, Pass, passes
-from sailor_runtime.training.pipeline.spans import Doing, Span
+from sailor_runtime.training.pipeline.spans import Activity, Span
 
 SHAPES = [(1, 1), (1, 3), (4, 1), (6, 2), (8, 4), (2, 5)]
 
@@ -77,9 +77,9 @@ def test_an_interleaved_schedule_takes_every_microbatch_through_every_range_ther
 def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp_path):
     spec = run_spec([(4, 2, [(0, 3, 2), (3, 6, 1)]), (2, 2, [(0, 6, 1)])], directory=tmp_path)
     everyone = [
-        [Span(Doing.FORWARD, 1, 0.001, 0.0035), Span(Doing.SYNC, -1, 0.004, 0.0045)],
+        [Span(Activity.FORWARD, 1, 0.001, 0.0035), Span(Activity.SYNC, -1, 0.004, 0.0045)],
         [],
-        [Span(Doing.BACKWARD, 0, 0.0, 0.001)],
+        [Span(Activity.BACKWARD, 0, 0.0, 0.001)],
         [],
     ]
     events = trace_events(spec, layout.places(spec), everyone)["traceEvents"]
@@ -104,7 +104,7 @@ def test_a_step_is_drawn_as_one_process_per_pipeline_and_one_thread_per_rank(tmp
 def test_a_pass_is_drawn_with_the_range_of_layers_that_it_goes_through(tmp_path):
     stages = [(0, 2, 1, (3, 4)), (2, 3, 1, (4, 6))]
     spec = run_spec([(3, 4, stages)], directory=tmp_path, pipeline_schedule="interleaved")
-    everyone = [[Span(Doing.FORWARD, 0, 0.001 * chunk, 0.001 * (chunk + 1), chunk) for chunk in (0, 1)], []]
+    everyone = [[Span(Activity.FORWARD, 0, 0.001 * chunk, 0.001 * (chunk + 1), chunk) for chunk in (0, 1)], []]
     events = trace_events(spec, layout.places(spec), everyone)["traceEvents"]
     assert [e["args"] for e in events if e["ph"] == "X"] == [{"microbatch": 0, "range": chunk} for chunk in (1, 2)]
 

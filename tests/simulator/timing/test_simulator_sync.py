@@ -16,7 +16,7 @@ from sailor_cloud.simulator import Engine, Scenario, Transfers, evaluate, gradie
 from sailor_cloud.simulator.layout import Layout, Seat, lay_out
 from sailor_cloud.simulator.scenario import place_of
 from sailor_cloud.simulator.timing.iteration import run_iteration
-from sailor_cloud.simulator.timing.sync import Gather, held_up_s, sync_groups
+from sailor_cloud.simulator.timing.sync import Gather, gather_delay_s, sync_groups
 
 
 def plan_on(
@@ -230,11 +230,11 @@ def test_gathers_hold_up_the_stage_that_needs_them_first_and_later_stages_have_u
     def gather(stage: int, seconds: float, needed: tuple[float, float]) -> Gather:
         return Gather(members=members[stage : stage + 1], seconds=seconds, bucket=0.25, needed_s=[needed])
 
-    assert held_up_s([gather(0, 4.0, (0.0, 3.0))], updated) == {(0, 0): 0.0, (0, 1): 0.0}, "ready a second before"
-    assert held_up_s([gather(0, 8.0, (0.0, 3.0))], updated)[0, 0] == pytest.approx(9 + 8 - 10 - 3)
-    assert held_up_s([gather(1, 4.0, (0.0, 4.0))], updated)[0, 1] == pytest.approx(1.0), "the first message"
-    assert held_up_s([gather(1, 4.0, (2.0, 4.0))], updated)[0, 1] == 0.0
-    two = held_up_s([gather(1, 4.0, (2.0, 4.0)), gather(1, 4.0, (4.0, 6.0))], updated)
+    assert gather_delay_s([gather(0, 4.0, (0.0, 3.0))], updated) == {(0, 0): 0.0, (0, 1): 0.0}, "ready a second before"
+    assert gather_delay_s([gather(0, 8.0, (0.0, 3.0))], updated)[0, 0] == pytest.approx(9 + 8 - 10 - 3)
+    assert gather_delay_s([gather(1, 4.0, (0.0, 4.0))], updated)[0, 1] == pytest.approx(1.0), "the first message"
+    assert gather_delay_s([gather(1, 4.0, (2.0, 4.0))], updated)[0, 1] == 0.0
+    two = gather_delay_s([gather(1, 4.0, (2.0, 4.0)), gather(1, 4.0, (4.0, 6.0))], updated)
     assert two[0, 1] == pytest.approx(8.0 - 6.0), "one after the other"
 
 

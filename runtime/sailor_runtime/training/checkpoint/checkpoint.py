@@ -93,10 +93,10 @@ class Checkpoints:
 
         Raises RefusedError if the folder or store is unreachable: to start from the beginning would lose its content.
         """
-        names = self._on_first(self._folder.newest_first)
+        names = self._on_rank_0(self._folder.newest_first)
         wrong: list[str] = []
         for name in names:
-            found = self._everywhere(lambda name=name: self._folder.damage(name, self._world.rank, self._world.size))
+            found = self._on_all_ranks(lambda name=name: self._folder.damage(name, self._world.rank, self._world.size))
             faults = [fault for fault in found if fault is not None]
             if not faults:
                 return name, wrong
@@ -106,12 +106,12 @@ class Checkpoints:
 
     def check(self) -> None:
         """Raise RefusedError if nothing can be saved, before any step is trained."""
-        self._on_first(self._folder.check)
+        self._on_rank_0(self._folder.check)
 
     def location(self, name: str) -> str:
         return self._folder.location(name)
 
-    def _everywhere(self, action: Callable[[], _T]) -> list[_T]:
+    def _on_all_ranks(self, action: Callable[[], _T]) -> list[_T]:
         """Return each rank's result of `action`; raise RefusedError on all of them if it fails on one."""
         outcome: tuple[str | None, Any]
         try:
@@ -125,9 +125,9 @@ class Checkpoints:
                 raise RefusedError(f"checkpoints: {reason}")
         return [value for _, value in outcomes]
 
-    def _on_first(self, action: Callable[[], _T]) -> _T:
+    def _on_rank_0(self, action: Callable[[], _T]) -> _T:
         """Return rank 0's result of `action` on all ranks."""
-        result: Any = self._everywhere(lambda: action() if self._world.rank == 0 else None)[0]
+        result: Any = self._on_all_ranks(lambda: action() if self._world.rank == 0 else None)[0]
         return result
 
     def begin(self, engine: Engine, notes: Mapping[str, Any] | None = None) -> None:
@@ -181,11 +181,11 @@ class Checkpoints:
             running.set_result(Unsaved(step=step, reason=_reason(error)))
 
     def _write(self, step: int, state: dict[str, Any], description: dict[str, Any]) -> Saved:
-        self._on_first(lambda: self._folder.begin(step))
+        self._on_rank_0(lambda: self._folder.begin(step))
         dcp.save(state, storage_writer=self._folder.writer(step), process_group=self._group)
-        everyone = self._everywhere(lambda: self._folder.written(step, self._world.rank))
+        everyone = self._on_all_ranks(lambda: self._folder.written(step, self._world.rank))
         sums = [each for own in everyone for each in own]
-        name = self._on_first(lambda: self._folder.publish(step, description, sums, self._damaged))
+        name = self._on_rank_0(lambda: self._folder.publish(step, description, sums, self._damaged))
         self._damaged = []
         written = tuple((len(own), sum(each.size for each in own)) for own in everyone)
         return Saved(step=step, path=self.location(name), written=written)
@@ -195,7 +195,7 @@ class Checkpoints:
 
         Raises RefusedError for a checkpoint of another job or other data.
         """
-        saved: dict[str, Any] = self._on_first(lambda: self._folder.describe(name))
+        saved: dict[str, Any] = self._on_rank_0(lambda: self._folder.describe(name))
         check_description(saved, spec, self._data, where=self.location(name))
         return saved
 

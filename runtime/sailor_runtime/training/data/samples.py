@@ -81,7 +81,7 @@ def open_samples(spec: RunSpec) -> Samples:
     return TokenSamples(data.source, read, vocabulary=vocabulary, sequence_length=length, seed=seed)
 
 
-class Ahead:
+class Prefetcher:
     """Reads one request ahead in a thread, into memory from which a CUDA device copies while it computes.
 
     Not for processors, where the thread would only slow down the one that computes.
@@ -92,16 +92,16 @@ class Ahead:
         self._thread: ThreadPoolExecutor | None = None
         if device.type == "cuda":
             self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="samples")
-        self._asked: tuple[range, Future[Tensor]] | None = None
+        self._prefetched: tuple[range, Future[Tensor]] | None = None
 
     def read(self, numbers: range, following: range | None) -> Tensor:
         """Return samples on the device, as `Samples.read`, and start to read those expected next."""
         if self._thread is None:
             return self._samples.read(numbers).to(self._device)
-        asked, self._asked = self._asked, None
+        asked, self._prefetched = self._prefetched, None
         read = asked[1] if asked is not None and asked[0] == numbers else self._thread.submit(self._read, numbers)
         if following is not None:
-            self._asked = (following, self._thread.submit(self._read, following))
+            self._prefetched = (following, self._thread.submit(self._read, following))
         return read.result().to(self._device, non_blocking=True)
 
     def _read(self, numbers: range) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.pipeline.layout import Atom, Place
-from sailor_runtime.training.pipeline.spans import COMPUTING, WAITING, Doing, Span, total_s
+from sailor_runtime.training.pipeline.spans import COMPUTING, WAITING, Activity, Span, total_s
 
 PARTS = ("compute", "transfer", "bubble", "sync")
 _PROMETHEUS_EVERY_S = 1.0
@@ -47,7 +47,7 @@ ROW_LENGTH = len(fields(Spent))
 
 
 def spent(
-    spans: list[Span], iteration_s: float, wire_s: Mapping[tuple[Doing, int], float], memory_peak_bytes: float
+    spans: list[Span], iteration_s: float, wire_s: Mapping[tuple[Activity, int], float], memory_peak_bytes: float
 ) -> Spent:
     """Return one rank's iteration by parts, as far as it alone can know.
 
@@ -56,13 +56,13 @@ def spent(
     """
     waits = [span for span in spans if span.doing in WAITING]
     transfer = sum(min(span.seconds, wire_s.get((span.doing, span.chunk), 0.0)) for span in waits)
-    gathers = total_s(spans, Doing.GATHER)
+    gathers = total_s(spans, Activity.GATHER)
     return Spent(
         iteration_s=iteration_s,
         # Waits for weights are inside the first forward pass.
         compute_s=total_s(spans, *COMPUTING) - gathers,
-        transfer_s=transfer + total_s(spans, Doing.SEND),
-        sync_s=total_s(spans, Doing.SYNC) + gathers,
+        transfer_s=transfer + total_s(spans, Activity.SEND),
+        sync_s=total_s(spans, Activity.SYNC) + gathers,
         memory_peak_bytes=memory_peak_bytes,
     )
 

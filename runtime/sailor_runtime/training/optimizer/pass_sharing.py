@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sailor_runtime.training.optimizer.gradients import GradientSum
 from sailor_runtime.training.optimizer.weights import MasterWeights
-from sailor_runtime.training.pipeline.spans import Doing, Spans
+from sailor_runtime.training.pipeline.spans import Activity, Spans
 
 
 class PassSharing:
@@ -18,7 +18,7 @@ class PassSharing:
 
     def before_pass(self, layer: int, *, forward: bool) -> None:
         self._weights.bring(layer)
-        with self._spans.during(Doing.GATHER):
+        with self._spans.during(Activity.GATHER):
             self._weights.wait_for_pass(layer)
         self._weights.bring(layer + 1 if forward else layer - 1)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from sailor_runtime.spec import PipelineSpec
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.pipeline.schedule import Kind, passes
-from sailor_runtime.training.pipeline.spans import Doing, Spans
+from sailor_runtime.training.pipeline.spans import Activity, Spans
 from sailor_runtime.training.pipeline.stage import Activation, StageModule
 from sailor_runtime.training.pipeline.transfers import Transfers
 
@@ -77,7 +77,7 @@ class Executor:
             elif kind is Kind.INPUT:
                 self._backward_input(number, chunk, activations[number, chunk])
             else:
-                with self._spans.during(Doing.WEIGHT_GRADIENTS, number):
+                with self._spans.during(Activity.WEIGHT_GRADIENTS, number):
                     self._module.backward_weights(activations.pop((number, chunk)), last)
         return torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64)
 
@@ -90,13 +90,13 @@ class Executor:
     ) -> Activation:
         value = None
         if chunk != self._first:
-            with self._spans.during(Doing.RECEIVE_ACTIVATION, number, chunk):
+            with self._spans.during(Activity.RECEIVE_ACTIVATION, number, chunk):
                 value = self._transfers[chunk].receive(1)
-        with self._spans.during(Doing.FORWARD, number, chunk):
+        with self._spans.during(Activity.FORWARD, number, chunk):
             given = microbatch(number, chunk in (self._first, self._last))
             activation = self._module.forward(value, given, ready, halved=self._halved, chunk=chunk)
         if chunk != self._last:
-            with self._spans.during(Doing.SEND, number, chunk):
+            with self._spans.during(Activity.SEND, number, chunk):
                 self._transfers[chunk].send(_given(activation.result), 1)
             # The send keeps the tensor until it has left; if the last layer is recomputed nothing else does.
             activation.result = None
@@ -104,25 +104,25 @@ class Executor:
 
     def _backward(self, number: int, chunk: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
         gradient = self._gradient_of_output(number, chunk)
-        with self._spans.during(Doing.BACKWARD, number, chunk):
+        with self._spans.during(Activity.BACKWARD, number, chunk):
             gradient = self._module.backward(activation, gradient, ready)
         self._hand_back(number, chunk, gradient)
 
     def _backward_input(self, number: int, chunk: int, activation: Activation) -> None:
         gradient = self._gradient_of_output(number, chunk)
-        with self._spans.during(Doing.BACKWARD, number, chunk):
+        with self._spans.during(Activity.BACKWARD, number, chunk):
             gradient = self._module.backward_input(activation, gradient)
         self._hand_back(number, chunk, gradient)
 
     def _gradient_of_output(self, number: int, chunk: int) -> Tensor | None:
         if chunk == self._last:
             return None
-        with self._spans.during(Doing.RECEIVE_GRADIENT, number, chunk):
+        with self._spans.during(Activity.RECEIVE_GRADIENT, number, chunk):
             return self._transfers[chunk].receive(-1)
 
     def _hand_back(self, number: int, chunk: int, gradient: Tensor | None) -> None:
         if chunk != self._first:
-            with self._spans.during(Doing.SEND, number, chunk):
+            with self._spans.during(Activity.SEND, number, chunk):
                 self._transfers[chunk].send(_given(gradient), -1)
 
 

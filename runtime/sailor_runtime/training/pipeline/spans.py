@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-class Doing(StrEnum):
+class Activity(StrEnum):
     """The activity of a span; the names are those of the simulator's timeline."""
 
     FORWARD = "forward"
@@ -26,8 +26,8 @@ class Doing(StrEnum):
     GATHER = "gather"
 
 
-COMPUTING = (Doing.FORWARD, Doing.BACKWARD, Doing.WEIGHT_GRADIENTS, Doing.UPDATE)
-WAITING = (Doing.RECEIVE_ACTIVATION, Doing.RECEIVE_GRADIENT)
+COMPUTING = (Activity.FORWARD, Activity.BACKWARD, Activity.WEIGHT_GRADIENTS, Activity.UPDATE)
+WAITING = (Activity.RECEIVE_ACTIVATION, Activity.RECEIVE_GRADIENT)
 
 
 class Span(NamedTuple):
@@ -36,7 +36,7 @@ class Span(NamedTuple):
     `chunk`: the index of the stage's range of layers.
     """
 
-    doing: Doing
+    doing: Activity
     microbatch: int
     start_s: float
     end_s: float
@@ -56,7 +56,7 @@ class Spans:
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"
-        self._marks: list[tuple[Doing, int, Any, Any, int]] = []
+        self._marks: list[tuple[Activity, int, Any, Any, int]] = []
         self._shared = self._zero = self.mark()
 
     def begin(self) -> None:
@@ -75,12 +75,12 @@ class Spans:
         event.record()
         return event
 
-    def note(self, doing: Doing, microbatch: int, start: Any, chunk: int = 0) -> None:
+    def note(self, doing: Activity, microbatch: int, start: Any, chunk: int = 0) -> None:
         """Record an activity from a mark until now."""
         self._marks.append((doing, microbatch, start, self.mark(), chunk))
 
     @contextmanager
-    def during(self, doing: Doing, microbatch: int = -1, chunk: int = 0) -> Iterator[None]:
+    def during(self, doing: Activity, microbatch: int = -1, chunk: int = 0) -> Iterator[None]:
         start = self.mark()
         yield
         self.note(doing, microbatch, start, chunk)
@@ -98,6 +98,6 @@ class Spans:
         ]
 
 
-def total_s(spans: list[Span], *doings: Doing) -> float:
+def total_s(spans: list[Span], *doings: Activity) -> float:
     """Return the seconds spent on some activities."""
     return sum(span.seconds for span in spans if span.doing in doings)

@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 _Branches = dict[Node, list[GradientEdge]]
 
 
-class WeightsToCome:
+class DeferredWeights:
     """The weights' half of a backward pass: its nodes, with the gradients that reached them."""
 
     def __init__(self, branches: _Branches) -> None:
@@ -52,7 +52,7 @@ class WeightsToCome:
 
 def input_gradient(
     output: Tensor, value: Tensor, gradient: Tensor | None, repeats: int = 1
-) -> tuple[Tensor | None, WeightsToCome | None]:
+) -> tuple[Tensor | None, DeferredWeights | None]:
     """Return the gradient of a layer's input and the remaining half, None if no weight is trained.
 
     Until that has run, the whole graph of the layer is kept. `gradient`: of the output, None for a loss. `repeats`: how
@@ -66,7 +66,7 @@ def input_gradient(
             torch.autograd.grad(output, value, gradient, retain_graph=True)
         output.backward(gradient)
         return value.grad, None
-    left = WeightsToCome(branches)
+    left = DeferredWeights(branches)
     for run in range(repeats):
         last = run == repeats - 1
         handles = [node.register_prehook(left.hook(node)) for node in branches] if last else []

@@ -18,7 +18,7 @@ from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.layout import stage_parameters
-from sailor_runtime.training.pipeline.split_backward import WeightsToCome, input_gradient
+from sailor_runtime.training.pipeline.split_backward import DeferredWeights, input_gradient
 
 # torch.compile's backend.
 COMPILER = "inductor"
@@ -363,7 +363,7 @@ class StageModule:
             if layer_done is not None:
                 layer_done(layer)
 
-    def _weights_backward(self, layer: int, left: WeightsToCome) -> None:
+    def _weights_backward(self, layer: int, left: DeferredWeights) -> None:
         left.run(self._device.kernel_runs)
         self._add_to_sums(layer)
 

@@ -54,7 +54,7 @@ class AwsAdoptable(Adoptable):
         same = [o for o in everything if o.type == planned.type and name in (o.name, o.title) and not o.ending]
         if planned.type == "aws_vpc":
             # If there are two, choose the one that contains nodes.
-            same.sort(key=lambda vpc: (-_inhabitants(everything, vpc.name), vpc.name))
+            same.sort(key=lambda vpc: (-_nodes_in(everything, vpc.name), vpc.name))
         if planned.type in _IN_NETWORKS:
             others = _second_networks(everything)
             same = [orphan for orphan in same if orphan.network not in others]
@@ -81,7 +81,7 @@ def _title(after: Mapping[str, Any]) -> str:
     return str((after.get("tags") or {}).get("Name", ""))
 
 
-def _inhabitants(everything: Iterable[LiveResource], network: str) -> int:
+def _nodes_in(everything: Iterable[LiveResource], network: str) -> int:
     return sum(found.type == "aws_instance" and found.network == network for found in everything)
 
 
@@ -89,7 +89,7 @@ def _second_networks(everything: tuple[LiveResource, ...]) -> set[str]:
     """Return duplicate networks next to the adopted ones; there should never be two of one name."""
     first: dict[str, LiveResource] = {}
     networks = [found for found in everything if found.type == "aws_vpc"]
-    for vpc in sorted(networks, key=lambda vpc: (-_inhabitants(everything, vpc.name), vpc.name)):
+    for vpc in sorted(networks, key=lambda vpc: (-_nodes_in(everything, vpc.name), vpc.name)):
         first.setdefault(vpc.title, vpc)
     return {vpc.name for vpc in networks} - {vpc.name for vpc in first.values()}
 

@@ -189,7 +189,7 @@ def _removed(client: Any, region: str, ours: Sequence[LiveResource], poll_s: flo
     problems: list[str] = []
     for kind in _KINDS:
         mine = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
-        replies = at_once(partial(_asked_to_go, client, kind, region), mine)
+        replies = at_once(partial(_request_deletion, client, kind, region), mine)
         problems += [problem for problem in replies if problem]
         asked = [name for name, problem in zip(mine, replies, strict=True) if problem == ""]
         if kind.type == "aws_instance" and asked:
@@ -197,7 +197,7 @@ def _removed(client: Any, region: str, ours: Sequence[LiveResource], poll_s: flo
     return problems
 
 
-def _asked_to_go(client: Any, kind: _Kind, region: str, name: str) -> str | None:
+def _request_deletion(client: Any, kind: _Kind, region: str, name: str) -> str | None:
     """Request a deletion, and return the error: empty, or None if the resource is deleted already."""
     try:
         kind.delete(client, name)

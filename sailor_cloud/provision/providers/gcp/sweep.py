@@ -108,14 +108,14 @@ def remove_gcp(
     problems: list[str] = []
     for kind in _KINDS:
         mine = [resource for resource in ours if resource.type == kind.type]
-        replies = at_once(partial(_asked_to_go, connect, kind, project), mine)
+        replies = at_once(partial(_request_deletion, connect, kind, project), mine)
         problems += [problem for problem in replies if problem]
         asked = [resource for resource, problem in zip(mine, replies, strict=True) if problem == ""]
         problems += _wait_until_gone(connect, kind, project, asked, poll_s)
     return tuple(problems)
 
 
-def _asked_to_go(connect: ClientOf, kind: _Kind, project: str, resource: LiveResource) -> str | None:
+def _request_deletion(connect: ClientOf, kind: _Kind, project: str, resource: LiveResource) -> str | None:
     """Request a deletion, and return the error: empty, or None if the resource is deleted already."""
     try:
         connect(kind.client).delete_unary(project=project, **_address(kind, resource))

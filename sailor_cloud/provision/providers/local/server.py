@@ -120,7 +120,7 @@ def main() -> int:
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(spec))
     if os.getppid() != supervisor:
-        vm.end_everything(spec, besides=os.getpid())
+        vm.end_everything(spec, except_pid=os.getpid())
     return 0
 
 

@@ -97,17 +97,17 @@ def supervise(spec: VmSpec) -> int:
             reason = f"signal {caught.si_signo}"
             break
     print(f"{datetime.now(UTC).isoformat()} node {spec.node} ends: {reason}", file=sys.stderr, flush=True)  # noqa: T201
-    end_everything(spec, besides=os.getpid())
+    end_everything(spec, except_pid=os.getpid())
     return 0
 
 
-def end_everything(spec: VmSpec, *, besides: int) -> None:
+def end_everything(spec: VmSpec, *, except_pid: int) -> None:
     """End all processes of the node, tagged or descendants, except the caller."""
 
     def found() -> Sequence[processes.Process]:
         _reaped(0)
-        everything = {*processes.of_node(spec.run_id, spec.node), *processes.descendants(besides)}
-        return [process for process in everything if process.pid != besides]
+        everything = {*processes.of_node(spec.run_id, spec.node), *processes.descendants(except_pid)}
+        return [process for process in everything if process.pid != except_pid]
 
     processes.end(found, grace_s=_GRACE_S)
 

@@ -1,4 +1,4 @@
-"""The course of a run in words, from its journal: for `logs` before the first rank writes, and for the dashboard."""
+"""Journal entries as text: for `logs` before the first rank writes, and for the dashboard."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OTHERS = {
 _ALL = MILESTONES | _OTHERS
 
 
-def in_words(entry: Entry) -> str:
+def event_text(entry: Entry) -> str:
     """Return one line about an entry; of one that lacks its figures, as older journals do, the event's name."""
     what = " ".join(part for part in (entry.resource.replace("_", " "), entry.key) if part)
     name = entry.event.value.replace("_", " ")
