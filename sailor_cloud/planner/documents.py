@@ -35,7 +35,7 @@ from sailor_cloud.simulator.lifetime import ttl_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a document says besides the plan. `limited`: the search had a time limit, so nothing is proven."""
+    """What a document holds besides the plan. `limited`: the search had a time limit, so nothing is proven."""
 
     rejected: tuple[Rejected, ...]
     alternatives: tuple[Alternative, ...] = ()
@@ -52,7 +52,7 @@ def plan_document(
     scenario, evaluation = space.scenario, chosen.evaluation
     plan = to_plan(space, chosen.draft)
     value = float(replayed(chosen.draft, evaluation)[target.goal])
-    # The bound limits the goal, so it says nothing about a plan that was picked for something else.
+    # The bound applies to the goal, so it says nothing about a plan that was chosen for another reason.
     off_goal = around.decision is not None and around.decision.chosen is not goal_pick(scenario.job.goal)
     gap = None if off_goal else answer.gap(value)
     proven = gap is not None and gap <= OPTIMAL_GAP and not around.limited
@@ -91,7 +91,7 @@ def plan_document(
 
 
 def given_document(scenario: Scenario, plan: Plan, evaluation: Evaluation) -> PlanDocument:
-    """Return the document of a plan that was stated, not searched. It may use everything that the scenario offers."""
+    """Return the document of a plan that a user stated; it may use everything that the scenario offers."""
     runnable = evaluation.bill is not None and scenario.engine.name == SAILOR.name
     return PlanDocument(
         schema_version=SCHEMA_VERSION,

@@ -96,11 +96,11 @@ def gains(
             before = _better(job, before, _value(searched, space, job, document, effort))
         for number, (change, changed, wider) in enumerate(wanted):
             progress(number, len(wanted))
-            anew = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
-            there = wider or (problem_of(changed).space if anew else space)
+            rebuilt = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
+            there = wider or (problem_of(changed).space if rebuilt else space)
             assert there is not None, "a space is built where there is none"
             there.known.deadline = deadline
-            value = _value(Searched(effort=effort) if anew else searched, there, changed, document, effort)
+            value = _value(Searched(effort=effort) if rebuilt else searched, there, changed, document, effort)
             made.append(_gain(change, job, before, value))
             found(made[-1])
     except OutOfTimeError:

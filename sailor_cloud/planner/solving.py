@@ -17,7 +17,7 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.similar_zones import elsewhere, families, shapes_of
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
-from sailor_cloud.planner.improvement.restricted import evened, evenly
+from sailor_cloud.planner.improvement.restricted import even_drafts, even_space
 from sailor_cloud.planner.seeds.group_search import grouped
 from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.answer import Answer
@@ -114,7 +114,7 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
 def _uniform(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort) -> Answer:
     """Search for engines that only run equal pipelines. These have only even batches."""
     drafts: dict[tuple[object, ...], Draft] = {}
-    for part in variants(evenly(space, restrictions), restrictions):
+    for part in variants(even_space(space, restrictions), restrictions):
         found = uniform_drafts(part, target, effort)
         drafts |= {draft.order(): draft for draft in (_here(draft, part, space) for draft in found[:KEPT_DRAFTS])}
     best = [drafts[order] for order in sorted(drafts)]
@@ -124,11 +124,11 @@ def _uniform(space: Space, target: Target, restrictions: Collection[Restriction]
 def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:
     """Search a space of even batches or even layers; the best plans without that restriction also start the search."""
     free = [restriction for restriction in restrictions if restriction not in EVEN]
-    answer = solve(evenly(space, restrictions), target, free, effort.between(0.0, 0.5), known=known)
+    answer = solve(even_space(space, restrictions), target, free, effort.between(0.0, 0.5), known=known)
     if answer.exhausted or not effort.bounded:
         return answer
     uneven = solve(space, target, free, effort.between(0.5, 0.9))
-    near = evened(space, target, [*uneven.drafts, *uneven.others], restrictions, effort.between(0.9, 1.0))
+    near = even_drafts(space, target, [*uneven.drafts, *uneven.others], restrictions, effort.between(0.9, 1.0))
     every = {draft.order(): draft for draft in (*answer.drafts, *_within(space, target, near))}
     drafts = tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS])
     return replace(answer, drafts=drafts, others=(*answer.others, *near))

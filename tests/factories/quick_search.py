@@ -105,7 +105,7 @@ class QuickSearch:
     def judged(self, known: PlanDocument) -> PlanDocument:
         return known
 
-    def moving(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+    def migration_cost(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return 0.0, 0.0
 
 

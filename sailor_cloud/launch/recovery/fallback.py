@@ -228,5 +228,5 @@ class _NoSearch:
     def judged(self, document: PlanDocument) -> PlanDocument:
         return document
 
-    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+    def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return 0.0, 0.0

@@ -100,7 +100,7 @@ class Search(Protocol):
     def judged(self, document: PlanDocument) -> PlanDocument:
         """Return the document with its plan's prediction and cost by current knowledge."""
 
-    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+    def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         """Return the seconds and USD to move the state of a running plan to the nodes of another one."""
 
 
@@ -469,7 +469,9 @@ def _option(
     new = {offer.provider for offer in added}
     begins_s = 0.0 if situation.now is None else capacity_wait_s(added, situation.now)
     moves = search is not None and situation.job.model is not None
-    moved_s, moved_usd = search.moving(document, situation.document) if search is not None and moves else (0.0, 0.0)
+    moved_s, moved_usd = (
+        search.migration_cost(document, situation.document) if search is not None and moves else (0.0, 0.0)
+    )
     seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
     steps = situation.left.steps or 0
     # If the rate of a command is unknown, only what differs between the options counts.

@@ -18,7 +18,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.network import Network
-from sailor_cloud.planner.evaluate.migration import moving
+from sailor_cloud.planner.evaluate.migration import migration_cost
 from sailor_cloud.planner.purchase import purchase
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.rendering.root import placed_nodes
@@ -101,8 +101,8 @@ class CatalogSearch:
             as_of=self.clock.now(),
         ).document
 
-    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
-        """Return the result of `planner.moving`, with checkpoints at the running plan's place."""
+    def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        """Return the result of `planner.evaluate.migration`, with checkpoints at the running plan's place."""
         assert document.plan is not None
         assert self.decoder is not None, "a command moves its own state"
         links, profiles = self._data()
@@ -119,7 +119,7 @@ class CatalogSearch:
         bucket = bucket_place(offers, current.job.checkpoint.to, links.first_zone)
         zone = current.home.zone if bucket is None else bucket[2]
         on_the_spot = on_this_machine(current.home.provider)
-        move = moving(document.plan, scenario, store_zone=None if on_the_spot else zone)
+        move = migration_cost(document.plan, scenario, store_zone=None if on_the_spot else zone)
         return move.seconds, move.usd
 
     def _data(self) -> tuple[Network, ComputeProfiles]:

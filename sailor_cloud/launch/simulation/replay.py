@@ -120,8 +120,8 @@ class CachedSearch:
     def judged(self, document: PlanDocument) -> PlanDocument:
         return self.search.judged(document)
 
-    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
-        return self.search.moving(document, current)
+    def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+        return self.search.migration_cost(document, current)
 
 
 def replay(

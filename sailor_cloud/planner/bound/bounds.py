@@ -1,7 +1,8 @@
 """Lower bounds on any plan's goal, from a relaxation of the closed form.
 
-All devices of an accelerator count together, in any zone, at their lowest price. They are never idle, and layers are
-divided at will. If money is the goal, the cheapest pipeline adds whole layers, filling and memory to the bound.
+The relaxation pools all devices of an accelerator over all zones, at their lowest price. Devices are never idle, and
+layers can be divided. If the goal is money, the bound also counts what the cheapest pipeline adds: whole layers,
+pipeline fill and memory.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-# How often a bound is recomputed with the money that it leaves, and by how much it must have grown for that.
+# The most recomputations of a bound with the money that it leaves, and the least growth for another one.
 _PASSES = 8
 _CLOSER = 1.001
 
 
 def device_seconds(space: Space) -> dict[str, Floats]:
-    """Return the least device-seconds that one sample of each layer takes on each accelerator, shape [layers].
+    """Return the least device-seconds of one sample of each layer on each accelerator, shape [layers].
 
-    The least over tp degrees and microbatch sizes, infinite if a layer does not fit. A sample gets faster with the
-    size, so powers of two up to the first that no longer fits cover all sizes that do.
+    This is the minimum over tp degrees and microbatch sizes; it is infinite if a layer does not fit. Time per sample
+    falls as the microbatch grows, so powers of two up to the first size that does not fit cover all sizes that do.
     """
     degrees: dict[str, dict[int, int]] = {}
     for index, pool in enumerate(space.pools):
@@ -50,7 +51,7 @@ def device_seconds(space: Space) -> dict[str, Floats]:
 
 
 def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
-    """Return the least device-seconds of a sample of each layer on one accelerator; a pool for each tp degree."""
+    """Return the least device-seconds of a sample of each layer on one accelerator; `pools` has one per tp degree."""
     single = np.arange(space.layers)
     replicas = space.batch if space.zero_stage else 1
     least = np.full(space.layers, np.inf)
@@ -72,16 +73,16 @@ def _least_seconds(space: Space, pools: Mapping[int, int]) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A limited resource; `each` says how much of it a device of each accelerator takes."""
+    """A limited resource. `each`: how much of it one device of each accelerator takes."""
 
     each: Mapping[str, float]
     limit: float
 
 
 def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> float:
-    """Return a lower bound of an iteration's seconds: no device is idle, and layers are divided at will.
+    """Return a lower bound on the seconds of an iteration if no device is idle and layers can be divided.
 
-    `devices` of each accelerator; by default all that are offered.
+    `devices`: the number for each accelerator; by default all that are offered.
     """
     devices = _devices(space) if devices is None else devices
     resources = [Resource(each={name: 1.0}, limit=count) for name, count in sorted(devices.items())]
@@ -89,7 +90,7 @@ def work_bound_s(space: Space, devices: Mapping[str, float] | None = None) -> fl
 
 
 def _cores_s(space: Space) -> float:
-    """Return the seconds of the work on the cores that all ranks share, on the devices that use least."""
+    """Return the seconds that the shared cores need, if the work runs on the devices that use them least."""
     cores = space.cores(1)
     if not np.isfinite(cores):
         return 0.0
@@ -98,7 +99,7 @@ def _cores_s(space: Space) -> float:
 
 
 def _work_s(space: Space, resources: Sequence[Resource]) -> float:
-    """Return the least seconds of work within resources; the first of these name the accelerators."""
+    """Return the least seconds of work within resources; the first resources name the accelerators."""
     work = device_seconds(space)
     names = sorted({name for resource in resources for name in resource.each if np.isfinite(work[name]).any()})
     if not names:
@@ -137,10 +138,10 @@ def _price(resources: Sequence[Resource], prices: Floats, name: str) -> float:
 
 
 def iteration_bound_s(space: Space, target: Target, egress_usd: float = 0.0) -> float:
-    """Return a lower bound of an iteration's seconds within the limits of a target.
+    """Return a lower bound on the seconds of an iteration within the limits of a target.
 
-    The longer an iteration takes at least, the fewer devices a limited amount of money buys, so the bound is recomputed
-    with its own value. `egress_usd`: the least cost of an iteration's traffic.
+    A longer iteration leaves less money for devices, so the bound is recomputed from its own value. `egress_usd`: the
+    least cost of an iteration's traffic.
     """
     resources, rates = offered(space), device_rates(space)
     seconds = max(_work_s(space, resources), work_bound_s(space))
@@ -179,19 +180,19 @@ def offered(space: Space) -> list[Resource]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """A limit on money: all nodes for `paid_s`, and the egress of some iterations, cost at most `limit` USD."""
+    """A limit on money: `limit` USD pay for all nodes during `paid_s` and for the egress of some iterations."""
 
     paid_s: float
     iterations: float
     limit: float
 
     def usd_per_hour(self, egress_usd: float) -> float:
-        """Return the most that nodes may cost per hour besides the egress of each iteration."""
+        """Return the most that nodes may cost per hour, after the egress of each iteration is paid."""
         return (self.limit - self.iterations * egress_usd) * SECONDS_PER_HOUR / self.paid_s
 
 
 def spending(space: Space, target: Target, least_s: float, most_s: float) -> list[Spending]:
-    """Return the limits on money of plans within a target whose iterations take from `least_s` to `most_s`."""
+    """Return the limits on money for plans within a target whose iterations take `least_s` to `most_s`."""
     steps, found = space.scenario.job.training.steps, []
     for limit in target.limits:
         match limit.figure:
@@ -208,7 +209,7 @@ def spending(space: Space, target: Target, least_s: float, most_s: float) -> lis
 
 
 def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
-    """Return a lower bound of any plan's goal; that of work alone if it need not be `close`."""
+    """Return a lower bound on the goal of any plan; without `close`, only the bound from work."""
     steps = space.scenario.job.training.steps
     fixed_s = least_fixed_s(space)
     match target.goal:
@@ -233,13 +234,13 @@ def goal_bound(space: Space, target: Target, *, close: bool = True) -> float:
 
 
 def least_fixed_s(space: Space) -> float:
-    """Return the least seconds that nodes of any provider are paid for besides training."""
+    """Return the least seconds, besides training, for which nodes of any provider are paid."""
     providers = {pool.offer.provider for pool in space.pools}
     return min(start(space.scenario, (provider,), 1).fixed_s + teardown_s(provider) for provider in providers)
 
 
 def breaks_limits(space: Space, target: Target) -> bool:
-    """Return whether a limit is below the lower bound of its figure, so that there is no plan."""
+    """Return whether a limit is below the lower bound of its figure, so that no plan can keep it."""
     return any(
         goal_bound(space, Target(goal=limit.figure, limits=()), close=False) > limit.at_most * (1.0 + TIE)
         for limit in target.limits
@@ -247,7 +248,7 @@ def breaks_limits(space: Space, target: Target) -> bool:
 
 
 def _devices(space: Space) -> dict[str, float]:
-    """Return how many devices of each accelerator all zones have together."""
+    """Return the number of devices of each accelerator in all zones together."""
     rows = {pool.row: pool.accelerator.name for pool in space.pools}
     found: dict[str, float] = {}
     for row, name in sorted(rows.items()):

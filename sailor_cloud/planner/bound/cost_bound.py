@@ -1,8 +1,8 @@
-"""A lower bound on the cost of work: whole layers on stages that each microbatch occupies as long as the slowest one.
+"""A lower bound on the cost of work, with whole layers in each stage.
 
-Every device of a pipeline is paid for while the pipeline's bottleneck processes all samples, and for its filling. So a
-sample costs no less than the cheapest chain of stages for its bottleneck. The possible chains depend on the microbatch
-size, since stages must fit in memory.
+A run pays for every device of a pipeline while its bottleneck processes all samples, and during the pipeline's fill. So
+a sample costs at least as much as the cheapest chain of stages with that bottleneck. Which chains are possible depends
+on the microbatch size, because stages must fit in memory.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sailor_cloud.simulator import StageTable
 
 Floats = NDArray[np.float64]
 
-# Initial ranges of bottlenecks, rounds of halving the best of them, and how many are halved.
+# The initial ranges of bottlenecks, the rounds in which the best ranges are halved, and how many are halved.
 _RANGES = 12
 _ROUNDS = 10
 _HALVED = 32
-# Microbatch sizes with their own times, besides powers of two. Sizes between two of them are charged the time per
-# sample of the larger one, if the smallest of them fits.
+# How many microbatch sizes have their own times, besides powers of two. A size between two of them is charged the time
+# per sample of the larger one, if the smallest size between them fits.
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# By how many bytes a sum of rounded parts may be off.
+# The largest rounding error of a sum of parts, in bytes.
 _ROUNDED = 64.0
-# The least number of microbatches that stages of each sort hold in pipelines with more than one.
+# The least number of microbatches that each sort of stage holds, in pipelines with more than one.
 _HELD = np.array([[2], [2], [1], [1]])
 
 
 def cheapest_usd(space: Space, usd_per_s: Mapping[str, float]) -> float:
-    """Return a lower bound of an iteration's USD; usd_per_s: the least for a device of each accelerator."""
+    """Return a lower bound on the USD of an iteration. `usd_per_s`: the least for a device of each accelerator."""
     kept: dict[object, float] = space.remembered.setdefault("cheapest", {})
     key = tuple(sorted(usd_per_s.items()))
     if key not in kept:
@@ -68,7 +68,8 @@ def _cheapest_usd(space: Space, usd_per_s: Mapping[str, float]) -> float:
 def least_usd(space: Space, floors: StageFloors, rates: Floats, boxes: Floats) -> Floats:
     """Return the least USD of a sample in each box, shape [4, boxes].
 
-    A box: whether a pipeline has several microbatches, the number of their size, a range of bottlenecks.
+    A box is defined by three things: whether a pipeline has several microbatches, the index of their size, and a range
+    of bottlenecks.
     """
     several, size = boxes[0].astype(int), boxes[1].astype(int)
     begin, end = boxes[2], boxes[3]
@@ -78,13 +79,13 @@ def least_usd(space: Space, floors: StageFloors, rates: Floats, boxes: Floats) -
     layers = floors.seconds[0].min(axis=1)
     blocks = floors.blocks * layers[:, 0, 1] if floors.blocks else 0.0
     whole = (layers[:, 1, 0] + layers[:, 2, 0] + blocks)[size]
-    # A lone microbatch is in one stage at a time.
+    # A single microbatch is in one stage at a time.
     busy = np.where(several == 0, np.maximum(begin, whole), begin)
     return np.asarray(chains * (busy + floors.least_update_s / space.batch))
 
 
 def _through(stages: Floats) -> tuple[Floats, Floats]:
-    """Return the least sum over several consecutive stages with all blocks, and that of a single stage.
+    """Return the least sum over consecutive stages that hold all blocks, and the least of a single stage.
 
     stages: shape [4, blocks + 1, boxes].
     """
@@ -175,7 +176,7 @@ class _Stages:
     def seconds(self, before: _Stages | None) -> Floats:
         """Return the seconds of one microbatch if a size above `before` fits, shape [2, 4, blocks + 1].
 
-        As few activations are recomputed as memory allows.
+        Stages recompute as little as memory allows.
         """
         single, (_, _, some) = np.arange(self.space.layers), _ranges(self.space.layers)
         limit = self.table().limit_bytes + _ROUNDED
@@ -189,7 +190,7 @@ class _Stages:
         return found
 
     def _least_bytes(self, before: _Stages | None, again: Recompute) -> Floats:
-        """Return the bytes of stages at the smallest size above another one; they are linear in the size."""
+        """Return the bytes of stages at the smallest size above another one; bytes are linear in the size."""
         most = self.bytes_of(again)
         if before is None:
             return most
@@ -197,7 +198,7 @@ class _Stages:
         return np.asarray(least + (most - least) / (self.size - before.size))
 
     def bytes_of(self, again: Recompute) -> Floats:
-        """Return the bytes of stages that hold one microbatch, and `_HELD` microbatches, shape [2, 4, blocks + 1]."""
+        """Return the bytes of stages with one microbatch, and with `_HELD` microbatches, shape [2, 4, blocks + 1]."""
         if again not in self._bytes:
             first, end, _ = _ranges(self.space.layers)
             table, replicas = self.table(again), self.space.batch if self.space.zero_stage else 1
@@ -217,7 +218,7 @@ def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
 
 
 def _by_blocks(each: Floats, again: Recompute) -> Floats:
-    """Return sums over the layers of every stage; the least block represents all, or the least of both kinds."""
+    """Return sums over the layers of every stage. The least block represents all blocks, or all of its kind."""
     count = np.arange(len(each) - 1)
     blocks = each[1:-1].min() * count if len(count) > 1 else np.zeros(1)
     if again is Recompute.SELECTIVE and len(count) > 1:

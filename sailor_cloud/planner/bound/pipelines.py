@@ -1,7 +1,7 @@
-"""What one pipeline can do within a time: a dynamic program over layers, stages and devices.
+"""What one pipeline can do in a given time: a dynamic program over layers, stages and devices.
 
-A box holds microbatch sizes from `least` to `most`. Stages hold whole layers and fit into memory with the microbatches
-in flight. Every inequality is one that the replay keeps; docs/planner.md has them with symbols.
+A box holds microbatch sizes from `least` to `most`. Stages hold whole layers and fit into memory with their
+microbatches in flight. The replay satisfies every inequality used here; docs/planner.md states them with symbols.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sailor_cloud.simulator import StageTable, boundary_pairs
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-# More seconds than anything takes, for what is impossible; products with samples stay finite in single precision.
+# The seconds of something impossible, more than anything takes. Products with samples stay finite in single precision.
 _NEVER = 1e18
-# By what share single precision may be off in a sum over all stages.
+# The relative error of single precision in a sum over all stages.
 _SINGLE = 1e-5
-# Numbers of microbatches for which the path through stages is kept: fewer in flight need less memory.
+# Numbers of microbatches for which the path through the stages is kept; with fewer in flight, stages need less memory.
 _HELD = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# The share of the time from which on tails are also compared with the path to a stage.
+# Above this share of the time, tails are also compared with the path to a stage.
 _LONG_TAIL = 0.05
 
 
@@ -43,9 +43,9 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Stages on `tp` devices of an accelerator; `units`: the price of them all.
+    """Stages on `tp` devices of one accelerator; `units` is the price of these devices.
 
-    `pools`: one of each instance type with enough devices. `ring_s_per_byte`: of the fastest possible all-reduce.
+    `pools`: one of each instance type with enough devices. `ring_s_per_byte`: the fastest possible all-reduce.
     """
 
     tp: int
@@ -107,10 +107,10 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int]) -> li
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """The least seconds per byte of all-reduces, by the number of pipelines; `pools`: one of each type and zone.
+    """The least seconds per byte of all-reduces, by the number of pipelines.
 
-    Either a ring has a link from a member's node to another one, with at most as many pairs of devices as both nodes
-    may have members; or all its members are on that node.
+    `pools`: one for each type and zone. A ring either has a link from a member's node to another node, or lies on a
+    single node. The link carries at most as many pairs of devices as both nodes may have members.
     """
 
     space: Space
@@ -119,7 +119,10 @@ class Rings:
     _known: dict[int, float] = field(default_factory=dict)
 
     def s_per_byte(self, here: Sequence[int], tp: int, cross: bool | None) -> float:
-        """Return those with a member on `tp` devices of one of some pools; `cross`: whether they leave its zone."""
+        """Return the least for rings with a member on `tp` devices of one of the pools.
+
+        `cross`: whether the rings leave its zone.
+        """
         if self.count.least < 2 or (self.space.scenario.job.training.sync_every or 1) > 1:
             return 0.0
         found = [self._in_zone(pool, tp) for pool in here] if cross is not True else []
@@ -128,7 +131,7 @@ class Rings:
         return min(found)
 
     def _in_zone(self, pool: int, tp: int) -> float:
-        """Return those of rings in one zone."""
+        """Return the least for rings in one zone."""
         here, members = self.space.pools[pool], self.count.least
         found = max(self._over_nodes(pool, tp, members), self._of_any(members))
         if tp + members - 1 <= here.devices:
@@ -136,10 +139,10 @@ class Rings:
         return found
 
     def _between_zones(self, pool: int, tp: int) -> float:
-        """Return those of rings over several zones, each of which reduces first and then meets the others.
+        """Return the least for rings over several zones, which first reduce inside each zone.
 
-        In the member's zone, all members share one node and its card, or nodes of the zone reduce over a link. The
-        slowest link of any zone decides how long reductions inside zones take.
+        In the member's zone, either all members share one node and its card, or nodes reduce over a link. The slowest
+        link of any zone determines the reductions inside zones.
         """
         space, here = self.space, self.space.pools[pool]
         near = [other for other in self.pools if space.pools[other].offer.zone == here.offer.zone]
@@ -156,9 +159,9 @@ class Rings:
         return min(found)
 
     def _of_any(self, members: int) -> float:
-        """Return those inside any one zone with a number of members; infinite if all zones have fewer devices.
+        """Return the least for `members` members inside any one zone; infinite if every zone has too few devices.
 
-        There may be too few accelerators with the fastest cards, and the slowest link of a ring decides.
+        The accelerators with the fastest cards may be too few for a ring, whose slowest link then determines its speed.
         """
         if members not in self._known:
             zones: dict[str, dict[str, list[int]]] = {}
@@ -169,7 +172,7 @@ class Rings:
         return self._known[members]
 
     def _of_zone(self, zone: str, pools: Mapping[str, Sequence[int]], members: int) -> float:
-        """Return those of a number of members in a zone; `pools` by accelerator."""
+        """Return the least for a number of members in a zone; `pools` by accelerator."""
         space, left = self.space, members
         if members <= max(space.pools[pool].devices for those in pools.values() for pool in those):
             return 0.0
@@ -185,14 +188,14 @@ class Rings:
         return math.inf
 
     def _in_node(self, pool: int, tp: int, members: int) -> float:
-        """Return those of a number of members on one node."""
+        """Return the least for a number of members on one node."""
         if members < 2:
             return 0.0
         link = self.space.link(pool, pool, same_node=True, pairs=tp)
         return 2.0 * (members - 1) / members * self._of(link, members)
 
     def _over_nodes(self, pool: int, tp: int, members: int) -> float:
-        """Return those of at least `members` members on several nodes of one zone."""
+        """Return the least for at least `members` members on several nodes of one zone."""
         here, space = self.space.pools[pool], self.space
         least = min(
             self._of(space.link(src, dst, same_node=False, pairs=pairs), members)
@@ -204,7 +207,7 @@ class Rings:
         return 2.0 * (members - 1) / members * least
 
     def _across(self, pools: Sequence[int], tp: int, flows: int) -> float:
-        """Return those of a link from one of the pools of a zone to another zone; `flows` share its card."""
+        """Return the least over a link from a pool of one zone to another zone; `flows` share its card."""
         space, zone = self.space, self.space.pools[pools[0]].offer.zone
         return min(
             self._of(space.link(pool, other, same_node=False, pairs=pairs, flows=flows), self.count.least)
@@ -214,7 +217,7 @@ class Rings:
         )
 
     def _of(self, link: Link, members: int) -> float:
-        """Return those of the messages of a ring with at least `members` members."""
+        """Return the least for the messages of a ring with at least `members` members."""
         return _s_per_byte(link, self.space.scenario.engine.bucket_bytes / members)
 
 
@@ -239,7 +242,7 @@ class Sizes:
 
     @property
     def replicas(self) -> int:
-        """The number of pipelines with which stages need the least memory."""
+        """The number of pipelines at which stages need the least memory."""
         return self.count.most if self.space.zero_stage else self.count.least
 
     def table(self, kind: int, size: int, again: Recompute = Recompute.NONE) -> StageTable:
@@ -260,8 +263,8 @@ class Sizes:
     def cut_s(self, kind: int, size: int) -> Singles:
         """Return the least seconds of both tensors of a microbatch over a cut after such a stage, before each layer.
 
-        To the fastest possible neighbour, both tensors at the rate of the faster one. Shape [2 * layers + 2], 0 beyond
-        the last layer.
+        Both tensors go to the fastest possible neighbour, at the rate of the faster one. Shape [2 * layers + 2]; 0
+        beyond the last layer.
         """
         if (kind, size) not in self._cuts:
             nbytes = self.table(kind, 1).boundary_bytes * size
@@ -285,12 +288,13 @@ class Sizes:
         return found
 
     def sums(self, kind: int) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return the seconds of the all-reduces of all stages of a kind, of their last buckets, of the gather, and of
-        the step.
+        """Return the seconds of a kind's all-reduces, of their last buckets, of the gather and of the step.
+
+        One value for each stage.
         """
         if not self._sums:
             tables = [self.table(each, 1) for each in range(len(self.kinds))]
-            # A group's bytes are those of any one of its members, so the least over all kinds counts.
+            # Any member may determine a group's bytes, so the least over all kinds counts.
             layers = np.min([np.diff(table.gradient_prefix_bytes) for table in tables], axis=0)
             tied = max(table.gradient_bytes_per_parameter * table.tied_parameters * table.tp for table in tables)
             self._sums = [self._exchanged(each, layers, tied) for each in range(len(self.kinds))]
@@ -367,14 +371,14 @@ class Box:
         return Box(self.sizes, self.least, middle), Box(self.sizes, middle + 1, self.most)
 
     def unit_s(self) -> float:
-        """Return the least price of a sample, in seconds of a device times its price."""
+        """Return the least price of a sample: seconds of a device, times the device's price."""
         spans = [(kind.units, self._span(number, 0, 0)) for number, kind in enumerate(self.sizes.kinds)]
         return min((units * float(each.sample_s[0, -1]) for units, each in spans if each is not None), default=np.inf)
 
     def _span(self, kind: int, held: int, most_held: int) -> _Spans | None:
-        """Return the stages that hold from `held` to `most_held` microbatches; None if none fits.
+        """Return the stages that hold `held` to `most_held` microbatches; None if none fits.
 
-        With `held` 0, memory rules out no stage.
+        With `held` 0, memory excludes no stage.
         """
         key = (kind, held, most_held)
         if key not in self._spans:
@@ -411,7 +415,7 @@ class Box:
     def _rest(self, samples: int, units: int) -> list[Singles]:
         """Return the least seconds of a microbatch through the last stages and back, by their number.
 
-        Shape [2 * layers + 2, units + 1] each: the first layer, and the units that they may take.
+        Each has shape [2 * layers + 2, units + 1]: the first layer, and the units that the stages may take.
         """
         microbatches = -(-samples // self.most)
         held = max(count for count in _HELD if count <= microbatches)
@@ -436,9 +440,10 @@ class Box:
         return self._rests[held]
 
     def least_units(self, samples: int, seconds: float, most: int) -> int:
-        """Return the fewest units with which a pipeline may process `samples` in time; `most` + 1 if more.
+        """Return the fewest units with which a pipeline processes `samples` in time; `most` + 1 if it needs more.
 
-        From the last stage to the first: the latest time at which the first microbatch may leave the stage before.
+        The program runs from the last stage to the first. It finds the latest time at which the first microbatch may
+        leave the previous stage.
         """
         layers, rest, fewest = self.layers, self._rest(samples, most), most + 1
         limit = np.float32(seconds * (1.0 + _SINGLE))
@@ -464,7 +469,8 @@ class Box:
                 if stages > 1:
                     cut = self.sizes.cut_s(number, self.least)[first + 1 :, None]
                     behind, after = behind + cut, after - cut
-                # Waits for the first microbatch and the return of the last one; with few, only for the longer of both.
+                # Add the wait for the first microbatch and the return of the last one; with few microbatches, only the
+                # longer of both.
                 both = 2.0 if samples > stages * self.most else 1.0
                 idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
                 np.maximum(idle, 0.0, out=idle)
@@ -485,9 +491,10 @@ class Box:
         return fewest
 
     def _useful(self, samples: int, seconds: float, most: int) -> list[int]:
-        """Return the kinds that a pipeline of `most` units may contain: other stages must do what such a stage leaves.
+        """Return the kinds of stages that a pipeline of `most` units may contain.
 
-        A stage occupies all of its units for the whole schedule, even with little work.
+        A stage occupies all of its units for the whole schedule, even with little work. The other stages must then do
+        the rest.
         """
         each = [(number, kind.units, self._span(number, 1, 1)) for number, kind in enumerate(self.sizes.kinds)]
         there = [(number, units, samples * spans.sample_s) for number, units, spans in each if spans is not None]
@@ -502,9 +509,9 @@ class Box:
         return found
 
     def floor_units(self, samples: int, seconds: float, most: int) -> int:
-        """Return a lower bound of the units of a pipeline with `samples`, much faster than `least_units`.
+        """Return a lower bound on the units of a pipeline with `samples`; much faster than `least_units`.
 
-        It weights each stage's time by its units: its passes, and the path of a microbatch to it and back.
+        It weights the time of each stage by its units: its passes, and the path of a microbatch to it and back.
         """
         behind = np.arange(most + 1, dtype=np.float64)
         spent = np.full((self.layers + 1, most + 1), np.inf)
@@ -530,7 +537,7 @@ def _windows(rows: Singles, many: int, width: int) -> Singles:
 
 
 def boxes(sizes: Sizes, most: int) -> Iterator[Box]:
-    """Yield boxes that cover all microbatch sizes up to `most`, each with twice the sizes of the one before."""
+    """Yield boxes that cover all microbatch sizes up to `most`; each holds twice as many sizes as the one before."""
     least = 1
     while least <= most:
         yield Box(sizes, least, min(most, 2 * least - 1))

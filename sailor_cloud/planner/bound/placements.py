@@ -1,8 +1,9 @@
 """Splits plans by the zones of their nodes, as branches of the proof: one zone, or several, which costs egress.
 
-If nodes are in several zones, either every layer is in two of them, or some layer is in one zone alone, its home. Then
-all pipelines pass through home. Either another layer is in other zones alone, so that every pipeline crosses; or some
-pipelines stay at home, and the others pay for their samples and for the all-reduces of their layers.
+With nodes in several zones there are two cases. Either every layer is in two zones, or some layer is only in one zone,
+its home, and all pipelines pass through home. In the second case, another layer may be only in other zones, so that
+every pipeline crosses zones. Otherwise some pipelines stay at home, and the others pay for the egress of their samples
+and of their layers' all-reduces.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-# By what factor a bound from work alone is raised at once.
+# The factor by which a bound from work alone is raised at a time.
 _STEP = 1.01
 _ROUNDED = 1e-9
 
@@ -38,7 +39,7 @@ _ROUNDED = 1e-9
 class Crossing:
     """The least cost of pipelines over several zones.
 
-    `sample_usd`: of a sample's tensors over a cut. `layer_usd`: of the all-reduce of each layer, shape [layers].
+    `sample_usd`: the tensors of one sample over a cut. `layer_usd`: the all-reduce of each layer, shape [layers].
     """
 
     sample_usd: float
@@ -47,10 +48,10 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Plans whose nodes are distributed over zones of a space in one way.
+    """Plans whose nodes are distributed over zones in one way.
 
     `rings_cross`: whether all-reduces leave a zone; None if some may. `egress_usd`: the least of an iteration. `home`:
-    the zone of all pipelines that do not cross; those that do follow `crossing` and leave some work to other zones.
+    the zone of all pipelines that do not cross. The others follow `crossing` and leave some work to other zones.
     """
 
     name: str
@@ -62,16 +63,19 @@ class Placement:
 
     @property
     def least_pipelines(self) -> int:
-        """An all-reduce over zones has at least two members, and pipelines that cross need others at home."""
+        """The fewest pipelines.
+
+        An all-reduce over zones has at least two members, and pipelines that cross need others at home.
+        """
         return 2 if self.rings_cross or self.crossing is not None else 1
 
     @property
     def pools(self) -> list[int]:
-        """The pools of pipelines from the pricing problem."""
+        """The pools for pipelines of the pricing problem."""
         return [number for number, pool in enumerate(self.space.pools) if self.home in (None, pool.offer.zone)]
 
     def work_bound_s(self, target: Target, units: Mapping[str, int], known_s: float) -> float:
-        """Return a lower bound of these plans' iterations in seconds, from work alone; the search ends at `known_s`."""
+        """Return a lower bound on these plans' iterations in seconds, from work alone; stops at `known_s`."""
         seconds = iteration_bound_s(self.space, target, self.egress_usd)
         while self.crossing is not None and seconds < known_s:
             supply = Supply.of(self, target, units, seconds, seconds * _STEP)
@@ -103,9 +107,9 @@ def placements(space: Space) -> Iterator[Placement]:
 
 
 def _crossing(space: Space) -> Crossing:
-    """Return the least egress of what crosses zones, over all of them."""
+    """Return the least egress of anything that crosses zones."""
     one_of = {pool.offer.zone: number for number, pool in enumerate(space.pools)}
-    # In both directions: an all-reduce over two zones sends its bytes once each way, over more zones more often.
+    # An all-reduce over two zones sends its bytes once in each direction; over more zones it sends more.
     both_ways = min(
         space.usd_per_byte(src, dst) + space.usd_per_byte(dst, src) for src, dst in combinations(one_of.values(), 2)
     )
@@ -128,9 +132,9 @@ def _crossing(space: Space) -> Crossing:
 class Supply:
     """The devices that plans of a placement may have at once, and the samples of pipelines that cross zones.
 
-    Columns are the devices of each accelerator. With a home, they are followed by devices elsewhere, never idle, and by
-    samples that cross. `units`: what a column adds to the units of pipelines at home; `samples`: to the samples done.
-    `near`: the number of columns of devices at home.
+    The first `near` columns are the devices of each accelerator. With a home, the next columns are devices elsewhere,
+    which are never idle, and samples that cross zones. `units`: what a column adds to the units of pipelines at home.
+    `samples`: what it adds to the samples done.
     """
 
     units: Floats
@@ -191,20 +195,20 @@ class Supply:
         return int(self._most(self.units[: self.near]) * (1.0 + _ROUNDED))
 
     def most(self, unit: float) -> float:
-        """Return the most that the supply is worth if a unit of a device is worth `unit` samples."""
+        """Return the largest value of the supply if a unit of a device is worth `unit` samples."""
         return self._most(unit * self.units + self.samples)
 
     def most_work(self) -> float:
         """Return the samples that devices without idle time process if some samples cross zones."""
         return self._most(np.append(self.units[:-1], 0.0)) / -float(self.units[-1])
 
-    def _most(self, worth: Floats) -> float:
-        """Return the most that the first columns are worth, by prices of the rows that cover each column."""
-        rows = self.rows[:, : len(worth)]
-        solved = linear(-worth, rows, self.limits)
+    def _most(self, weights: Floats) -> float:
+        """Return the largest value of the first columns, by prices of the rows that cover each column."""
+        rows = self.rows[:, : len(weights)]
+        solved = linear(-weights, rows, self.limits)
         assert solved is not None, "no devices at all are a solution"
-        # Because of the solver's rounding, what its prices do not cover counts for the largest possible amount.
-        missing = np.maximum(0.0, worth - solved.prices @ rows)
+        # Rounding may leave a column uncovered by the prices; the rest counts for the largest possible amount.
+        missing = np.maximum(0.0, weights - solved.prices @ rows)
         least = np.where(rows > 0.0, self.limits[:, None] / np.where(rows > 0.0, rows, 1.0), np.inf)
         alone = least[(rows >= 0.0).all(axis=1)].min(axis=0)
         return float(solved.prices @ self.limits + missing @ np.where(missing > 0.0, alone, 0.0))

@@ -1,6 +1,6 @@
-"""Raises the bound on the iteration time: a time is refuted once no set of pipelines does the batch within it.
+"""Raises the bound on the iteration time. A time is refuted if no set of pipelines processes the batch within it.
 
-The plans are split into branches by placement, ZeRO stage and number of pipelines. In each, a linear program chooses
+Plans are split into branches by placement, ZeRO stage and number of pipelines. In each branch, a linear program chooses
 pipelines by their samples and the price of their devices. Column generation adds columns from the pricing problem.
 """
 
@@ -23,19 +23,18 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
 
-# By what factor more units than useful are checked: then pipelines with fewer samples need no other check.
+# Pipelines with up to this many times the useful units are checked; those with fewer samples then need no other check.
 _MORE = 1.25
-# The share of the distance to the known time by which a branch is raised at once; the gaps, relative to that time, at
-# which a branch is closed, and at which one with several numbers of pipelines is halved.
+# The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
+# relative to that time: at the first a branch is closed, at the second one with several numbers of pipelines is halved.
 _RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
-# The initial share of the batch that pipelines are worth in addition to their units.
+# The initial value of a pipeline besides its units, as a share of the batch.
 _FIRST = 0.2
 _ROUNDED = 1e-9
-# By what share prices may differ from the worth of devices, and the most that the cheapest device costs: work grows
-# with prices.
+# The relative error of rounded prices, and the largest price of the cheapest device; work grows with prices.
 _PRICED, _FINEST = 0.03, 5
-# The largest microbatch size and the devices of the pipelines that define the worth of a device, and by what factor a
-# time must grow for a new price.
+# Limits for the pipelines that define the value of a device: their largest microbatch and their devices. The last is
+# the factor by which a time must grow for new prices.
 _PRICED_SIZE, _PRICED_DEVICES, _PRICED_AGAIN = 32, (1, 2, 4), 1.02
 
 
@@ -90,7 +89,7 @@ class Branch:
         """Return whether no plan of the branch takes from `refuted_s` to `seconds`; False if that is unknown."""
         if seconds > self.priced_s * _PRICED_AGAIN and len(self.units) > 1:
             self.priced_s = seconds
-            units = worth_within(self.placement, self.count, seconds) or self.units
+            units = prices_within(self.placement, self.count, seconds) or self.units
             if units != self.units:
                 self.units, self._boxes, self.columns = units, [], {}
         if not self._boxes:
@@ -118,8 +117,8 @@ class Branch:
             left = batch - supply.most(unit)
             if left < 0.0 and not numbers.least:
                 return False
-            worth = min(left / number for number in numbers if number) - _ROUNDED * batch
-            found = self._better(seconds, unit, worth, most)
+            least_value = min(left / number for number in numbers if number) - _ROUNDED * batch
+            found = self._better(seconds, unit, least_value, most)
             if found is None:
                 return True
             self.columns[found] = seconds
@@ -128,44 +127,50 @@ class Branch:
         """Return the most samples that the columns do, as a negative cost; the first price is that of a unit."""
         units, samples = np.array(columns, dtype=np.float64).T
         ones, none = np.ones(len(units)), np.zeros((len(supply.limits), len(units)))
-        beside = np.zeros(len(supply.units))
+        padding = np.zeros(len(supply.units))
         rows = np.block(
-            [[units, -supply.units], [ones, beside], [-ones, beside], [none, supply.rows]],
+            [[units, -supply.units], [ones, padding], [-ones, padding], [none, supply.rows]],
         )
         limits = np.concatenate([[0.0, numbers.most, -numbers.least], supply.limits])
         solved = linear(np.concatenate([-samples, -supply.samples]), rows, limits)
         assert solved is not None, "the cheapest stages without samples are a solution"
         return solved
 
-    def _better(self, seconds: float, unit: float, worth: float, most: int) -> tuple[int, int] | None:
-        """Return the units and samples of the pipeline that is worth most beyond its units; None below `worth`."""
+    def _better(self, seconds: float, unit: float, least_value: float, most: int) -> tuple[int, int] | None:
+        """Return the units and samples of the pipeline with the largest value beyond its units.
+
+        None if that is below `least_value`.
+        """
         best = None
         work = list(reversed(self._boxes))
         while work:
             self.space.known.deadline.check()
             box = work.pop()
             # An upper bound: a pipeline with that many units, none of them ever idle.
-            if seconds / box.unit_s() <= unit and worth >= 0.0:
+            if seconds / box.unit_s() <= unit and least_value >= 0.0:
                 continue
-            found = self._in_box(box, seconds, unit, worth, most)
+            found = self._in_box(box, seconds, unit, least_value, most)
             if found is None:
                 continue
             if box.least < box.most:
                 work += reversed(box.halves())
                 continue
-            best, worth = found, found[1] - unit * found[0]
+            best, least_value = found, found[1] - unit * found[0]
         return best
 
-    def _in_box(self, box: Box, seconds: float, unit: float, worth: float, most: int) -> tuple[int, int] | None:
-        """Return the best pipeline of a box of one size, or a possible one in a box of several; None below `worth`."""
+    def _in_box(self, box: Box, seconds: float, unit: float, least_value: float, most: int) -> tuple[int, int] | None:
+        """Return the best pipeline of a box with one size, or a possible one in a box with several.
+
+        None if its value is below `least_value`.
+        """
         batch, step = self.space.batch, box.least if box.least == box.most else 1
         last = batch - (self.count.least - 1)
         samples = batch if self.count.most == 1 else max(box.least, step)
         best = None
         while samples <= last:
-            of_use = most if unit <= 0.0 else min(most, math.floor((samples - worth) / unit))
+            of_use = most if unit <= 0.0 else min(most, math.floor((samples - least_value) / unit))
             if of_use < 1:
-                samples = _next(samples, worth + unit, step)
+                samples = _next(samples, least_value + unit, step)
                 continue
             limit = min(most, math.ceil(of_use * _MORE))
             units = box.floor_units(samples, seconds, limit)
@@ -173,11 +178,11 @@ class Branch:
                 units = box.least_units(samples, seconds, limit)
             if units > most:
                 break
-            if samples - unit * units > worth:
-                best, worth = (units, samples), samples - unit * units
+            if samples - unit * units > least_value:
+                best, least_value = (units, samples), samples - unit * units
                 if box.least < box.most:
                     break
-            samples = _next(samples, unit * units + worth, step)
+            samples = _next(samples, unit * units + least_value, step)
         return best
 
 
@@ -187,7 +192,7 @@ def _next(samples: int, above: float, step: int) -> int:
 
 
 def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> float:
-    """Return the bound on a goal of time, raised as far as a deadline allows; `known_s`: an iteration of a plan."""
+    """Return the bound on a goal of time, raised until the deadline; `known_s`: an iteration of a known plan."""
     steps = space.scenario.job.training.steps
     match target.goal:
         case Figure.ITERATION_S:
@@ -199,10 +204,10 @@ def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> 
 
 
 def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:
-    """Return a lower bound of an iteration's seconds, and its branch; `known_s`: of the best known plan.
+    """Return a lower bound on the seconds of an iteration, and its branch; `known_s`: of the best known plan.
 
-    The weakest branch is raised up to the least open time of any branch. Then the branch of that time is halved. This
-    ends without time, with an open branch of one number of pipelines, or on Ctrl-C.
+    The weakest branch is raised up to the least open time of any branch. Then the branch with that time is halved. The
+    loop ends when time is up, when the open branch has a single number of pipelines, or on Ctrl-C.
     """
     every: list[Branch] = []
     try:
@@ -258,17 +263,18 @@ def branches(space: Space, target: Target, units: Mapping[str, int], known_s: fl
 
 
 def prices(space: Space) -> dict[str, int]:
-    """Return a price for a device of each accelerator, in whole numbers roughly proportional to its speed.
+    """Return a price for a device of each accelerator: whole numbers roughly proportional to its speed.
 
-    Any prices give a bound, but with wrong ones cheap devices count for more than there are.
+    Any prices give a valid bound. Poor prices weaken it, because cheap devices then count as if there were more of
+    them.
     """
     return _whole({name: float(1.0 / seconds.sum()) for name, seconds in device_seconds(space).items()})
 
 
-def worth_within(placement: Placement, count: Count, seconds: float) -> dict[str, int] | None:
-    """Return prices roughly proportional to the samples that pipelines of one accelerator do within a time, by device.
+def prices_within(placement: Placement, count: Count, seconds: float) -> dict[str, int] | None:
+    """Return prices roughly proportional to the samples that pipelines of one accelerator process within a time.
 
-    None if some accelerator does none: then its price says nothing.
+    None if some accelerator processes none: then its price is meaningless.
     """
     found = {}
     for name in sorted({pool.accelerator.name for pool in placement.space.pools}):
@@ -295,11 +301,11 @@ def _too_late(box: Box, size: int, seconds: float, devices: int, microbatches: i
     return box.least_units(microbatches * size, seconds, devices) > devices
 
 
-def _whole(worth: Mapping[str, float]) -> dict[str, int]:
+def _whole(least_value: Mapping[str, float]) -> dict[str, int]:
     """Return whole numbers roughly in proportion, at least 1."""
-    slowest = min((each for each in worth.values() if each > 0.0), default=1.0)
+    slowest = min((each for each in least_value.values() if each > 0.0), default=1.0)
     for factor in range(1, _FINEST + 1):
-        exact = {name: factor * each / slowest for name, each in worth.items()}
+        exact = {name: factor * each / slowest for name, each in least_value.items()}
         found = {name: max(1, round(price)) for name, price in exact.items()}
         if all(abs(found[name] - price) <= _PRICED * price for name, price in exact.items() if price > 0.0):
             break

@@ -104,8 +104,8 @@ def exhaust(
     for number, walk in enumerate(walks(space, tuple(order))):
         effort.tell(0.5 + 0.5 * number / len(order))
         if least[walk.layout] < search.best:
-            search.go_through(walk)
-        search.look_at_ends(walk)
+            search.replay_promising(walk)
+        search.replay_extremes(walk)
     drafts = sorted(search.kept, key=Draft.order)
     return Exhausted(
         drafts=tuple(drafts[:keep]),
@@ -147,7 +147,7 @@ class _Enumeration:
         # If traffic costs money, slower plans cost less per hour.
         return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
 
-    def look_at_ends(self, walk: Walk) -> None:
+    def replay_extremes(self, walk: Walk) -> None:
         """Replay the entries of a walk with the least bounds of time and of money, regardless of limits.
 
         Skipped if a replayed plan on at least the same offers takes no more of both.
@@ -163,7 +163,7 @@ class _Enumeration:
                 self._replay(pipelines)
                 break
 
-    def go_through(self, walk: Walk) -> None:
+    def replay_promising(self, walk: Walk) -> None:
         """Replay the plans of a walk that may beat the incumbent, least bound first."""
         bounds, columns = self.bounds(walk).ravel(), walk.seconds.shape[1]
         entries = np.flatnonzero(bounds < self.best * (1.0 - TIE))

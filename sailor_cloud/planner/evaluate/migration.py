@@ -12,7 +12,7 @@ from sailor_cloud.simulator.bill import CHECKPOINT_BYTES_PER_PARAMETER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moving:
+class MigrationCost:
     """State that nodes read before they train: total bytes, seconds until the last node is done, traffic cost."""
 
     nbytes: float
@@ -20,7 +20,7 @@ class Moving:
     usd: float
 
 
-def moving(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> Moving:
+def migration_cost(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> MigrationCost:
     """Return the cost of loading every node's stages from the newest checkpoint.
 
     Every node reads, even one that is kept, because a new generation starts new processes. `store_zone` is a zone in
@@ -36,7 +36,7 @@ def moving(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> Moving:
             held[stage.node] += parameters * CHECKPOINT_BYTES_PER_PARAMETER
     total = sum(held.values())
     if store_zone is None:
-        return Moving(nbytes=total, seconds=0.0, usd=0.0)
+        return MigrationCost(nbytes=total, seconds=0.0, usd=0.0)
     seconds = usd = 0.0
     region = scenario.catalog.region_of(store_zone)
     for node, nbytes in sorted(held.items()):
@@ -48,4 +48,4 @@ def moving(plan: Plan, scenario: Scenario, *, store_zone: str | None) -> Moving:
         seconds = max(seconds, float(link.transfer_s(nbytes)))
         if offer.region != region:
             usd += nbytes * egress_usd_per_byte(store_zone, offer.zone, scenario)
-    return Moving(nbytes=total, seconds=seconds, usd=usd)
+    return MigrationCost(nbytes=total, seconds=seconds, usd=usd)

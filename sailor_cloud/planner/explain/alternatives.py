@@ -15,7 +15,7 @@ from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 from sailor_cloud.planner.improvement import Improver, improved
 from sailor_cloud.planner.improvement.choice import Chosen, evaluated_first, first_that_holds
-from sailor_cloud.planner.improvement.restricted import evened, stands_evenly
+from sailor_cloud.planner.improvement.restricted import even_drafts, is_even
 from sailor_cloud.planner.solving import KEPT_DRAFTS, solve
 from sailor_cloud.planner.space.draft import Draft, in_space, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.effort import Effort
@@ -77,7 +77,7 @@ class Beside:
         """Replace the chosen plan."""
         self.chosen = best.draft
         # A smaller space with the new plan is no alternative to it; one with only the previous plan is.
-        self.named = [named for named in self.named if not named.restrictions or not self._stands_in(named)]
+        self.named = [named for named in self.named if not named.restrictions or not self._contains_chosen(named)]
         for part, restrictions in self._kept:
             if not self._keeps(restrictions, part):
                 label = self._labelled(before.draft, restrictions)
@@ -124,7 +124,7 @@ class Beside:
         targets = [self.target] if loose == self.target else [self.target, loose]
         # A small space is enumerated, and its best plan by the closed form is the answer.
         small = small_layouts(self.space) is not None
-        near = _evened(restrictions) and not small
+        near = _is_even_restriction(restrictions) and not small
         for number, target in enumerate(targets):
             lighter = effort.lighter().between(number / len(targets), (number + 1) / len(targets))
             assessor = Assessor(self.space, target)
@@ -135,7 +135,7 @@ class Beside:
                     known += self._improved(part, target, [each for each in restrictions if each not in EVEN], lighter)
                 # Moves within the whole space would leave the part.
                 inside = [replace(in_space(each, self.space, part), zero_stage=each.zero_stage) for each in known]
-                made = evened(part, target, inside, restrictions, lighter)
+                made = even_drafts(part, target, inside, restrictions, lighter)
                 every = [replace(in_space(each, part, self.space), zero_stage=each.zero_stage) for each in made]
             elif small:
                 every = self._searched(part, target, restrictions, lighter)
@@ -160,7 +160,7 @@ class Beside:
     ) -> list[Draft]:
         """Return the best drafts of a smaller space, and the known ones."""
         assessor = Assessor(self.space, target)
-        known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
+        known = [draft for draft in self._seeds(part, restrictions) if is_even(self.space, draft, restrictions)]
         seeds = [draft for draft in known if _reaches(assessor, draft)]
         least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
         answer = solve(part, target, restrictions, effort, known=least)
@@ -175,7 +175,7 @@ class Beside:
         self, part: Space, target: Target, restrictions: Sequence[Restriction], effort: Effort
     ) -> list[Draft]:
         """Return the known drafts of a smaller space, and the best of them after local search in it."""
-        known = [draft for draft in self._seeds(part, restrictions) if stands_evenly(self.space, draft, restrictions)]
+        known = [draft for draft in self._seeds(part, restrictions) if is_even(self.space, draft, restrictions)]
         improver = Improver(self.space, target)
         near = sorted(known, key=Assessor(self.space, target).rank)
         best = min(evaluated_first(improver, near), key=improver.rank, default=None)
@@ -227,7 +227,7 @@ class Beside:
             Restriction.ONE_ACCELERATOR: len(accelerators) == 1 and _holds(part, accelerators),
             Restriction.ONE_ZONE: len(zones) == 1,
         }
-        even = stands_evenly(self.space, draft, restrictions)
+        even = is_even(self.space, draft, restrictions)
         return even and all(kept[restriction] for restriction in set(restrictions) - EVEN)
 
     def _labelled(self, draft: Draft, restrictions: tuple[Restriction, ...]) -> str:
@@ -249,7 +249,7 @@ class Beside:
         else:
             self.named.append(outcome)
 
-    def _stands_in(self, named: _Named) -> bool:
+    def _contains_chosen(self, named: _Named) -> bool:
         """Return whether the smaller space of a named plan contains the chosen plan."""
         return self._keeps(named.restrictions, self._part_of(named))
 
@@ -271,7 +271,7 @@ class Beside:
         )
 
 
-def _evened(restrictions: Sequence[Restriction]) -> bool:
+def _is_even_restriction(restrictions: Sequence[Restriction]) -> bool:
     """Return whether the last restriction is that batches or layers are even."""
     return restrictions[-1] in EVEN
 

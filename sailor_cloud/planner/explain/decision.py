@@ -22,7 +22,7 @@ from sailor_cloud.planner.explain.insisting import names_of, near_with
 from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET, shortage
 from sailor_cloud.planner.improvement import evaluated
 from sailor_cloud.planner.improvement.choice import Chosen, first_that_holds
-from sailor_cloud.planner.improvement.restricted import stands_evenly
+from sailor_cloud.planner.improvement.restricted import is_even
 from sailor_cloud.planner.space.draft import Draft, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import NEARLY, TIE, Target
@@ -151,7 +151,7 @@ class Deciding:
         uses = self._uses(draft)
         alone = {Restriction.ONE_ACCELERATOR: len(uses.devices) == 1, Restriction.ONE_ZONE: len(uses.zones) == 1}
         kept = all(there for restriction, there in alone.items() if restriction in self.restrictions)
-        return kept and stands_evenly(self.space, draft, self.restrictions)
+        return kept and is_even(self.space, draft, self.restrictions)
 
     @property
     def drafts(self) -> list[Draft]:
@@ -186,7 +186,7 @@ class Deciding:
         for number, (pick, first) in enumerate(((Pick.FASTEST, run_seconds), (Pick.CHEAPEST, of_run))):
             best = None
             # Figures of drafts may be too low, so a later draft may beat the evaluated first one.
-            near = _once(sorted(feasible, key=lambda draft: (first(draft), draft.order())))
+            near = _deduplicated(sorted(feasible, key=lambda draft: (first(draft), draft.order())))
             for draft in near[:_TRIED]:
                 if best is not None and first(draft) >= _figures(best)[number]:
                     break
@@ -435,7 +435,7 @@ class Deciding:
         return known[1]
 
 
-def _once(drafts: Sequence[Draft]) -> list[Draft]:
+def _deduplicated(drafts: Sequence[Draft]) -> list[Draft]:
     """Return the first draft of each time and money, both rounded to one part in a thousand."""
     found: dict[tuple[float, ...], Draft] = {}
     for draft, *place in zip(drafts, *(np.round(np.log(each) / _ALIKE) for each in figures(drafts)), strict=True):

@@ -92,16 +92,16 @@ def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[Frontier
     """Return the points that are worth their money, fastest first, with the chosen one unless another beats it."""
     points = [chosen, *others]
     seconds, usd, rate = np.array([(point.seconds, point.usd, _rate(point)) for point in points]).T
-    cheapest = _worth_it(seconds, usd, _TRADE)
+    cheapest = _trade_offs(seconds, usd, _TRADE)
     if not ((seconds[1:] <= seconds[0]) & (usd[1:] <= usd[0])).any():
         cheapest.add(0)
-    kept = sorted(cheapest | _worth_it(seconds, rate, _LUMP), key=lambda index: (seconds[index], usd[index]))
+    kept = sorted(cheapest | _trade_offs(seconds, rate, _LUMP), key=lambda index: (seconds[index], usd[index]))
     ends = {0, *sorted(cheapest, key=lambda index: seconds[index])[-1:]}
     shown = _thinned(kept, seconds, stay=ends, first=set(kept) - cheapest)
     return tuple(replace(points[index], cheapest=index in cheapest) for index in shown)
 
 
-def _worth_it(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
+def _trade_offs(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
     """Return the indices of the frontier that are faster than the next by at least that share."""
     kept: list[int] = []
     for index in reversed(unbeaten(seconds, usd, least=least)):

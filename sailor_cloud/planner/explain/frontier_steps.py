@@ -63,7 +63,7 @@ class Explorer:
         every = list(different.values())[::-1]
         self._front = [every[index] for index in unbeaten(*figures(every, self.money))]
         self._starts = [_Start(draft, self._all_steps(draft), 1.0) for draft in every]
-        self._leave_behind()
+        self._drop_dominated()
 
     def _enter(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Add the results of moves, and return those that no other plan beats."""
@@ -74,10 +74,10 @@ class Explorer:
         self._front = [every[index] for index in front]
         self._starts += [_Start(draft, self._all_steps(draft), 1.0) for draft in found]
         if found:
-            self._leave_behind()
+            self._drop_dominated()
         return found
 
-    def _leave_behind(self) -> None:
+    def _drop_dominated(self) -> None:
         """Stop moves from plans that others beat by far."""
         every = [*self._front, *(start.draft for start in self._starts)]
         ahead = len(self._front)

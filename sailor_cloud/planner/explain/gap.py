@@ -56,17 +56,17 @@ def _seconds(
     iteration_s = figures[Figure.ITERATION_S]
     fixed_s = least_fixed_s(space) if whole else 0.0
     most = times.schedule_s - times.steady_s + times.sums_s
-    beside = max(0.0, min(most, iteration_s - times.steady_s - times.update_s))
-    filling = min(beside, times.schedule_s - times.steady_s)
+    other_s = max(0.0, min(most, iteration_s - times.steady_s - times.update_s))
+    filling = min(other_s, times.schedule_s - times.steady_s)
     everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
     return {
         "all offered devices at work all the time": work,
         "devices left out": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
         "filling and emptying pipelines": steps * filling,
-        "all-reduces": steps * (beside - filling),
+        "all-reduces": steps * (other_s - filling),
         "optimizer step": steps * times.update_s,
-        "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - beside),
+        "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - other_s),
         "start, teardown and lost work": figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
 

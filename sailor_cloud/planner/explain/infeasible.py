@@ -54,15 +54,15 @@ def explain_infeasible(space: Space, target: Target, searched: Searched, *, exac
         together = _needed_together(space, target, searched, broken, kept)
         together = together or _needed_together(space, target, searched, [*broken, *kept], ())
         if together:
-            return _told(together, alternatives=[], quotas=quota_changes(space, target, searched), exact=exact)
+            return _infeasibility(together, alternatives=[], quotas=quota_changes(space, target, searched), exact=exact)
     alone = sorted(_needed_alone(space, target, searched), key=lambda change: change.stretch)
     quotas = quota_changes(space, target, searched)
     if alone:
-        return _told(alone[:1], alternatives=alone[1:], quotas=quotas, exact=exact)
+        return _infeasibility(alone[:1], alternatives=alone[1:], quotas=quotas, exact=exact)
     if quotas:
         return by_quota(quotas)
     together = _needed_together(space, target, searched, list(target.limits), ())
-    return _told(together, alternatives=[], quotas=(), exact=exact) if together else _by_memory(space)
+    return _infeasibility(together, alternatives=[], quotas=(), exact=exact) if together else _by_memory(space)
 
 
 def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
@@ -170,7 +170,9 @@ def _any_number_of_nodes(space: Space) -> Space:
 
 
 def _change(limit: Limit, needed: float) -> _Change:
-    return _Change(name=limit.name, limit=_written(limit.name, limit.at_most), needed=_enough(limit.name, needed))
+    return _Change(
+        name=limit.name, limit=_written(limit.name, limit.at_most), needed=_rounded_to_suffice(limit.name, needed)
+    )
 
 
 def nearest(target: Target, figures: Mapping[Figure, float]) -> str:
@@ -184,7 +186,7 @@ def _written(name: str, figure: float) -> float:
     return 1.0 / figure if name == "min_throughput" else figure
 
 
-def _enough(name: str, figure: float) -> float:
+def _rounded_to_suffice(name: str, figure: float) -> float:
     """Return a figure as the job file writes it, rounded to four significant digits to the side that suffices.
 
     Money is rounded to the digits that are shown, so that what is shown suffices.
@@ -197,7 +199,7 @@ def _enough(name: str, figure: float) -> float:
     return float(f"{rounded:.6g}")
 
 
-def _told(
+def _infeasibility(
     changes: list[_Change], *, alternatives: list[_Change], quotas: tuple[QuotaChange, ...], exact: bool
 ) -> Infeasibility:
     """Return the infeasibility by the first change, with the others that it needs and the alternatives to it."""

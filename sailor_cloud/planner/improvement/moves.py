@@ -91,7 +91,7 @@ class Neighbourhood:
             plan.offers,
         ]
 
-    def of_the_shape(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
+    def shape_moves(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
         """Return the kinds of moves of microbatch sizes, numbers of stages and pipelines, and tensor parallelism."""
         plan = _Plan(self, draft)
         return [plan.microbatches, plan.pipelines, plan.merges, plan.splits, plan.degrees]
@@ -348,7 +348,7 @@ class _Plan:
         for group in self.groups:
             if len(self.shapes) > 1:
                 yield from self._sized(tuple(each for each in self.shapes if each is not group.members[-1]))
-            added = self._another(group.members[0])
+            added = self._one_more(group.members[0])
             if added is not None:
                 yield from self._sized((*self.shapes, added))
         for shapes in fewer_or_more(self.shapes):
@@ -405,10 +405,10 @@ class _Plan:
         load = self._loads(self.shapes)
         pairs = [(a[0], b[0]) for a, b in combinations(kinds, 2)] + [(each[0], each[1]) for each in kinds if each[1:]]
         for pair in pairs:
-            if len({_sold_as(pools[pool].offer) for pool, _ in pair}) == 1:
+            if len({_merge_key(pools[pool].offer) for pool, _ in pair}) == 1:
                 for other, pool in enumerate(pools):
                     enough = pool.devices >= sum(load[node] for node in pair)
-                    if enough and _sold_as(pool.offer) == _sold_as(pools[pair[0][0]].offer):
+                    if enough and _merge_key(pool.offer) == _merge_key(pools[pair[0][0]].offer):
                         yield from self._sized(self._rebought(pair, other, together=True))
 
     def bought_from(self, others: Iterable[int]) -> Iterator[Neighbour]:
@@ -416,7 +416,7 @@ class _Plan:
         for group in self.groups:
             for pool, other in product(sorted({seat.pool for seat in group.seats}), others):
                 shapes = self._with(group, bought := self._repacked(group.members, pool, other))
-                if bought and self._stands(shapes):
+                if bought and self._is_valid(shapes):
                     yield Neighbour(shapes, self.count)
 
     def _nodes(self) -> list[list[_Node]]:
@@ -485,7 +485,7 @@ class _Plan:
 
     def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
         """Yield pipelines with their microbatch sizes, and with new ones."""
-        if not shapes or not self._stands(shapes):
+        if not shapes or not self._is_valid(shapes):
             return
         if self.space.even_batches:
             sizes = [size for size in divisors(self.space.batch) if size * len(shapes) <= self.space.batch]
@@ -495,7 +495,7 @@ class _Plan:
         for count in (None, self.count):
             yield Neighbour(shapes, count)
 
-    def _stands(self, shapes: Shapes) -> bool:
+    def _is_valid(self, shapes: Shapes) -> bool:
         """Return whether no node uses more devices than it has, and all nodes can be bought."""
         pools, loads = self.space.pools, self._loads(shapes)
         return all(load <= pools[pool].devices for (pool, _), load in loads.items()) and self.around.bought(shapes)
@@ -536,7 +536,7 @@ class _Plan:
             if slots is None:
                 return
             made.append(replace(shape, slots=slots))
-        if not self._stands(tuple(made)):
+        if not self._is_valid(tuple(made)):
             return
         cuts = [_borders(lengths)] if lengths is not None else []
         first = next(shape for shape, before in zip(made, self.shapes, strict=True) if id(before) in changed)
@@ -564,7 +564,7 @@ class _Plan:
         for cut in filter(self.space.allows, cuts):
             shapes = self._with(group, [Shape(slots=each, cut=cut, microbatch_size=size) for each in slots])
             if len(slots) == len(group.members):
-                if self._stands(shapes):
+                if self._is_valid(shapes):
                     yield Neighbour(shapes)
             else:
                 yield from self._sized(shapes)
@@ -605,7 +605,7 @@ class _Plan:
             found.append(Slot(*node, tp))
         return found
 
-    def _another(self, shape: Shape) -> Shape | None:
+    def _one_more(self, shape: Shape) -> Shape | None:
         """Return one more pipeline like a given one, on free devices and on new nodes."""
         load = self._loads(self.shapes)
         slots: list[Slot] = []
@@ -644,7 +644,7 @@ class _Plan:
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
 
 
-def _sold_as(offer: Offer) -> tuple[object, ...]:
+def _merge_key(offer: Offer) -> tuple[object, ...]:
     """Return what nodes that may become one have in common."""
     return offer.accelerator, offer.zone, offer.market, offer.terms
 
@@ -685,7 +685,7 @@ def fewer_or_more(shapes: Shapes) -> Iterator[Shapes]:
     for cell in kinds.values():
         gone = {shape.slots for shape in cell}
         yield tuple(shape for shape in shapes if shape.slots not in gone)
-        yield (*shapes, *_again(cell, shapes))
+        yield (*shapes, *_copy_on_new_nodes(cell, shapes))
 
 
 def cells_of(shapes: Shapes) -> list[Cell]:
@@ -709,7 +709,7 @@ def _kind(cell: Cell) -> tuple[object, ...]:
     return tuple((tuple(next(seats) for _ in shape.slots), shape.cut, shape.microbatch_size) for shape in cell)
 
 
-def _again(cell: Cell, shapes: Shapes) -> Cell:
+def _copy_on_new_nodes(cell: Cell, shapes: Shapes) -> Cell:
     """Return a cell on nodes that no pipeline uses."""
     opened: dict[int, int] = {}
     for shape in shapes:

@@ -19,16 +19,16 @@ from sailor_cloud.planner.space.space import Space
 _MOST = 96
 
 
-def evenly(space: Space, restrictions: Collection[Restriction]) -> Space:
+def even_space(space: Space, restrictions: Collection[Restriction]) -> Space:
     """Return the space of plans with the requested even batches and even layers."""
     return space.restricted(
         even_layers=Restriction.EVEN_LAYERS in restrictions, even_batches=Restriction.EVEN_BATCHES in restrictions
     )
 
 
-def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
+def is_even(space: Space, draft: Draft, restrictions: Collection[Restriction]) -> bool:
     """Return whether a draft has the requested even batches and even layers."""
-    there, even = evenly(space, restrictions), True
+    there, even = even_space(space, restrictions), True
     if there.even_batches:
         counts = [part.microbatches for part in draft.pipelines]
         even = len({(part.cut, part.microbatch_size) for part in draft.pipelines}) == 1
@@ -36,7 +36,7 @@ def stands_evenly(space: Space, draft: Draft, restrictions: Collection[Restricti
     return even and all(there.allows(part.cut) for part in draft.pipelines)
 
 
-def evened(
+def even_drafts(
     space: Space, target: Target, drafts: Iterable[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
     """Return drafts with the requested even batches or even layers, in no order.
@@ -50,16 +50,16 @@ def evened(
         if here:
             there = space.at(stage)
             share = effort.between(number / 2, (number + 1) / 2)
-            made = _made_even(there, target, here, restrictions, share)
+            made = _even_variants(there, target, here, restrictions, share)
             known |= {draft.order(): draft for draft in made}
-    return [draft for draft in known.values() if stands_evenly(space, draft, restrictions)]
+    return [draft for draft in known.values() if is_even(space, draft, restrictions)]
 
 
-def _made_even(
+def _even_variants(
     space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
     """Return the changed best drafts of one ZeRO stage, with their figures under the replay."""
-    there = evenly(space, restrictions)
+    there = even_space(space, restrictions)
     made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
     for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
         made = change(space, target, made) if wanted else made

@@ -69,7 +69,7 @@ class _Alike:
         return self._known[size]
 
     @property
-    def carried(self) -> int:
+    def total_samples(self) -> int:
         """The samples of one microbatch of all members."""
         return self.size * len(self.members) + self.larger
 
@@ -87,7 +87,7 @@ class _Alike:
 
     def move(self, samples: int) -> None:
         """Let one member take a sample more or less."""
-        self.size, self.larger = divmod(self.carried + samples, len(self.members))
+        self.size, self.larger = divmod(self.total_samples + samples, len(self.members))
 
 
 def with_balanced_sizes(
@@ -101,7 +101,7 @@ def with_balanced_sizes(
     ordered = sorted(shapes, key=lambda shape: shape.slots)
     alike = _alike(assessor, ordered, microbatches)
     wanted = -(-assessor.space.batch // microbatches)
-    if wanted < len(ordered) or not alike or not _begun(alike, wanted):
+    if wanted < len(ordered) or not alike or not _initial_sizes(alike, wanted):
         return None
     if assessor.space.batch % microbatches == 0:
         return (
@@ -143,7 +143,7 @@ def _alike(assessor: Assessor, shapes: Sequence[Shape], microbatches: int) -> li
     return [_Alike(numbers, ends(place, shapes[numbers[0]])) for (place, _), numbers in members.items()]
 
 
-def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
+def _initial_sizes(alike: Sequence[_Alike], wanted: int) -> bool:
     """Divide the samples of a microbatch roughly by the speed of pipelines; False if they do not fit."""
     mean = round(wanted / sum(len(each.members) for each in alike))
     for each in alike:
@@ -154,9 +154,9 @@ def _begun(alike: Sequence[_Alike], wanted: int) -> bool:
         while each.size > largest:
             each.size //= 2
     speeds = [each.size / each.end(each.size) for each in alike]
-    carried = sum(len(each.members) * speed for each, speed in zip(alike, speeds, strict=True))
+    total_samples = sum(len(each.members) * speed for each, speed in zip(alike, speeds, strict=True))
     for each, speed in zip(alike, speeds, strict=True):
-        each.size = each.fitting(max(1, int(wanted * speed / carried)))
+        each.size = each.fitting(max(1, int(wanted * speed / total_samples)))
     most = sum(each.most * len(each.members) for each in alike)
     return most >= wanted
 
@@ -166,7 +166,7 @@ def _level(alike: Sequence[_Alike], wanted: int) -> bool:
 
     Each step takes a sample from the pipeline that ends last, or gives one to the pipeline that would then end first.
     """
-    left = wanted - sum(each.carried for each in alike)
+    left = wanted - sum(each.total_samples for each in alike)
     while left:
         if left > 0:
             each = min(alike, key=lambda one: one.next_s)
@@ -289,8 +289,8 @@ class _Kind:
 
     def fastest(self, seconds: float) -> list[int]:
         """Return the sizes, first those with which a pipeline processes most samples in a time."""
-        carried = self.sizes * (seconds - self.fill_s + self.busy_s) / self.busy_s
-        return [int(size) for size in self.sizes[np.argsort(-carried, kind="stable")]]
+        total_samples = self.sizes * (seconds - self.fill_s + self.busy_s) / self.busy_s
+        return [int(size) for size in self.sizes[np.argsort(-total_samples, kind="stable")]]
 
 
 def _least_s(kinds: Sequence[_Kind], batch: int) -> float:
@@ -300,8 +300,8 @@ def _least_s(kinds: Sequence[_Kind], batch: int) -> float:
     low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        carried = sum(len(kind.members) * kind.within(middle) for kind in kinds)
-        low, high = (low, middle) if carried >= batch else (middle, high)
+        total_samples = sum(len(kind.members) * kind.within(middle) for kind in kinds)
+        low, high = (low, middle) if total_samples >= batch else (middle, high)
     return high
 
 

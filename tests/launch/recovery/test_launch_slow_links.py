@@ -54,7 +54,7 @@ class TwoZones:
     def learn_links(self, rates: Rates) -> None:
         self.share = min(rates.values()) / PLANNED
 
-    def moving(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+    def migration_cost(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return 0.0, 0.0
 
     def judged(self, known: PlanDocument) -> PlanDocument:

@@ -34,7 +34,7 @@ class Moving:
     def judged(self, known: PlanDocument) -> PlanDocument:
         return known
 
-    def moving(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+    def migration_cost(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return self.seconds, self.usd
 
 
@@ -75,7 +75,7 @@ def test_the_catalogs_search_tells_what_the_planner_says():
     from factories.planning import AS_OF, data, example, plan
     from sailor_cloud import workload
     from sailor_cloud.clock import FixedClock
-    from sailor_cloud.planner.evaluate.migration import moving
+    from sailor_cloud.planner.evaluate.migration import migration_cost
     from sailor_cloud.simulator import Scenario
 
     chosen = plan(example("quickstart.yaml"))
@@ -90,6 +90,6 @@ def test_the_catalogs_search_tells_what_the_planner_says():
         profiles=times,
         as_of=AS_OF,
     )
-    expected = moving(chosen.plan, scenario, store_zone=None)
+    expected = migration_cost(chosen.plan, scenario, store_zone=None)
     assert expected.nbytes > 0
-    assert search.moving(chosen, chosen) == (expected.seconds, expected.usd) == (0.0, 0.0)
+    assert search.migration_cost(chosen, chosen) == (expected.seconds, expected.usd) == (0.0, 0.0)

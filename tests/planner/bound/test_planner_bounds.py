@@ -13,7 +13,7 @@ from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, placements
-from sailor_cloud.planner.bound.proof import branches, most_per_device, proven_s, worth_within
+from sailor_cloud.planner.bound.proof import branches, most_per_device, prices_within, proven_s
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
@@ -333,10 +333,10 @@ def test_prices_follow_what_pipelines_of_one_accelerator_do_in_time():
             name: most_per_device(Sizes(space, count, kinds_of(crossing, count, {name: 1})), seconds)
             for name in ("A100-40", "V100-16")
         }
-        found = worth_within(crossing, count, seconds)
+        found = prices_within(crossing, count, seconds)
         assert found["A100-40"] / found["V100-16"] == pytest.approx(done["A100-40"] / done["V100-16"], rel=0.04)
     # Too short for any pipeline of V100.
-    assert worth_within(crossing, count, 0.1) is None
+    assert prices_within(crossing, count, 0.1) is None
 
 
 def test_layers_are_no_slower_per_sample_in_larger_microbatches():

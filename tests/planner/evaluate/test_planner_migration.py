@@ -6,7 +6,7 @@ import pytest
 
 from factories.planning import data, example, make_space, plan, tiny_job
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner.evaluate.migration import Moving, moving
+from sailor_cloud.planner.evaluate.migration import MigrationCost, migration_cost
 
 
 def two_a100s(zone: str) -> Job:
@@ -31,12 +31,12 @@ def two_a100s(zone: str) -> Job:
     )
 
 
-def moved(zone: str) -> Moving:
+def moved(zone: str) -> MigrationCost:
     job = two_a100s(zone)
     document = plan(job)
     assert document.plan is not None
     assert len(document.plan.nodes) == 2
-    return moving(document.plan, make_space(job).scenario, store_zone="us-central1-a")
+    return migration_cost(document.plan, make_space(job).scenario, store_zone="us-central1-a")
 
 
 def test_state_is_moved_from_the_bucket_and_paid_for_between_regions() -> None:
@@ -54,7 +54,7 @@ def test_a_folder_on_the_spot_takes_no_network() -> None:
     space = make_space(job)
     document = plan(job)
     assert document.plan is not None
-    state = moving(document.plan, space.scenario, store_zone=None)
+    state = migration_cost(document.plan, space.scenario, store_zone=None)
     assert (state.seconds, state.usd) == (0.0, 0.0)
     table = space.table(0, 1, 1)
     assert state.nbytes == 12 * float(table.parameters(0, table.layers))

@@ -95,7 +95,7 @@ class Known:
     def learn_links(self, rates: object) -> None:
         """Take no notice."""
 
-    def moving(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
+    def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return 0.0, 0.0
 
 

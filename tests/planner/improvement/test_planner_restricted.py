@@ -17,7 +17,7 @@ from sailor_cloud.model.plan import Pipeline, Plan
 from sailor_cloud.planner import Restriction, Wishes, search
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.improvement.choice import best_that_holds
-from sailor_cloud.planner.improvement.restricted import evened, stands_evenly
+from sailor_cloud.planner.improvement.restricted import even_drafts, is_even
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.solving import solve
 from sailor_cloud.planner.space.draft import to_plan
@@ -184,10 +184,10 @@ def test_evened_plans_stand_evenly_and_none_that_is_known_is_better(gcp):
     answer = solve(gcp, target_of(gcp.scenario.job))
     known = [*answer.drafts, *answer.others]
     for restriction in (Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS):
-        standing = [draft for draft in known if stands_evenly(gcp, draft, (restriction,))]
+        standing = [draft for draft in known if is_even(gcp, draft, (restriction,))]
         assert 0 < len(standing) < len(known)
-        found = evened(gcp, target_of(gcp.scenario.job), known, (restriction,), NORMAL)
-        assert all(stands_evenly(gcp, draft, (restriction,)) for draft in found)
+        found = even_drafts(gcp, target_of(gcp.scenario.job), known, (restriction,), NORMAL)
+        assert all(is_even(gcp, draft, (restriction,)) for draft in found)
         least = min(draft.foreseen[draft.goal] for draft in standing)
         assert min(draft.foreseen[draft.goal] for draft in found) <= least
 

@@ -68,12 +68,14 @@ def _of_grid(cluster: Cluster, tp: int, stages: int, replicas: int, size: int, z
             cluster.transfer_s(a[0], b[0], tables[0], layer)
             for (a, b), layer in zip(pairwise(rows), bounds[1:], strict=False)
         )
-        shown = max(_beside(backward, reduced) - backward for (_, backward), reduced in zip(spent, sums, strict=True))
+        shown = max(
+            _overlapped(backward, reduced) - backward for (_, backward), reduced in zip(spent, sums, strict=True)
+        )
         estimate = (microbatches - 1) * max(compute) + sum(compute) + hops + shown
         yield proposal(cluster, estimate, rows, bounds, size, recompute=chosen, zero_stage=zero_stage)
 
 
-def _beside(compute_s: float, communication_s: float) -> float:
+def _overlapped(compute_s: float, communication_s: float) -> float:
     """Return the seconds of overlapping computation and communication."""
     shorter, longer = sorted((compute_s, communication_s))
     return OVERLAP_SLOWDOWN * shorter + (longer - shorter)

@@ -35,12 +35,12 @@ def propose(cluster: Cluster) -> Iterator[Proposal]:
     for degrees in product(*(part.tp_degrees() for part in kinds.values())):
         by_kind = {name: part.slots(tp) for (name, part), tp in zip(kinds.items(), degrees, strict=True)}
         for size in cluster.microbatch_sizes():
-            yield from _in_a_row(cluster, by_kind, size)
+            yield from _stages_by_kind(cluster, by_kind, size)
             if len(by_kind) > 1:
-                yield from _beside_one_another(cluster, by_kind, size)
+                yield from _replicas_by_kind(cluster, by_kind, size)
 
 
-def _in_a_row(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int) -> Iterator[Proposal]:
+def _stages_by_kind(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int) -> Iterator[Proposal]:
     """Yield plans whose stages each have one kind of GPU."""
     for power in range(max(map(len, by_kind.values())).bit_length()):
         replicas = 1 << power
@@ -103,7 +103,7 @@ def estimate_s(
     return (microbatches - 1) * max(compute) + sum(compute) + hops + sums + update
 
 
-def _beside_one_another(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int) -> Iterator[Proposal]:
+def _replicas_by_kind(cluster: Cluster, by_kind: dict[str, tuple[Slot, ...]], size: int) -> Iterator[Proposal]:
     """Yield plans whose pipelines each have one kind of GPU, with shares of the batch by their speed."""
     for stages in range(1, min(cluster.layers, min(map(len, by_kind.values()))) + 1):
         bounds = even_cuts(cluster.layers, stages)
