@@ -1,4 +1,4 @@
-"""Why the plan is what it is: where its time goes, which limits bind, and what was ruled out."""
+"""The explanation of a plan: where its time goes, which limits bind, and what was ruled out."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ class RuledOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Shown):
-    """Why a plan is what it is. `left_out`: what the job names and the plan does not use, and what insisting would
-    cost; `gains`: what more devices, money, time or zones would bring, each from a search."""
+    """The explanation of a plan.
+
+    `left_out`: what the job names and the plan does not use, with the price of insisting on it. `gains`: the benefit of
+    more devices, money, time or zones, each from a search.
+    """
 
     job: str
     feasible: bool
@@ -60,10 +63,10 @@ class Explanation(Shown):
 
 
 def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
-    """Return a file's plan with figures computed here, without what only a search can say about it.
+    """Return the plan of a file with figures computed here, without claims that need a search.
 
-    Prices and day are those of the file. The other plans in the file only start the search for the price of insisting;
-    their figures are dropped.
+    Prices and day are those of the file. The other plans in the file are only a start for the price of insisting; their
+    figures are dropped.
     """
     if document.plan is None:
         return document
@@ -106,7 +109,7 @@ def _is_sound(plan: Plan, space: Space) -> bool:
 
 
 def reasons(document: PlanDocument) -> tuple[str, ...]:
-    """Return where an iteration's time goes, which limits are used up, and what other spaces would yield."""
+    """Return where an iteration's time goes, which limits are used up, and the results of other spaces."""
     if document.prediction is None or document.cost is None or document.plan is None:
         return () if document.infeasibility is None else (document.infeasibility.message,)
     waits = document.prediction.waits

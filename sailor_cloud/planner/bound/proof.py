@@ -301,11 +301,11 @@ def _too_late(box: Box, size: int, seconds: float, devices: int, microbatches: i
     return box.least_units(microbatches * size, seconds, devices) > devices
 
 
-def _whole(least_value: Mapping[str, float]) -> dict[str, int]:
+def _whole(values: Mapping[str, float]) -> dict[str, int]:
     """Return whole numbers roughly in proportion, at least 1."""
-    slowest = min((each for each in least_value.values() if each > 0.0), default=1.0)
+    slowest = min((each for each in values.values() if each > 0.0), default=1.0)
     for factor in range(1, _FINEST + 1):
-        exact = {name: factor * each / slowest for name, each in least_value.items()}
+        exact = {name: factor * each / slowest for name, each in values.items()}
         found = {name: max(1, round(price)) for name, price in exact.items()}
         if all(abs(found[name] - price) <= _PRICED * price for name, price in exact.items() if price > 0.0):
             break

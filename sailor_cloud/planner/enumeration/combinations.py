@@ -1,4 +1,4 @@
-"""Lower bounds of all plans on one layout, as arrays: combinations of cuts by splits of the batch."""
+"""Lower bounds of all plans on one layout, as arrays: every combination of cuts with every split of the batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sailor_cloud.planner.space.space import Seat, Space
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Plans whose figures are kept for the next target, 16 bytes each.
+# The number of plans whose figures are kept for the next target, 16 bytes each.
 MAX_REMEMBERED = 2_000_000
 
 
@@ -50,7 +50,7 @@ class Walk:
         return batch_splits(self.space.batch, len(self.layout))
 
     def plans(self, row: int, column: int, *, below_s: float) -> Iterator[tuple[DraftPipeline, ...]]:
-        """Yield the plans of some cuts and shares of the batch, with all microbatch sizes that may be fast enough."""
+        """Yield the plans with some cuts and shares of the batch, at all microbatch sizes that may be fast enough."""
         split, after = self.splits[column], float(self.after_s[row])
         options = [self._pipelines(p, int(self.chosen[row, p]), int(split[p])) for p in range(len(self.layout))]
         able = [[part for seconds, part in those if seconds + after < below_s] for those in options]
@@ -100,13 +100,13 @@ _Key = tuple[tuple[Seat, ...], int, tuple[int, ...]]
 
 
 def is_crowded(space: Space, layout: Layout) -> bool:
-    """Return whether a layout has more ranks than there are cores for them."""
+    """Return whether a layout has more ranks than cores for them."""
     ranks = sum(slot.tp for slots in layout for slot in slots)
     return ranks > space.cores(nodes_of(layout).total())
 
 
 def walks(space: Space, layouts: tuple[Layout, ...]) -> Iterator[Walk]:
-    """Yield the plans of every layout; a limited number is kept for the next target and for parts."""
+    """Yield the plans of every layout. A limited number is kept for the next target and for parts of the space."""
     kept: _Kept = space.known.searches.setdefault(f"walks {space.zero_stage}, even {space.even_layers}", _Kept())
     known = kept.walks
     tables: dict[_Key, PipelineTable] = {}
@@ -136,7 +136,7 @@ def _parts(space: Space, layout: Layout, tables: dict[_Key, PipelineTable]) -> t
 
 @cache
 def batch_splits(batch: int, parts: int) -> Ints:
-    """Return every way to give each of `parts` pipelines at least one sample, shape [splits, parts]."""
+    """Return every way to give `parts` pipelines at least one sample each, shape [splits, parts]."""
     inner = np.array(list(combinations(range(1, batch), parts - 1)), dtype=np.int64)
     edges = np.hstack([np.zeros((len(inner), 1), np.int64), inner, np.full((len(inner), 1), batch, np.int64)])
     return np.diff(edges, axis=1)
@@ -161,7 +161,7 @@ def _walk(space: Space, layout: Layout, parts: tuple[PipelineTable, ...], sums: 
     chosen = chosen[possible]
     schedule, egress, core, early, after = (each[possible] for each in (schedule, egress, core, early, after))
     summed, usd = sums.of_cuts(layout, tuple(part.cuts[chosen[:, p]] for p, part in enumerate(parts)))
-    # All-reduces start after the last backward pass of a stage at the earliest; the gather after the step is left out.
+    # All-reduces start at the earliest after the last backward pass of a stage. The gather after the step is left out.
     kept = 1.0 - space.table(parts[0].seats[0].pool, parts[0].seats[0].tp, 1).sharding.gathered_share
     taken = np.maximum(schedule, early + kept * summed[:, None]) + after[:, None]
     cores = space.cores(nodes_of(layout).total())

@@ -1,7 +1,8 @@
-"""Enumerates all plans of a small problem in the order of their lower bounds, until no other can be better.
+"""Enumerates all plans of a small problem in the order of their lower bounds.
 
-Bounds are of the replay, over all plans of one layout at once (see `pipeline_bounds`). Plans that they do not rule out
-are replayed, least bound first. If there are too many of these, the bound is the least one of the plans not replayed.
+`pipeline_bounds` gives lower bounds on the replay for all plans of one layout at once. Plans that these bounds do not
+exclude are replayed, least bound first. If there are too many, the bound of the search is the least one among the plans
+not replayed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_LAYOUTS = 2000
 MAX_COMBINATIONS = 200_000
 # The most cuts of one pipeline times numbers of samples in a small problem.
 MAX_TABLE = 2_000_000
-# The most of both in all layouts: about three seconds for a plan and ZeRO stage, two minutes and 1 GB for a proof.
+# The most of both in all layouts: about three seconds for each plan and ZeRO stage; in a proof two minutes and 1 GB.
 MAX_FIGURES, MAX_PROOF_FIGURES = 2_000_000, 20_000_000
 # The most plans of even batches that are enumerated one by one.
 MAX_EVEN = 20_000
@@ -93,7 +94,7 @@ def exhaust(
     known: float = inf,
     replays: int = MAX_REPLAYED,
 ) -> Exhausted:
-    """Return the best of all plans on the layouts, if one is better than `known`; later targets take less time."""
+    """Return the best of all plans on the layouts if one is better than `known`; later targets take less time."""
     search = _Enumeration(space, target, best=known, left_replays=replays)
     least: dict[Layout, float] = {}
     for number, walk in enumerate(walks(space, layouts)):
@@ -137,20 +138,20 @@ class _Enumeration:
         self._evaluator = Evaluator(Assessor(self.space, self.target))
 
     def bounds(self, walk: Walk) -> Floats:
-        """Return a bound for each entry of a walk, infinite if no plan of it keeps the limits."""
+        """Return a bound for each entry of a walk; infinite if no plan of it keeps the limits."""
         figures = self._figures(walk, walk.seconds, walk.egress_usd)
         return np.where(np.isfinite(walk.seconds), self.target.value(figures), inf)
 
     def _figures(self, walk: Walk, seconds: Floats, egress: Floats) -> dict[Figure, Floats]:
         bill = walk.bill
         figures = bill.figures(seconds, egress)
-        # If traffic costs money, slower plans cost less per hour.
+        # With traffic that costs money, slower plans cost less per hour.
         return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
 
     def replay_extremes(self, walk: Walk) -> None:
         """Replay the entries of a walk with the least bounds of time and of money, regardless of limits.
 
-        Skipped if a replayed plan on at least the same offers takes no more of both.
+        This is skipped if a replayed plan on at least the same offers needs no more time and no more money.
         """
         figures = self._figures(walk, walk.seconds, walk.egress_usd)
         ends = (Figure.ITERATION_S, Figure.USD_PER_ITERATION)
@@ -182,7 +183,7 @@ class _Enumeration:
                     best, below_s = self.best, self._below_s(walk)
 
     def _below_s(self, walk: Walk) -> float:
-        """Return seconds from which on no plan of a walk beats the incumbent, if time is the goal."""
+        """If the goal is time, return the seconds from which on no plan of a walk beats the incumbent."""
         if self.target.goal not in (Figure.ITERATION_S, Figure.DURATION_S) or not np.isfinite(self.best):
             return inf
         one, two = self._figures(walk, np.array([1.0, 2.0]), np.zeros(2))[self.target.goal]
@@ -242,7 +243,7 @@ def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | 
 def of_even_batches(space: Space, target: Target, layouts: tuple[Layout, ...]) -> list[Draft] | None:
     """Return the replayed plans on the layouts whose pipelines share cut and microbatch size; None if too many.
 
-    If there are very many, only the best by the closed form are replayed.
+    Of a large number, only the best by the closed form are replayed.
     """
     alike = [layout for layout in layouts if len({len(slots) for slots in layout}) == 1]
     sizes = divisors(space.batch)

@@ -1,9 +1,10 @@
-"""Bounds the replay of every cut of the layers over a given sequence of seats, for every number of samples.
+"""Lower bounds on the replay of every cut of the layers over given seats, for every number of samples.
 
-Let c be the compute seconds of both passes of a microbatch through stage i of S, a_j those of stage j and of the cut
-between it and the stages nearer to i, M the number of microbatches, and A the sum of all stages and cuts. No schedule
-that alternates forward and backward passes (1F1B) ends before M c plus the largest of: the a_j before stage i; A - c -
-(S - 1) c / 2; and, if M > S, the a_j before stage i and 2 a_j - c of those after it.
+Take stage i of S stages. Let c be the compute seconds of both passes of a microbatch through stage i. Let a_j be those
+of stage j and of the cut between it and the stages nearer to i. M is the number of microbatches, A the sum of all
+stages and cuts. A schedule that alternates forward and backward passes (1F1B) never ends before M c plus the largest of
+three terms: the a_j before stage i; A - c - (S - 1) c / 2; and, if M > S, the a_j before stage i plus 2 a_j - c of
+those after it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-# Cuts that are timed together, at all microbatch sizes and numbers of microbatches; from this size on, each power of
-# two is checked for whether larger sizes can fit.
+# The number of cuts that are timed together, at all microbatch sizes and numbers of microbatches. From the second size
+# on, each power of two is checked for whether larger sizes can fit.
 _TIMED_TOGETHER, _LARGE = 20_000, 64
 
 
@@ -93,9 +94,10 @@ def pipeline_table(space: Space, seats: tuple[Seat, ...], *, replicas: int, flow
 
 
 def offsets_s(compute_s: Floats, cuts_s: Floats) -> tuple[Floats, Floats]:
-    """Return the seconds besides a stage's own passes: for at most as many microbatches as stages, and for more.
+    """Return the seconds besides a stage's own passes, for at most as many microbatches as stages and for more.
 
-    compute_s: shape [..., stages], of one microbatch; cuts_s: shape [..., stages - 1]; the offsets: shape of compute_s.
+    compute_s: shape [..., stages], of one microbatch. cuts_s: shape [..., stages - 1]. The results have the shape of
+    compute_s.
     """
     stages = compute_s.shape[-1]
     nothing = np.zeros_like(compute_s[..., :1])
@@ -147,7 +149,7 @@ class _Run:
         return found
 
     def early_s(self) -> Floats:
-        """Return the least seconds before the last microbatch's backward pass in any stage, shape as `seconds`."""
+        """Return the least seconds before the last microbatch's backward pass in any stage, shaped like `seconds`."""
         found: Floats = np.arange(self.first - 1, self.last) * self.compute_s.min(axis=1)[:, None]
         found[~self.fits] = np.inf
         return found
@@ -158,14 +160,14 @@ class _Run:
 
 
 def _runs(space: Space, seats: tuple[Seat, ...], cuts: Ints, flows: tuple[int, ...], replicas: int) -> Iterator[_Run]:
-    """Yield the runs of all microbatch sizes, up to the first that fits no cut even with one microbatch."""
+    """Yield the runs of all microbatch sizes, up to the first at which no cut fits even one microbatch."""
     stages = len(seats)
     waiting: list[tuple[int, int, int, tuple[Floats, ...]]] = []
     for size in range(1, space.batch + 1):
         most = space.batch // size
         for first, last, tables in _groups(space, seats, size, min(stages, most), replicas):
             waiting.append((size, first, most if last == stages else last, tables))
-        # Most sizes of a large batch fit nowhere.
+        # Most microbatch sizes of a large batch fit nowhere.
         over = size >= _LARGE and size.bit_count() == 1
         if len(waiting) * len(cuts) >= _TIMED_TOGETHER or size == space.batch or over:
             timed = _timed(space, seats, cuts, flows, waiting)
@@ -205,9 +207,9 @@ def _timed(
 def _groups(
     space: Space, seats: tuple[Seat, ...], size: int, most: int, replicas: int
 ) -> list[tuple[int, int, tuple[Floats, ...]]]:
-    """Return ranges of the number of microbatches with the same stage times, and those times.
+    """Return ranges of the number of microbatches with equal stage times, and these times.
 
-    Times differ only if memory decides on recomputation: stages hold up to one microbatch per stage at once.
+    Times differ only if memory forces recomputation: a stage holds up to one microbatch per stage at once.
     """
 
     def tables_of(count: int) -> tuple[Floats, ...]:
@@ -219,7 +221,7 @@ def _groups(
     last = tables_of(most)
     found = [(1, 1, tables_of(1))]
     for count in range(2, most + 1):
-        # Memory never falls with more microbatches, so what is equal at both ends is equal in between.
+        # Memory never falls as microbatches are added, so what is equal at both ends is equal in between.
         if all(here is there for here, there in zip(found[-1][2], last, strict=True)):
             found[-1] = (found[-1][0], most, last)
             break

@@ -1,1 +1,1 @@
-"""What a draft takes in time and money, and which drafts are on the Pareto frontier."""
+"""The time and the money of a draft, and which drafts are on the Pareto frontier."""

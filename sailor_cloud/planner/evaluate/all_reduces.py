@@ -25,7 +25,7 @@ class _Sum:
 
 
 class LayerSum(NamedTuple):
-    """One all-reduce; members are pipelines and stages, `layers` the first and the end, None for a tied weight."""
+    """One all-reduce. Members are pipelines and stages; `layers` are the first and the end, None for a tied weight."""
 
     members: tuple[tuple[int, int], ...]
     layers: tuple[int, int] | None
@@ -36,11 +36,11 @@ class LayerSum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """The different hops of a ring, in its order.
+    """The distinct hops of a ring, in ring order.
 
     kinds: the two pools, whether both ends are one node, how many rings share the card, and how many pairs of devices
-    send. usd_per_byte: for a byte that travels round the ring once. zones: the number of members in each; crosses:
-    which hops leave a zone. Both are only set if all-reduces run zone by zone and some zone has several members.
+    send. usd_per_byte: for a byte that travels once around the ring. zones: the number of members in each; crosses:
+    which hops leave a zone. Both are set only if all-reduces run zone by zone and some zone has several members.
     """
 
     members: int
@@ -75,7 +75,7 @@ class SyncTable:
     def of_plan(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
         """Return the seconds until all all-reduces end, and the USD of egress, for one cut per pipeline.
 
-        They run from the last layers to the first; each waits until all of its members have finished earlier ones.
+        They run from the last layers to the first. Each waits until all of its members have finished earlier ones.
         """
         key = (layout, cuts)
         if key not in self._plans:
@@ -104,7 +104,7 @@ class SyncTable:
             yield LayerSum(members, layers, nbytes, found.seconds, found.usd)
 
     def rings(self, layout: Layout, holders: tuple[tuple[int, ...], ...]) -> tuple[_Ring, ...]:
-        """Return the all-reduces of layers that the same stages hold, one per pipeline, and last that of a tied weight.
+        """Return the all-reduces of layers that the same stages hold, and last that of a tied weight.
 
         Members are pipelines and stages; a single member has no hops.
         """
@@ -177,7 +177,7 @@ class SyncTable:
         return zone_sync_s(nbytes, hops.zones, inside, across, self.space.scenario.engine.bucket_bytes)
 
     def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
-        """Return the USD per byte and round of a ring if every zone sends its sum to each other zone."""
+        """Return the USD per byte and round of a ring if each zone sends its sum to every other zone."""
         pools = {self.space.pools[pool].offer.zone: pool for pool, _ in counts}
         members: Counter[str] = Counter()
         for (pool, _), count in counts.items():
@@ -205,7 +205,7 @@ class SyncTable:
         return table.gradient_bytes(first, end) - self.tied_bytes(slot) * ends
 
     def tied_bytes(self, slot: Slot) -> float:
-        """Return the gradient bytes of a tied weight, which has an all-reduce to itself."""
+        """Return the gradient bytes of a tied weight, which has its own all-reduce."""
         table = self._table(slot)
         return float(table.tied_parameters * table.tp * table.gradient_bytes_per_parameter)
 

@@ -16,7 +16,7 @@ from sailor_cloud.simulator import gradient_sync_s
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# For each pipeline, the stage that holds a layer.
+# The stage of each pipeline that holds a layer.
 _Holders = tuple[int, ...]
 # Seconds and USD of an all-reduce by first and end layer, shape [layers + 1, layers + 1] each.
 _Times = tuple[Floats, Floats]
@@ -24,7 +24,7 @@ _Times = tuple[Floats, Floats]
 
 @dataclass(slots=True)
 class CutSums:
-    """The all-reduces of one space, as in `SyncTable`, looked up by the layers that form one all-reduce."""
+    """The all-reduces of one space, as in `SyncTable`, found by the layers that form one all-reduce."""
 
     space: Space
     single: SyncTable = field(init=False)
@@ -44,7 +44,7 @@ class CutSums:
         return seconds, usd
 
     def _along(self, layout: Layout, sums: list[_Holders], cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
-        """Return seconds and USD of cuts over which the same stages form the all-reduces, one after the other."""
+        """Return seconds and USD for cuts over which the same stages form the all-reduces, in sequence."""
         through: dict[tuple[int, int], Floats] = {}
         usd = np.zeros(len(cuts[0]))
         for number, (members, hops) in enumerate(self.single.rings(layout, tuple(sums))):
@@ -80,7 +80,7 @@ class CutSums:
         links = self.single.links(hops)
         slowest = np.argmax([link.transfer_s(message) for link in links], axis=0)
         seconds = np.empty(len(nbytes))
-        # One link is nearly always the slowest for all.
+        # Usually one link is the slowest for all sizes.
         for number in sorted(set(slowest.tolist())):
             there = slowest == number
             seconds[there] = gradient_sync_s(nbytes[there], hops.members, links[number], engine=engine)
@@ -88,7 +88,7 @@ class CutSums:
 
 
 def _alike(layers: int, layout: Layout, cuts: tuple[Ints, ...]) -> Iterator[tuple[Ints, list[_Holders]]]:
-    """Yield the cuts over which the same stages form the all-reduces, and these from the last layers to the first."""
+    """Yield cuts over which the same stages form the all-reduces, with these from the last layers to the first."""
     each = np.arange(layers)
     stages = [(part[:, 1:-1, None] <= each).sum(axis=1) for part in cuts]
     codes = np.zeros((len(cuts[0]), layers), dtype=np.int64)

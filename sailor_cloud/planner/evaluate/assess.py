@@ -1,4 +1,4 @@
-"""Turns pipelines on real nodes into a draft: shares of the batch are exact, figures are by the closed form."""
+"""Turns pipelines on real nodes into a draft with exact shares of the batch and figures by the closed form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sailor_cloud.simulator.engines import Formulas, StagePlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A pipeline whose number of microbatches is open."""
+    """A pipeline whose number of microbatches is still open."""
 
     slots: tuple[Slot, ...]
     cut: tuple[int, ...]
@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
-    """How fast a pipeline is, for any number of microbatches. `step_core_s`: of the steps of all its devices."""
+    """The speed of a pipeline for any number of microbatches. `step_core_s`: the steps of all its devices."""
 
     bottleneck_s: float
     fill_s: float
@@ -51,7 +51,7 @@ class Pace:
         return (microbatches - 1) * self.bottleneck_s + self.fill_s
 
     def least_s(self, microbatches: int) -> float:
-        """Return a lower bound of an iteration: a stage's compute plus the way of a microbatch to it and back."""
+        """Return a lower bound on an iteration: a stage's compute plus a microbatch's path to it and back."""
         longest = way = 0.0
         for compute, cut in zip(self.compute_s, (*self.cuts_s, 0.0), strict=True):
             longest = max(longest, way + microbatches * compute)
@@ -119,12 +119,11 @@ class Assessor:
         microbatches: Sequence[int] | None = None,
         below_s: float = math.inf,
     ) -> Draft | None:
-        """Return the draft of pipelines; None if one does not fit, no share-out makes up the batch or a quota is
-        exceeded.
+        """Return the draft of pipelines; None if one does not fit, the batch can't be divided or a quota is exceeded.
 
-        `microbatches`: the number for each shape, if these make up the batch. `below_s`: None if an iteration takes at
-        least that. With even batches, None if pipelines differ in cut or microbatch size; from ZeRO-2 on, if they
-        differ in shape.
+        `microbatches`: the number for each shape, if these add up to the batch. `below_s`: return None if an iteration
+        takes at least this long. With even batches, return None if pipelines differ in cut or microbatch size; from
+        ZeRO-2 on, also if they differ in shape.
         """
         self.space.known.deadline.check()
         even = self.space.even_batches
@@ -135,7 +134,7 @@ class Assessor:
             return None
         order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
         if self.space.scenario.engine.formulas is not None:
-            # The order of the pipelines is that of the rings.
+            # Pipelines are ordered as in the rings.
             order = list(range(len(shapes)))
         ordered = [shapes[p] for p in order]
         layout = tuple(shape.slots for shape in ordered)
@@ -176,7 +175,7 @@ class Assessor:
     ) -> tuple[float, float] | None:
         """Return the seconds of an iteration and the USD of its traffic by an engine's formulas.
 
-        None for pipelines that the formulas do not cover.
+        None if the formulas do not cover the pipelines.
         """
         space = self.space
         offers = [pool.offer for pool in space.pools]
@@ -227,7 +226,7 @@ class Assessor:
         return draft
 
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
-        """Return the seconds of an iteration's work on the cores that all ranks share; 0 if each rank has a core."""
+        """Return the seconds of an iteration's work on the cores that all ranks share; 0 with a core per rank."""
         work = sum(
             count * pace.passes_core_s + pace.step_core_s for pace, count in zip(paces, microbatches, strict=True)
         )
@@ -247,7 +246,7 @@ class Assessor:
         return self._pace(shape, self._standings.places[place], replicas)
 
     def by_size(self, place: int, cut: tuple[int, ...], replicas: int) -> tuple[Floats, Floats]:
-        """Return the fill and the bottleneck seconds of one of `replicas` pipelines, by microbatch size.
+        """Return the fill and bottleneck seconds of one of `replicas` pipelines, by microbatch size.
 
         The sizes are those of SIZES, up to the largest one that fits.
         """
@@ -312,7 +311,7 @@ class Assessor:
     def paces(self, draft: Draft) -> list[Pace] | None:
         """Return the pace of every pipeline of a draft.
 
-        None if one fits only because it has fewer microbatches than its stages could hold at once.
+        None if a pipeline fits only because it has fewer microbatches than its stages could hold at once.
         """
         shapes = [
             Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
@@ -333,9 +332,9 @@ class Assessor:
         return self.excess(draft) == 1.0
 
     def excess(self, draft: Draft, figures: Mapping[Figure, float] | None = None) -> float:
-        """Return the largest factor by which a draft exceeds a limit: 1 if it keeps all.
+        """Return the largest factor by which a draft exceeds a limit; 1 if it keeps all.
 
-        `figures`: replace those of the closed form.
+        `figures` replace those of the closed form.
         """
         figures = draft.figures if figures is None else figures
         most = self.space.scenario.job.constraints.max_nodes
@@ -345,7 +344,7 @@ class Assessor:
         return worst if worst > 1.0 + TIE else 1.0
 
     def rank(self, draft: Draft) -> Rank:
-        """Return the sort key of a draft: first by how much it exceeds limits, then by its goal."""
+        """Return the sort key of a draft: first the factor by which it exceeds limits, then its goal."""
         return self.excess(draft), draft.order()
 
     def _paced(self, shapes: Sequence[Shape], places: Sequence[int]) -> list[Pace] | None:
@@ -398,7 +397,7 @@ class Assessor:
         )
 
     def _stage(self, seat: Seat, span: tuple[int, int], size: int, held: int, replicas: int) -> _Stage | None:
-        """Return what a stage takes that holds `held` microbatches at once; None if it does not fit."""
+        """Return the figures of a stage that holds `held` microbatches at once; None if it does not fit."""
         space = self.space
         sharers = replicas if space.zero_stage else min(replicas, 2)
         key = (seat.pool, seat.tp, span, size, held, sharers)
@@ -411,7 +410,7 @@ class Assessor:
         return self._stages[key]
 
     def _cut(self, src: Seat, dst: Seat, layer: int, size: int, flows: int) -> tuple[float, float]:
-        """Return the seconds of one microbatch's tensors over a cut, and the USD of one sample's."""
+        """Return the seconds of one microbatch's tensors over a cut, and the USD for one sample's."""
         key = (src.pool, src.tp, dst.pool, dst.tp, src.node == dst.node, layer, size, flows)
         if key not in self._cuts:
             seconds = float(self.space.boundary(src, dst, size, flows=flows)[layer])

@@ -20,12 +20,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Rates and times that depend on the nodes alone; of one plan, or arrays of many plans.
+    """Rates and times that depend only on the nodes, for one plan or as arrays for many.
 
-    `lost` is the time that preemption adds per second of training; `start_iterations` come before it. Nodes wait for
-    `wait_s`. `committed_usd` is paid in any case for the nodes that cost `committed_usd_per_hour`. Checkpoint storage,
-    checkpoint traffic between regions and NAT traffic are left out, so the totals are lower bounds; the simulator's
-    bill counts them.
+    `lost`: the time that preemption adds per second of training; `start_iterations` come before it. Nodes wait for
+    `wait_s`. `committed_usd` is paid in any case for the nodes that cost `committed_usd_per_hour`. The totals are lower
+    bounds: they leave out checkpoint storage, checkpoint traffic between regions and NAT traffic, which the simulator's
+    bill counts.
     """
 
     steps: int | None
@@ -40,7 +40,7 @@ class Bill:
 
     @classmethod
     def of(cls, space: Space, nodes: Counter[int], *, checkpoint_s: float = 0.0) -> Bill:
-        """Return the bill of `nodes` by pool; `checkpoint_s` is how long a checkpoint stalls training."""
+        """Return the bill of `nodes` by pool. `checkpoint_s`: how long a checkpoint stalls training."""
         offers = [space.pools[pool].offer for pool in nodes]
         catalog = space.scenario.catalog
         rate = sum(preemptions_per_hour(space.pools[pool].offer, catalog) * count for pool, count in nodes.items())
@@ -73,7 +73,7 @@ class Bill:
     def figures(self, iteration_s: Floats, egress_usd: Floats) -> dict[Figure, Floats]:
         """Return the figures of plans with these seconds and USD of egress per iteration.
 
-        Duration and total are infinite if the job has no number of steps; nothing limits or minimises them then.
+        Without a number of steps, duration and total are infinite, and nothing limits or minimises them.
         """
         per_s = self.usd_per_hour / SECONDS_PER_HOUR
         nowhere = np.full(np.shape(iteration_s), np.inf)
@@ -98,7 +98,7 @@ class Bill:
 
 
 def gateways_usd_per_hour(space: Space, nodes: Counter[int]) -> float:
-    """Return the price of one NAT gateway with its address per region, if nodes have no public address."""
+    """Return the price of one NAT gateway with its address per region; 0 if nodes have public addresses."""
     scenario = space.scenario
     offers = [space.pools[pool].offer for pool in nodes]
     return sum(usd for _, usd in gateways(offers, scenario.catalog.services, scenario.job.cloud.network))

@@ -1,4 +1,4 @@
-"""What saving checkpoints costs while a plan trains, as the simulator's bill counts it."""
+"""The cost of saving checkpoints during training, as the simulator's bill counts it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
 def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
-    """Return the USD of an hour of training: traffic to the bucket's region, requests and storage; 0 for a folder.
+    """Return the USD per hour of training for traffic to the bucket, requests and storage; 0 for a folder.
 
-    The first pipeline writes them. NAT is left out, and so are the extra checkpoints of rare synchronization.
+    The first pipeline writes them. NAT and the extra checkpoints of rare synchronization are left out.
     """
     first, scenario = draft.pipelines[0], space.scenario
     nodes = sorted(nodes_of(tuple(part.slots for part in draft.pipelines)))

@@ -1,4 +1,4 @@
-"""The figures that compare and limit plans, for a plan under the replay."""
+"""The replayed figures of a plan, by which plans are compared and limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to move a run's state to the nodes of a plan: bytes, time and money."""
+"""The bytes, time and money to move a run's state to the nodes of a plan."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def migration_cost(plan: Plan, scenario: Scenario, *, store_zone: str | None) ->
     """Return the cost of loading every node's stages from the newest checkpoint.
 
     Every node reads, even one that is kept, because a new generation starts new processes. `store_zone` is a zone in
-    the bucket's region; None means a local folder, which needs no network. A read from a bucket is assumed to be as
-    fast as a transfer from a node of the same type in that zone; this is not measured.
+    the bucket's region; None means a local folder, which needs no network. Assumption: a read from a bucket is as fast
+    as a transfer from a node of the same type in that zone. This is not measured.
     """
     held: dict[str, float] = defaultdict(float)
     offers = {node.id: scenario.offer(node.offer) for node in plan.nodes}

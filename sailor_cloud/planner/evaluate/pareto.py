@@ -1,6 +1,6 @@
-"""The Pareto frontier of time and money: which plans others beat in both, and by how much.
+"""The Pareto frontier of time and money: which plans others dominate, and by how much.
 
-Money is the cost of the run, or of the nodes per hour: the same work on fewer nodes takes longer and often costs as
+Money is the cost of the run, or of the nodes per hour. On fewer nodes, the same work takes longer and often costs as
 much.
 """
 
@@ -21,14 +21,14 @@ Ints = NDArray[np.int64]
 _LEAST_USD = 1e-9
 
 
-# What a draft costs.
+# The cost of a draft.
 Money = Callable[[Draft], float]
 
 
 def of_run(draft: Draft) -> float:
-    """Return the USD of the run, or of an iteration if the job has no number of steps.
+    """Return the USD of the run, or of an iteration without a number of steps.
 
-    By the expected replay if that is known.
+    Uses the expected replay if it is known.
     """
     total = draft.foreseen[Figure.TOTAL_USD]
     return total if total < float("inf") else draft.foreseen[Figure.USD_PER_ITERATION]
@@ -52,7 +52,10 @@ class OfNodes:
 
 
 def run_seconds(draft: Draft) -> float:
-    """Return the seconds of the run, or of an iteration without a number of steps; by the expected replay if known."""
+    """Return the seconds of the run, or of an iteration without a number of steps.
+
+    Uses the expected replay if it is known.
+    """
     seconds = draft.foreseen[Figure.DURATION_S]
     return seconds if seconds < float("inf") else draft.foreseen[Figure.ITERATION_S]
 
@@ -83,15 +86,15 @@ def unbeaten(seconds: Floats, usd: Floats, *, least: float = TIE) -> list[int]:
 
 
 def near(seconds: Floats, usd: Floats, among: list[int], slack: float) -> NDArray[np.bool_]:
-    """Return which are not both slower and more expensive by `slack` than one of the frontier `among`."""
+    """Return a mask of the plans that no plan of the frontier `among` beats by `slack` in both time and money."""
     faster = np.searchsorted(seconds[among] * slack, seconds, side="left")
     return np.asarray(usd < np.concatenate([[np.inf], usd[among]])[faster] * slack)
 
 
 def behind(seconds: Floats, usd: Floats, among: list[int], these: Sequence[int] | Ints | None = None) -> Floats:
-    """Return by what factor each is both slower and more expensive than one at the indices `among`.
+    """Return the factor by which each plan is both slower and more expensive than one at the indices `among`.
 
-    Below 1 if it is faster or cheaper than all of them. `these`: only those at these indices.
+    The factor is below 1 if the plan is faster or cheaper than all of them. `these`: only plans at these indices.
     """
     chosen = np.arange(len(seconds)) if these is None else np.asarray(these, dtype=np.int64)
     if not among:

@@ -1,4 +1,7 @@
-"""What depends only on where pipelines run, not on cuts and microbatches; computed once per layout."""
+"""Properties of a layout that depend only on where pipelines run, not on cuts and microbatches.
+
+They are computed once per layout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Divides the batch among pipelines: how many microbatches each of them takes."""
+"""Divides the batch among pipelines: the number of microbatches for each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ _MORE_ENDS = 8
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
-    """Return counts that differ by at most one, the larger ones for faster pipelines; arguments as in share_batch.
+    """Return counts that differ by at most one, the larger ones for faster pipelines.
 
-    None if the pipelines can't make up the batch exactly; all have the first one's microbatch size.
+    Arguments are as in share_batch; all pipelines have the first one's microbatch size. None if they can't add up to
+    the batch exactly.
     """
     shares, rest = divmod(batch, sizes[0])
     if rest or shares < len(sizes):
@@ -24,7 +25,7 @@ def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, 
 
 
 def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
-    """Return microbatch counts that make up the batch exactly, at least one each, or None.
+    """Return microbatch counts, at least one each, that add up to the batch exactly; None if there are none.
 
     paces: bottleneck and fill seconds of each pipeline. First finds the least time in which all together process at
     least the batch. Then removes the surplus: larger sizes first, and among equal sizes those that would end last.
@@ -86,7 +87,7 @@ def _trim(
         if not last:
             return None
         size, _, p = heappop(last)
-        # A size that is too large now stays too large; each pipeline keeps one microbatch.
+        # A size that exceeds the surplus once always exceeds it; each pipeline keeps one microbatch.
         if -size <= surplus and left[p] > 1:
             left[p] -= 1
             surplus += size

@@ -1,4 +1,4 @@
-"""Similar zones: results for one of them are tried in the others, without another search."""
+"""Similar zones: results for one zone are tried in the others without another search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sailor_cloud.planner.space.draft import Draft, Rank
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
-# By what share prices and bandwidths of similar zones may differ.
+# The largest relative difference of prices and bandwidths between similar zones.
 _NEAR = 0.1
 # Drafts of a zone that are tried in others.
 _TRIED = 8
@@ -42,7 +42,7 @@ def first_twins(space: Space) -> list[int]:
 
 
 def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft], Rank]) -> list[Draft]:
-    """Return the best drafts within one zone, moved to similar zones, if they keep the limits there.
+    """Return the best drafts within one zone, moved to similar zones whose limits they keep.
 
     Pools are those of the assessor's space. `rank`: the sort key of drafts.
     """
@@ -74,8 +74,8 @@ def shapes_of(draft: Draft) -> tuple[Shape, ...]:
 def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tuple[Shape, ...] | None:
     """Return pipelines with all nodes of a zone bought in another zone.
 
-    None if that zone lacks one of them, if nodes of the same offers are in use already, or if two resources of the job
-    allow the same offer and both are used: their nodes would get the same numbers.
+    None if that zone lacks one of the nodes, or if nodes of the same offers are in use already. Also None if two
+    resources of the job allow the same offer and both are used, since their nodes would get the same numbers.
     """
     alike = {_kind(space, number): number for number in range(len(space.pools))}
     used = {slot.pool for shape in shapes for slot in shape.slots}

@@ -1,1 +1,1 @@
-"""What reports show next to the plan: alternatives, the decision, the frontier, anchors, and why there is no plan."""
+"""The parts of a report besides the plan: alternatives, decision, frontier, anchors, and reasons for no plan."""

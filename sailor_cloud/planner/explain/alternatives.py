@@ -24,9 +24,9 @@ from sailor_cloud.planner.space.restrictions import EVEN, Restriction, part_of
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# A known plan of a smaller space is not improved if it is this many times as slow or expensive as the plan.
+# A known plan of a smaller space is not improved if its goal is this many times that of the plan.
 _HOPELESS = 1.5
-# Limits on money and time that an alternative may exceed; it then says by how much.
+# Limits on money and time, which an alternative may exceed; its label then says by how much.
 _TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
 
 
@@ -87,9 +87,10 @@ class Beside:
     def restricted(self, restrictions: Sequence[tuple[Restriction, ...]]) -> None:
         """Add the best plan of each smaller space that does not contain the chosen plan.
 
-        Each accelerator is a space by itself. If no plan keeps the limits, the best one that exceeds limits on money or
-        time; without any, what the model takes and what is allowed, if that explains it. For small problems, known
-        plans are improved a little, since separate searches would take longer than that of the plan.
+        Each accelerator is a space by itself. If no plan keeps the limits, add the best one that exceeds limits on
+        money or time. If there is none either, add what the model needs and what is allowed, if that explains it. Known
+        plans of small problems are only improved a little, since separate searches would take longer than that of the
+        plan.
         """
         every = [(part, chosen) for chosen in restrictions for part in self._parts(chosen)]
         wanted = [(part, chosen) for part, chosen in every if not self._keeps(chosen, part)]
@@ -99,7 +100,7 @@ class Beside:
         self.named = [self._best_known(named) for named in self.named]
 
     def _best_known(self, named: _Named) -> _Named:
-        """Return the best of a smaller space among all plans found, including those found for other spaces."""
+        """Return the best of a smaller space among all known plans, including those found for other spaces."""
         part = self._part_of(named)
 
         def rank(other: _Named) -> tuple[bool, float]:
@@ -122,7 +123,7 @@ class Beside:
     def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> _Named | Rejected:
         loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
         targets = [self.target] if loose == self.target else [self.target, loose]
-        # A small space is enumerated, and its best plan by the closed form is the answer.
+        # A small space is enumerated; its best plan by the closed form is the answer.
         small = small_layouts(self.space) is not None
         near = _is_even_restriction(restrictions) and not small
         for number, target in enumerate(targets):
@@ -272,7 +273,7 @@ class Beside:
 
 
 def _is_even_restriction(restrictions: Sequence[Restriction]) -> bool:
-    """Return whether the last restriction is that batches or layers are even."""
+    """Return whether the last restriction requires even batches or layers."""
     return restrictions[-1] in EVEN
 
 
@@ -291,12 +292,12 @@ def _rejected(label: str, why: str, restrictions: tuple[Restriction, ...]) -> Re
 
 
 def _reaches(assessor: Assessor, draft: Draft) -> bool:
-    """Return whether a draft keeps limits, by the expected replay if that is known."""
+    """Return whether a draft keeps limits, by the expected replay if it is known."""
     return assessor.excess(draft, draft.foreseen) == 1.0
 
 
 def kind(space: Space, draft: Draft) -> tuple[object, ...]:
-    """Return what defines a plan's kind: its devices and their number, its market, and its number of zones."""
+    """Return the kind of a plan: its devices and their number, its market, and its number of zones."""
     devices: Counter[tuple[str, str]] = Counter()
     for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
         devices[space.pools[pool].accelerator.name, space.pools[pool].offer.market] += count * space.pools[pool].devices
@@ -304,7 +305,7 @@ def kind(space: Space, draft: Draft) -> tuple[object, ...]:
 
 
 def described(space: Space, draft: Draft) -> str:
-    """Return a plan in a few words."""
+    """Return a short description of a plan."""
     devices: Counter[str] = Counter()
     for pool, count in nodes_of(tuple(part.slots for part in draft.pipelines)).items():
         devices[space.pools[pool].accelerator.name] += count * space.pools[pool].devices
@@ -328,7 +329,7 @@ def _name(restriction: Restriction) -> str:
 
 
 def _label(part: Space, restrictions: tuple[Restriction, ...]) -> str:
-    """Return the name of a smaller space that holds no plan."""
+    """Return the name of a smaller space without a plan."""
     names = sorted({pool.accelerator.name for pool in part.pools})
     alone = Restriction.ONE_ACCELERATOR in restrictions and len(names) == 1
     return ", ".join(

@@ -1,8 +1,8 @@
-"""Anchors: on-demand pipelines in a spot plan that continue training during an outage of spot capacity.
+"""Anchors: on-demand pipelines in a spot plan that keep training during an outage of spot capacity.
 
-The planner assumes one outage of the spot capacity of each zone if one is likely within the run, and no on-demand
-capacity for sale at that moment. The loss is half a checkpoint interval, a restart to shrink and one to grow again, and
-the throughput of spot nodes during the outage.
+If an outage is likely within the run, the planner assumes one in each zone, without on-demand capacity for sale at that
+moment. The loss has three parts: half a checkpoint interval; two restarts, to shrink and to grow again; and the
+throughput of spot nodes during the outage.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_p
 from sailor_cloud.simulator.lifetime import ttl_s
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# Nine of ten outages of spot capacity are shorter: 1,044 outages in six traces of V100 on AWS, 2022-10 to 2023-08
-# (skypilot-org/spot-traces, 221da1a; mean 1.9 h, median 0.5 h).
+# Nine of ten outages of spot capacity are shorter. Source: 1,044 outages in six traces of V100 on AWS, 2022-10 to
+# 2023-08 (skypilot-org/spot-traces, 221da1a); mean 1.9 h, median 0.5 h.
 OUTAGE_S = 4.2 * SECONDS_PER_HOUR
 # A less likely outage is ignored, unless the job asks for a higher probability.
 LEAST_RISK = 0.05
@@ -33,7 +33,7 @@ LEAST_RISK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """Pipelines that share nodes and so are anchored together; `extra_usd_per_hour`: on demand over spot."""
+    """Pipelines that share nodes and so are anchored together. `extra_usd_per_hour`: on-demand minus spot."""
 
     nodes: frozenset[str]
     share: float
@@ -43,7 +43,7 @@ class _Unit:
 def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates) -> PlanDocument:
     """Return the plan with as many on-demand pipelines as the deadline needs if spot capacity is lost once.
 
-    The same document if the job's goal is not the least money by a deadline, if an outage is unlikely or harmless, or
+    Returns the same document if the goal is not the least money by a deadline, if an outage is unlikely or harmless, or
     if no anchor helps.
     """
     limits, plan = document.constraints, document.plan
@@ -122,7 +122,7 @@ def _risk(plan: Plan, scenario: Scenario, duration_s: float) -> float:
 
 
 def _units(plan: Plan, scenario: Scenario, on_demand_of: dict[str, str]) -> list[_Unit]:
-    """Return the pipelines on spot that could be on demand, the cheapest per sample first."""
+    """Return the spot pipelines that could be on demand, the cheapest per sample first."""
     joined: list[tuple[set[str], float]] = []
     for pipeline in plan.pipelines:
         nodes, samples = {stage.node for stage in pipeline.stages}, float(pipeline.samples)
@@ -146,7 +146,7 @@ def _units(plan: Plan, scenario: Scenario, on_demand_of: dict[str, str]) -> list
 
 
 def _lost_s(plan: Plan, scenario: Scenario, on_spot: Sequence[_Unit]) -> float:
-    """Return the seconds that an outage costs a run with these pipelines on spot."""
+    """Return the seconds that a run loses to an outage with these pipelines on spot."""
     share = sum(unit.share for unit in on_spot)
     if not share:
         return 0.0
@@ -168,7 +168,7 @@ def _allowed(plan: Plan, candidates: Candidates) -> bool:
 
 
 def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation: Evaluation) -> PlanDocument:
-    """Return the document with another plan; the bound of the search holds for both."""
+    """Return the document with another plan; the search's bound holds for both."""
     cost, prediction, totals = evaluation.cost, evaluation.prediction, evaluation.totals
     assert cost.total_usd is not None
     offers = tuple(scenario.offers[name] for name in sorted({node.offer for node in plan.nodes}))

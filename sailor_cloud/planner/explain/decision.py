@@ -1,4 +1,4 @@
-"""What people choose from: the cheapest, the balanced and the fastest plan, and the price of what is left out."""
+"""The choices of a user: the cheapest, the balanced and the fastest plan, and the price of what is left out."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ from sailor_cloud.units import (
     usd_text,
 )
 
-# Plans tried under the replay for each pick and for each thing that is left out; moves from the frontier.
+# The most plans that are replayed for each pick and for each thing left out; and the most moves from the frontier.
 _TRIED, _INSISTED, _STEPS = 16, 6, 240
-# A plan is much more expensive if money grows by this many times the share by which the run gets faster.
+# A plan is much more expensive if its money grows by this many times the share by which the run gets faster.
 _MUCH = 3.0
-# Less than this is never much, in USD.
+# Smaller differences in USD are never much.
 _MONEY = 1.0
-# A share of the money that people would ask about.
+# From this share of the money on, people would ask about it.
 _HALF = 0.5
 # A plan that keeps its limits with a lower probability has no margin.
 _LIKELY = 0.9
-# Mean error of estimated memory on published runs (benchmarks/results/published_memory.md, in sample).
+# Mean in-sample error of estimated memory on published runs (benchmarks/results/published_memory.md).
 _MEMORY_ERROR = 0.085
-# Plans on equal nodes whose time and money differ by less are one choice.
+# Plans on equal nodes are one choice if their time and money differ by less than this.
 _ALIKE = 1e-3
-# Plans whose times differ by less are equally fast, so the cheaper one is chosen; the same for equal money.
+# Plans are equally fast if their times differ by less than this; then the cheaper one is chosen. The same holds for
+# equal money.
 _EQUAL = 5e-4
 
 _GOALS = {
@@ -63,12 +64,12 @@ _GOALS = {
 
 
 def goal_pick(goal: Goal) -> Pick:
-    """Return what a goal chooses by default."""
+    """Return the default choice of a goal."""
     return _GOALS[goal]
 
 
 def draft_of(plan: Plan, space: Space, target: Target) -> Draft | None:
-    """Return the draft of a plan; None if the space lacks something that it uses."""
+    """Return the draft of a plan; None if the space lacks something that the plan uses."""
     pools = {pool.offer.id: number for number, pool in enumerate(space.pools)}
     if any(node.offer not in pools for node in plan.nodes):
         return None
@@ -113,7 +114,7 @@ class _Uses:
         return self.clouds
 
     def insists(self, subject: Subject, name: str) -> bool:
-        """Return whether something is used. On-demand nodes beside those of spot would not end preemptions."""
+        """Return whether something is used. With a market, all nodes must be on it: mixed plans can be preempted."""
         names = self.names(subject)
         return names == (name,) if subject is Subject.MARKET else name in names
 
@@ -127,8 +128,8 @@ class _Uses:
 class Deciding:
     """Collects the plans of a search, and makes the decision from them on request.
 
-    `asked`: the requested pick; without it the goal decides. `rejected` says what can't be used, and why.
-    `restrictions`: of the space that is searched. `cut_short`: a time limit ended the search.
+    `asked`: the requested pick; without it the goal decides. `rejected`: what can't be used, and why. `restrictions`:
+    those of the searched space. `cut_short`: a time limit ended the search.
     """
 
     space: Space
@@ -139,7 +140,7 @@ class Deciding:
     cut_short: bool = False
     _drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
-    # Chosen plans near which plans were looked for that use what those leave out.
+    # Chosen plans whose neighbours with left-out things were searched already.
     _looked_near: set[tuple[object, ...]] = field(default_factory=set)
     _assessor: Assessor = field(init=False)
 
@@ -159,7 +160,7 @@ class Deciding:
         return list(self._drafts.values())
 
     def meet(self, drafts: Iterable[Draft]) -> None:
-        """Collect plans; what is known about one stays."""
+        """Collect plans; figures that are known about a plan are kept."""
         for draft in drafts:
             key = (draft.zero_stage, tuple(part.key() for part in draft.pipelines))
             before = self._drafts.get(key)
@@ -178,14 +179,14 @@ class Deciding:
     def picks(self, effort: Effort, by_goal: Chosen | None = None, *, proven: bool = False) -> dict[Pick, Chosen]:
         """Return the plan of each pick; empty if no known plan keeps the limits.
 
-        `by_goal`: the search's result for the goal; unless it is `proven`, a better plan replaces it.
+        `by_goal`: the search's result for the goal. Unless it is `proven`, a better plan replaces it.
         """
         feasible = self._feasible(effort)
         front = self._frontier(feasible)
         found: dict[Pick, Chosen] = {}
         for number, (pick, first) in enumerate(((Pick.FASTEST, run_seconds), (Pick.CHEAPEST, of_run))):
             best = None
-            # Figures of drafts may be too low, so a later draft may beat the evaluated first one.
+            # Figures of drafts may be too low, so a draft further down may beat the first one after evaluation.
             near = _deduplicated(sorted(feasible, key=lambda draft: (first(draft), draft.order())))
             for draft in near[:_TRIED]:
                 if best is not None and first(draft) >= _figures(best)[number]:
@@ -202,7 +203,7 @@ class Deciding:
         return found
 
     def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, number: int) -> Chosen:
-        """Return the plan with the best other figure among those that equal the best one in time (0) or money (1)."""
+        """Return the best plan in the other figure among those that equal the best one in time (0) or money (1)."""
         first, second = (run_seconds, of_run) if number == 0 else (of_run, run_seconds)
         near = [draft for draft in drafts if first(draft) <= _figures(best)[number] * (1.0 + _EQUAL)]
         for draft in sorted(near, key=lambda draft: (second(draft), draft.order()))[:_TRIED]:
@@ -260,10 +261,10 @@ class Deciding:
         return tuple(self.insisted(subject, name, chosen, complete=complete) for subject, name in left)
 
     def insisted(self, subject: Subject, name: str, chosen: Chosen, *, complete: bool = True) -> LeftOut:
-        """Return what insisting on something would change, by the best known plan that uses it.
+        """Return the price of insisting on something, by the best known plan that uses it.
 
-        The best costs least if the cheapest plan is chosen. Else the sum of its time and its money, each as a ratio to
-        the chosen plan's, is the smallest.
+        If the cheapest plan is chosen, the best is the one that costs least. Otherwise it has the smallest sum of time
+        and money, each relative to the chosen plan's.
         """
         uses = [draft for draft in self._drafts.values() if self._uses(draft).insists(subject, name)]
         ours = _figures(chosen)
@@ -296,7 +297,7 @@ class Deciding:
     def _value(self, ours: tuple[float, float]) -> Callable[[Draft], float]:
         """Return the sort key of plans that insist on something, given the seconds and USD of the chosen plan.
 
-        By time alone, they would spend the whole budget; by the product, a slow and cheap plan would be shown.
+        By time alone, such a plan would spend the whole budget. By the product, it could be slow and cheap.
         """
         picked = self.asked or goal_pick(self.space.scenario.job.goal)
         if picked is Pick.CHEAPEST:
@@ -305,7 +306,7 @@ class Deciding:
         return lambda draft: run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
 
     def _why_not(self, subject: Subject, name: str, *, complete: bool) -> str:
-        """Return why no plan uses something: what was ruled out, or what the model takes and is allowed."""
+        """Return why no plan uses something: what ruled it out, or what the model needs and what is allowed."""
         rows = [row.why for row in self.rejected if name in (row.what, row.zone, row.market) or row.subject == name]
         pools = [pool for pool in self.space.pools if name in names_of(pool.offer, subject)]
         if not pools:
@@ -319,7 +320,7 @@ class Deciding:
         return "none found before the time limit ended the search" if self.cut_short else NO_PLAN
 
     def _left(self, chosen: Chosen) -> list[tuple[Subject, str]]:
-        """Return what the job names and a plan leaves out."""
+        """Return the things that the job names and a plan leaves out."""
         uses, job = self._uses(chosen.draft), self.space.scenario.job
         named = {
             Subject.ACCELERATOR: [name for entry in job.resources for name in sorted(entry.accelerators)],
@@ -335,7 +336,7 @@ class Deciding:
         ]
 
     def _feasible(self, effort: Effort) -> list[Draft]:
-        """Return the plans that keep the limits; candidates for the frontier have their figures under the replay."""
+        """Return the plans that keep the limits; candidates for the frontier have replayed figures."""
         near = [draft for draft in self._drafts.values() if self._excess(draft) <= NEARLY]
         if not near:
             return []
@@ -363,9 +364,9 @@ class Deciding:
         return bool(mine < theirs * (1.0 - TIE))
 
     def _balanced(self, front: Sequence[Draft], cheapest: Chosen, fastest: Chosen) -> Chosen:
-        """Return the plan farthest below the line between two; the cheapest if there is none below it.
+        """Return the plan farthest below the line between two plans; the cheapest if there is none below it.
 
-        Drafts are ordered by their own figures; the first ones are judged by those of reports.
+        Drafts are ordered by their own figures; the first of them are judged by the figures that reports show.
         """
         ends = _figures(cheapest), _figures(fastest)
         if ends[0][0] <= ends[1][0] or ends[1][1] <= ends[0][1]:
@@ -452,7 +453,7 @@ def _figures(chosen: Chosen) -> tuple[float, float]:
 
 
 def _share(figures: tuple[float, float], slow: tuple[float, float], fast: tuple[float, float]) -> float:
-    """Return the sum of seconds and USD, both scaled to 0 to 1 between two ends; 1 on the line between them."""
+    """Return the sum of seconds and USD, both scaled to 0 to 1 between two ends; 1 on the line between the ends."""
     return (figures[0] - fast[0]) / ((slow[0] - fast[0]) or 1.0) + (figures[1] - slow[1]) / ((fast[1] - slow[1]) or 1.0)
 
 
@@ -505,7 +506,7 @@ def cheaper_nearby(choices: Sequence[Choice]) -> Iterable[str]:
 
 
 def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
-    """Yield a warning if the chosen plan may well reach a limit, and what would leave a margin."""
+    """Yield a warning if the chosen plan may well reach a limit, with a choice that leaves a margin."""
     chosen = next(choice for choice in choices if choice.chosen)
     likely = given.probability or _LIKELY
     chance = chosen.within_limits
@@ -524,7 +525,7 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
 
 
 def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
-    """Yield what may surprise a buyer: egress that is most of the money, old prices, and memory that is nearly full."""
+    """Yield what may surprise a buyer: mostly egress, old prices, or memory that is nearly full."""
     egress = sum(line.usd for line in cost.lines if line.kind is CostKind.EGRESS)
     share = egress / (sum(line.usd for line in cost.lines) or 1.0)
     if share > _HALF and egress >= _MONEY:

@@ -1,6 +1,6 @@
-"""What money buys: the Pareto frontier from cheap to fast.
+"""The Pareto frontier of time and money.
 
-Money is the cost of the run, or of the nodes per hour: fewer nodes take longer and often cost as much.
+Money is the cost of the run, or of the nodes per hour. Fewer nodes take longer and often cost as much.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# The replay may be faster than an estimate by up to about this factor. Besides the best plans, this many are replayed
-# between two of them; of plans that agree to this many parts, only one.
+# The replay may be faster than an estimate by up to about the first factor. Between two of the best plans, up to the
+# second number are replayed too. Of plans that agree to the third number of parts, only one is kept.
 _FASTER = 1.08
 _BETWEEN = 3
 _PARTS = 1000
-# Less than this is no trade; for the price of nodes, which has steps, less than the second; points kept.
+# A difference below the first share is no trade; for the price of nodes, which has steps, below the second. The last is
+# the number of points kept.
 _TRADE, _LUMP = 1.0 / _PARTS, 0.02
 MOST_POINTS = 40
 
 
 def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:
-    """Return what single moves from the best of some drafts yield, regardless of the limits on money and time."""
+    """Return the results of single moves from the best of some drafts, regardless of limits on money and time."""
     begun: dict[int, list[Draft]] = defaultdict(list)
     for draft in drafts:
         begun[max(space.zero_stage, draft.zero_stage)].append(draft)
@@ -50,11 +51,11 @@ def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effo
 
 
 def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effort) -> tuple[FrontierPoint, ...]:
-    """Return the Pareto frontier of the known plans in time and either sort of money, fastest first.
+    """Return the Pareto frontier of the known plans in time and in either sort of money, fastest first.
 
     Time is that of the run, from the first start to the last teardown, or of an iteration without a number of steps.
-    Money is the cost of the run, or of the nodes per hour. Figures are those of the replay and the complete bill, for
-    the best drafts by the closed form. Plans that beat another one by less than a thousandth are left out.
+    Money is the cost of the run, or of the nodes per hour. The best drafts by the closed form get figures from the
+    replay and the complete bill. A plan needs an advantage of at least a thousandth.
     """
     first = _point(space, chosen.draft, chosen.evaluation)
     points: list[FrontierPoint | None] = []
@@ -67,7 +68,7 @@ def frontier(space: Space, drafts: Sequence[Draft], chosen: Chosen, effort: Effo
 
 
 def promising(drafts: Sequence[Draft], money: Money = of_run) -> list[Draft]:
-    """Return the drafts on the expected frontier, and some that may be on it under the replay."""
+    """Return the drafts on the expected frontier, and others that may be on it under the replay."""
     seconds, usd = figures(drafts, money)
     front = unbeaten(seconds, usd, least=_TRADE)
     far = behind(seconds, usd, front)
@@ -89,7 +90,10 @@ def _rounded(seconds: float, usd: float) -> tuple[int, int]:
 
 
 def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Return the points that are worth their money, fastest first, with the chosen one unless another beats it."""
+    """Return the points that are worth their money, fastest first.
+
+    The chosen plan is among them unless another one beats it.
+    """
     points = [chosen, *others]
     seconds, usd, rate = np.array([(point.seconds, point.usd, _rate(point)) for point in points]).T
     cheapest = _trade_offs(seconds, usd, _TRADE)
@@ -102,7 +106,7 @@ def traded(chosen: FrontierPoint, others: list[FrontierPoint]) -> tuple[Frontier
 
 
 def _trade_offs(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: float) -> set[int]:
-    """Return the indices of the frontier that are faster than the next by at least that share."""
+    """Return the indices of the frontier that are faster than the next one by at least a share."""
     kept: list[int] = []
     for index in reversed(unbeaten(seconds, usd, least=least)):
         if not kept or seconds[kept[-1]] > seconds[index] * (1.0 + least):
@@ -113,9 +117,9 @@ def _trade_offs(seconds: NDArray[np.float64], usd: NDArray[np.float64], least: f
 def _thinned(
     front: list[int], seconds: NDArray[np.float64], stay: Set[int] = frozenset(), first: Set[int] = frozenset()
 ) -> list[int]:
-    """Return the points without those with the closest neighbours in time; those in `first` go first.
+    """Return the points without those that have the closest neighbours in time.
 
-    The ends and those in `stay` are kept.
+    Those in `first` are dropped first. The ends and those in `stay` are kept.
     """
     points = list(front)
     while len(points) > MOST_POINTS:
@@ -131,7 +135,7 @@ def _rate(point: FrontierPoint) -> float:
 
 
 def _covers(one: FrontierPoint, other: FrontierPoint) -> bool:
-    """Return whether another plan is neither faster nor cheaper by a trade's share."""
+    """Return whether another plan is neither faster nor cheaper by at least the share of a trade."""
     least = 1.0 - _TRADE
     figures = [(point.seconds, point.usd, _rate(point)) for point in (one, other)]
     return all(theirs >= ours * least for ours, theirs in zip(*figures, strict=True))

@@ -1,4 +1,4 @@
-"""Single moves from plans on the Pareto frontier of money and time to others on it."""
+"""Single moves from plans on the Pareto frontier of money and time to other plans on it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.space import Space
 
-# Plans judged in all; moves start from plans that are at most this factor behind others, from this many of them at
-# once, this many from each.
+# Limits: the plans judged in all; the factor up to which a start may be behind others; the starts at a time; the moves
+# from each start at a time.
 MOST_JUDGED = 1200
 _NEAR = 1.03
 _AT_ONCE, _STEPS = 16, 4
@@ -23,7 +23,7 @@ _AT_ONCE, _STEPS = 16, 4
 
 @dataclass(slots=True)
 class _Start:
-    """A plan that moves start from, their number so far, and by what factor another plan is faster and cheaper."""
+    """A plan from which moves start, their number so far, and the factor by which another plan beats it in both."""
 
     draft: Draft
     steps: Iterator[Neighbour]
@@ -33,7 +33,7 @@ class _Start:
 
 @dataclass(slots=True)
 class Explorer:
-    """Moves from plans of the space's ZeRO stage; `money` and time are what they are compared by."""
+    """Moves from plans of the space's ZeRO stage; `money` and time compare them."""
 
     space: Space
     target: Target
@@ -44,7 +44,7 @@ class Explorer:
     _seen: set[Neighbour] = field(default_factory=set)
 
     def run(self, drafts: Iterable[Draft], *, most: int = MOST_JUDGED) -> list[Draft]:
-        """Return the unbeaten results of moves from the best of some drafts; `most` plans are judged."""
+        """Return the unbeaten results of moves from the best of some drafts; at most `most` plans are judged."""
         found: list[Draft] = []
         self._begin(sorted(drafts, key=Draft.order))
         improver = Improver(self.space, self.target)
@@ -87,7 +87,7 @@ class Explorer:
         self._starts = [start for start in self._starts if start.behind <= _NEAR]
 
     def _next(self) -> list[_Start]:
-        """Return the next starts: unbeaten plans first, of these the ones with the fewest moves so far."""
+        """Return the next starts: unbeaten plans first, among them those with the fewest moves so far."""
         order = sorted(self._starts, key=lambda start: (start.behind > 1.0 + TIE, start.taken, start.behind))
         return order[:_AT_ONCE]
 

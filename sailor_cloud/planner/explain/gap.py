@@ -1,7 +1,7 @@
 """Splits a plan's goal into parts, which explain a wide gap to its bound.
 
-The first part is work alone, on every device offered and never idle. The others come on top: unused devices, waiting,
-pipeline filling, exposed all-reduces, traffic. The bound counts some of these, but does not say how much of each.
+The first part is work alone, on all offered devices without idle time. The others are added to it: unused devices,
+waits, pipeline fill, exposed all-reduces and traffic. The bound covers some of these too, but not by part.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
-# Parts below this share of the value come from the order of summation.
+# Smaller shares of the value come from the order of summation.
 _SMALLEST = 1e-9
 
 
 def gap_parts(space: Space, target: Target, draft: Draft, figures: Mapping[Figure, Any]) -> tuple[GapPart, ...]:
     """Return the parts of a draft's goal, work alone first; they add up to the draft's figure.
 
-    Units are those of the goal: seconds or USD, of one iteration or the whole run. `figures`: the draft's under the
-    replay. () if a pipeline has fewer microbatches than its stages could hold at once.
+    Units are those of the goal: seconds or USD, for one iteration or the whole run. `figures`: the draft's under the
+    replay. Returns () if a pipeline has fewer microbatches than its stages could hold at once.
     """
     found = {figure: float(amount) for figure, amount in figures.items()}
     value = found[target.goal]
@@ -95,7 +95,7 @@ def _usd(
 
 
 def _devices(space: Space, draft: Draft) -> Mapping[str, float]:
-    """Return how many devices of each accelerator a draft's nodes have."""
+    """Return the number of devices of each accelerator on a draft's nodes."""
     found: dict[str, float] = {}
     for pool, count in nodes_of(tuple(pipeline.slots for pipeline in draft.pipelines)).items():
         name = space.pools[pool].accelerator.name

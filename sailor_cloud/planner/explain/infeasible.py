@@ -36,17 +36,17 @@ class _Change:
 
     @property
     def stretch(self) -> float:
-        """By what factor the constraint is missed."""
+        """The factor by which a plan misses the constraint."""
         ratio = self.needed / self.limit
         return max(ratio, 1.0 / ratio)
 
 
 def explain_infeasible(space: Space, target: Target, searched: Searched, *, exact: bool = True) -> Infeasibility:
-    """Return the binding constraint of a problem without a plan, and the smallest change that permits one.
+    """Return the constraint that binds if there is no plan, and the smallest change that permits one.
 
-    Tried in turn: constraints that can't be met even alone, dropping one constraint, the number of nodes, quotas,
-    several constraints at once, memory. `exact`: the searches enumerate all plans; if not, the change is the smallest
-    one found.
+    In this order, it tries: constraints that can't be met even alone, one dropped constraint, the number of nodes,
+    quotas, several constraints at once, memory. `exact`: the searches enumerate all plans; otherwise the change is the
+    smallest one found.
     """
     broken = _broken_by_themselves(space, target, searched)
     if broken:
@@ -66,7 +66,10 @@ def explain_infeasible(space: Space, target: Target, searched: Searched, *, exac
 
 
 def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
-    """Return the infeasibility of a job that quotas rule out; `changes` has at least one, and each would suffice."""
+    """Return the infeasibility of a job that quotas rule out.
+
+    `changes` has at least one entry, each of which would suffice.
+    """
     first = changes[0]
     others = "".join(f" (or instead {other.in_words})" for other in changes[1:])
     remedies = (first.remedy, *(f"{other.remedy} ({other.short})" for other in changes[1:]))
@@ -100,9 +103,9 @@ def _by_memory(space: Space) -> Infeasibility:
 def _needed_together(
     space: Space, target: Target, searched: Searched, limits: list[Limit], kept: tuple[Limit, ...]
 ) -> list[_Change]:
-    """Return the values that limits would need at the same time if `kept` ones stay; empty if nothing suffices.
+    """Return the values that limits would need together if `kept` ones stay; empty if none suffice.
 
-    The first limit is relaxed as little as possible; then each of the next ones, as little as that allows.
+    The first limit is relaxed as little as possible; then each of the next ones as little as that allows.
     """
     changes: list[_Change] = []
     for limit in limits:
@@ -133,7 +136,7 @@ def _needed_alone(space: Space, target: Target, searched: Searched) -> list[_Cha
 
 
 def _broken_by_themselves(space: Space, target: Target, searched: Searched) -> list[Limit]:
-    """Return the constraints that no plan keeps even without the others, the one that is missed most first."""
+    """Return the constraints that no plan keeps even without the others, the most exceeded one first."""
     broken = []
     for limit in target.limits:
         needed = searched.reachable(space, Target(goal=limit.figure, limits=()))
@@ -176,7 +179,7 @@ def _change(limit: Limit, needed: float) -> _Change:
 
 
 def nearest(target: Target, figures: Mapping[Figure, float]) -> str:
-    """Return what the limits would have to be for a plan that breaks them, in words."""
+    """Return, in words, the limits that a plan would need which breaks the present ones."""
     broken = (limit for limit in target.limits if figures[limit.figure] > limit.at_most * (1.0 + TIE))
     needed = (_change(limit, figures[limit.figure]) for limit in broken)
     return " and ".join(_short(change) for change in needed)
@@ -187,9 +190,9 @@ def _written(name: str, figure: float) -> float:
 
 
 def _rounded_to_suffice(name: str, figure: float) -> float:
-    """Return a figure as the job file writes it, rounded to four significant digits to the side that suffices.
+    """Return a figure as the job file writes it, rounded to four significant digits so that it suffices.
 
-    Money is rounded to the digits that are shown, so that what is shown suffices.
+    Money is rounded to the shown digits, so that the shown value suffices.
     """
     written = _written(name, figure)
     step = 10.0 ** (math.floor(math.log10(written)) - 3)
@@ -202,7 +205,7 @@ def _rounded_to_suffice(name: str, figure: float) -> float:
 def _infeasibility(
     changes: list[_Change], *, alternatives: list[_Change], quotas: tuple[QuotaChange, ...], exact: bool
 ) -> Infeasibility:
-    """Return the infeasibility by the first change, with the others that it needs and the alternatives to it."""
+    """Return the infeasibility by the first change, with the other changes that it needs and its alternatives."""
     change = changes[0]
     what, which = _REMEDIES[change.name]
     reason = f"{change.name} {limit_text(change.name, change.limit)} can't be met"
@@ -229,5 +232,5 @@ def _short(change: _Change) -> str:
 
 
 def _in_words(change: _Change) -> str:
-    """Return a needed value in words; a deadline is rounded up, so that it suffices."""
+    """Return a needed value in words; a deadline is rounded up so that it suffices."""
     return limit_text(change.name, change.needed, sufficient_duration_text)

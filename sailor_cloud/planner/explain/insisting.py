@@ -1,4 +1,4 @@
-"""Plans near a chosen one that use an accelerator, a zone, a market or a cloud which it leaves out."""
+"""Plans near a chosen one that use an accelerator, a zone, a market or a cloud which that plan leaves out."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sailor_cloud.planner.space.space import Space
 
 
 def names_of(offer: Offer, subject: Subject) -> tuple[str, ...]:
-    """Return what an offer is called in one respect."""
+    """Return the accelerator, zone, market or cloud of an offer."""
     return (str(offer.provider if subject is Subject.CLOUD else getattr(offer, subject.value)),)
 
 
 def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name: str) -> Iterator[Draft]:
     """Yield plans near a draft that use what it leaves out, with their figures under the replay.
 
-    All nodes are bought in a zone or market, as far as it sells them. In a cloud they are bought in one zone after the
-    other, if it sells nodes with the same devices. An accelerator replaces another one in equal pipelines, in zones and
-    markets of the draft if it is sold there. None for plans that the local search does not know, such as those with
-    ZeRO-2.
+    For a zone or a market, all nodes are bought there, as far as it sells them. For a cloud, they are bought in one
+    zone after the other that sells nodes with the same devices. An accelerator replaces another one in equal pipelines,
+    in the draft's zones and markets if it is sold there. Yields nothing for plans that the local search does not
+    support, such as those with ZeRO-2.
     """
     if space.scenario.engine.uniform or draft.zero_stage > 1:
         return
@@ -41,7 +41,7 @@ def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name
         neighbours = Neighbourhood(there).bought_from(draft, near or wanted)
     elif subject is Subject.CLOUD:
         zones: dict[str, list[int]] = {}
-        # Of offers with the same devices, the last one counts: the cheapest.
+        # The last of several offers with the same devices counts: the cheapest.
         for number in sorted(wanted, key=lambda number: -offers[number].usd_per_hour):
             zones.setdefault(offers[number].zone, []).append(number)
         moved = (_all_bought(there, draft, subject, sold) for _, sold in sorted(zones.items()))
@@ -56,13 +56,13 @@ def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name
 
 
 def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[int]) -> Iterator[Neighbour]:
-    """Yield a draft with all nodes bought in a zone or market, as far as it sells them. In a cloud: all or none."""
+    """Yield a draft with all nodes bought in a zone or market, as far as it sells them; in a cloud, all or none."""
     offers = [pool.offer for pool in space.pools]
     sold = {_apart_from(subject, offers[number]): number for number in wanted}
     taken: Counter[int] = Counter()
     names: dict[tuple[int, int], tuple[int, int]] = {}
     for pool, instance in sorted({slot[:2] for part in draft.pipelines for slot in part.slots}):
-        # Nodes of several zones may come to one offer, so all get new numbers.
+        # Nodes of several zones may get one offer, so all get new numbers.
         there = sold.get(_apart_from(subject, offers[pool]), pool)
         names[pool, instance] = there, taken[there]
         taken[there] += 1
@@ -77,7 +77,7 @@ def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[i
 
 
 def _apart_from(subject: Subject, offer: Offer) -> tuple[object, ...]:
-    """Return what two offers have in common that differ in one respect and in price."""
+    """Return the common properties of two offers that differ only in one respect and in price."""
     if subject is Subject.CLOUD:
         return offer.accelerator, offer.accelerator_count, offer.market, offer.terms
     respects = {Subject.ZONE: offer.zone, Subject.MARKET: (offer.market, offer.terms)}

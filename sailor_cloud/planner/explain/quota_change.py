@@ -1,4 +1,4 @@
-"""Which of an account's quotas rules out every plan, and how much of it would permit one."""
+"""Finds the quotas that rule out every plan, and how much of them would permit one."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from sailor_cloud.planner.space.quotas import binding, name, unit, used
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space, build
 
-# Searches for the least of a quota; each halves the interval between too little and enough.
+# The searches for the least of a quota; each halves the interval between too little and enough.
 _MOST_SEARCHES = 8
-# Plans with a small use of a quota that are checked under the replay.
+# The most plans with a small use of a quota that are replayed.
 _MOST_CHECKED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """A quota, and how much of it would have to be left for a plan if all other limits stay."""
+    """A quota, and how much of it must be left for a plan if all other limits stay."""
 
     quota: QuotaLimit
     needed: float
 
     @property
     def in_words(self) -> str:
-        """Return the change in words: what is left, what is needed, and which limit to ask for."""
+        """Return the change in words: what is left, what is needed, and which limit to request."""
         return f"{self.short}; {self.remedy}"
 
     @property
     def short(self) -> str:
-        """Return what is left and what is needed."""
+        """Return, in words, what is left and what is needed."""
         return f"quota {self.quota.left:g} < {self.needed:g} {unit(self.quota)}: {name(self.quota)}"
 
     @property
     def remedy(self) -> str:
-        """Return which limit to ask for."""
+        """Return, in words, which limit to request."""
         return f"a limit of {self.needed + self.quota.used:g} would do"
 
 
 def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[QuotaChange, ...]:
-    """Return the quotas each of which alone would permit a plan if it were larger, the smallest change first."""
+    """Return the quotas each of which, if it were larger, would permit a plan; the smallest change first."""
     known = known_quotas(space)
     if not known:
         return ()
@@ -68,7 +68,7 @@ def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[Quo
 
 
 def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Draft]) -> float:
-    """Return the least use of a quota by a draft that keeps the limits; the first draft does keep them."""
+    """Return the least use of a quota by a draft that keeps the limits; the first draft keeps them."""
     taken = [
         (used(quota, space.candidates, nodes_of(tuple(part.slots for part in draft.pipelines))), number)
         for number, draft in enumerate(drafts)
@@ -80,12 +80,12 @@ def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Dr
 
 
 def known_quotas(space: Space) -> tuple[QuotaLimit, ...]:
-    """Return the known quotas of the account that a job would run under."""
+    """Return the known quotas of the account under which a job would run."""
     return space.scenario.catalog.quotas(space.scenario.job.cloud)
 
 
 def tight_quotas(space: Space) -> tuple[QuotaLimit, ...]:
-    """Return the known quotas that plans could break within the job's own limits."""
+    """Return the known quotas that plans could exceed within the job's own limits."""
     known = known_quotas(space)
     if not known:
         return ()
@@ -103,9 +103,9 @@ def _least(
     most: int,
     step: int,
 ) -> QuotaChange | None:
-    """Return the least of a quota that permits a plan, or None if even `most` does not.
+    """Return the least of a quota that permits a plan; None if even `most` does not.
 
-    Small increases are tried first, since few devices are searched fastest; `most` counts `step`s.
+    Small increases are tried first, since a search over few devices is fastest; `most` counts `step`s.
     """
 
     def used_of(steps: int) -> float | None:

@@ -1,4 +1,4 @@
-"""What a plan over several zones would save with rare synchronization (`training.sync_every`); only for display."""
+"""The saving of a plan over several zones by rare synchronization (`training.sync_every`); only for display."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from sailor_cloud.simulator import Evaluation, Scenario, evaluate, islands
 from sailor_cloud.simulator.layout import lay_out
 from sailor_cloud.units import SECONDS_PER_HOUR, signed_usd_text, usd_text
 
-# DiLoCo's main experiments take 500 steps (arXiv 2311.08105); this is the more careful choice.
+# DiLoCo's main experiments use 500 steps (arXiv 2311.08105); this is a more cautious choice.
 _EVERY = 100
 # The least share of a plan's cost that counts as a saving.
 _LEAST_SHARE = 0.02
-# Plans on each cloud that are combined with those on another.
+# The number of plans on each cloud that are combined with those on another.
 _OF_A_CLOUD = 3
 
 
 def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
-    """Return the first of some plans on one cloud that is clearly cheaper if zones synchronize every `_EVERY` steps.
+    """Return the first plan on one cloud that is clearly cheaper if zones synchronize every `_EVERY` steps.
 
-    It must be cheaper than the first plan as well, which is the chosen one.
+    It must also be cheaper than the first of `plans`, the chosen one.
     """
     seldom = _seldom(scenario)
     if seldom is None or not plans:
@@ -63,10 +63,10 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
 
 
 def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Draft]) -> tuple[Alternative, ...]:
-    """Return the best plan on several clouds that beats one plan if zones synchronize rarely, and that can be bought.
+    """Return the best plan on several clouds that beats one plan if zones synchronize rarely, and can be bought.
 
     It joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. With synchronization in
-    every step, traffic between clouds costs more than it gains. Raises OutOfTimeError.
+    every step, traffic between clouds costs more than it saves. Raises OutOfTimeError.
     """
     seldom, goal, job = _seldom(space.scenario), target.goal, space.scenario.job
     clouds = {space.clouds_of([number]) for number in range(len(space.pools))}
@@ -103,7 +103,7 @@ def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Dr
 
 
 def _against(found: Evaluation, now: Evaluation) -> str:
-    """Return how much less time and money one plan takes than another."""
+    """Return by how much one plan takes less time and money than another."""
     share = found.prediction.iteration_s_replay / now.prediction.iteration_s_replay - 1.0
     time = f"{abs(share):.0%} {'more' if share > 0.0 else 'less'} time".replace("%", " %")
     then, before = found.cost.total_usd, now.cost.total_usd
@@ -154,7 +154,7 @@ def _on_one_cloud(
 
 
 def _seldom(scenario: Scenario) -> Scenario | None:
-    """Return the scenario with rare synchronization; None if it has it already, or its program knows no zones."""
+    """Return the scenario with rare synchronization; None if it has it already, or if its engine has no zones."""
     job = scenario.job
     if job.run is not None or job.training.sync_every is not None or not scenario.engine.zone_by_zone:
         return None
@@ -163,9 +163,9 @@ def _seldom(scenario: Scenario) -> Scenario | None:
 
 
 def _fitted(plan: Plan, scenario: Scenario) -> tuple[Plan, Evaluation]:
-    """Return a plan with the recomputation that its stages need to fit, since islands keep more, and its figures.
+    """Return a plan with the recomputation that its stages need to fit, and its figures.
 
-    If that is not enough, the plan still does not fit.
+    Islands need more memory. If recomputation is not enough, the plan still does not fit.
     """
     more = dict(pairwise(Recompute))
     while True:

@@ -1,4 +1,4 @@
-"""Says in figures why a smaller space holds no plan: what the model takes on an accelerator, and what is allowed."""
+"""Says in figures why a smaller space has no plan: what the model needs on an accelerator, and what is allowed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _Need:
 
 
 def shortage(space: Space, *, one_zone: bool) -> str:
-    """Return why no plan of a space fits: the accelerators with a limit in each zone below what the model takes.
+    """Return why no plan of a space fits: accelerators whose limit in each zone is below the model's need.
 
-    Counted for one pipeline with one sample at a time on equal nodes, with recomputation if that helps.
+    The need is that of one pipeline with one sample at a time on equal nodes, with recomputation if that helps.
     """
     short, loose, tightest = [], False, ""
     most_nodes = space.scenario.job.constraints.max_nodes
@@ -77,7 +77,7 @@ def _need(space: Space, name: str) -> _Need | None:
 
 
 def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
-    """Return the fewest stages that hold all layers; from the last on, each stage holds as many as fit."""
+    """Return the fewest stages that hold all layers. From the last one on, each holds as many as fit."""
     tables = [space.table(pool, tp, 1, recompute=kind) for kind in (Recompute.NONE, Recompute.FULL)]
     end = space.layers
     for behind in range(1, space.layers + 1):
@@ -94,7 +94,7 @@ def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
 
 
 def _largest_layer(space: Space, name: str) -> str:
-    """Return how much of a device the largest layer takes, split over all devices of a node."""
+    """Return the share of a device that the largest layer needs, split over all devices of a node."""
     found = []
     for index in _pools(space, name):
         table = space.table(index, max(space.tp_degrees[index]), 1)

@@ -1,4 +1,4 @@
-"""Makes good plans better: one local search on the exact evaluator."""
+"""Local search on the exact evaluator: makes good plans better."""
 
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.local_search import Improver, evaluated, improved

@@ -1,4 +1,4 @@
-"""Chooses among drafts by the simulator's evaluation of their plans, including the complete bill."""
+"""Chooses among drafts by the simulator's evaluation of their plans, with the complete bill."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# The most drafts that are simulated, and how many without evaluation are evaluated first: the best by the closed form.
+# The most drafts that are simulated; and how many without evaluation, the best by the closed form, are evaluated first.
 MOST_SIMULATED, MOST_EVALUATED = 32, 64
-# For plans in 1F1B, the evaluator's times are exact unless ranks share cores; then they are off by up to about this
+# For plans in 1F1B, the evaluator's times are exact unless ranks share cores; then the error is up to about this
 # factor. Its money is never more than the bill of such a plan.
 _CROWDED = 0.9
 
@@ -39,9 +39,9 @@ def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> C
 
 
 def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Chosen | None:
-    """Return the best of some drafts whose plan keeps the constraints; drafts come best first by the closed form.
+    """Return the best draft whose plan keeps the constraints; drafts come best first by the closed form.
 
-    The evaluator's figures are at most the simulator's, so drafts are simulated in order until the next one can't be
+    The evaluator's figures are at most the simulator's. So drafts are simulated in order until the next one can't be
     better in 1F1B. For jobs that allow other schedules, `rescheduled` continues from there.
     """
     least_share = _CROWDED if math.isfinite(space.cores(1)) else 1.0
@@ -62,7 +62,7 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Ch
 def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = MOST_EVALUATED) -> list[Draft]:
     """Return drafts with their figures by the evaluator, without duplicates, best first.
 
-    Of those not evaluated before, only the first `most`.
+    Only the first `most` of those without evaluation are evaluated.
     """
     found = {draft.order(): draft for draft in drafts if draft.expected is not None}
     others = {draft.order(): draft for draft in drafts if draft.order() not in found}
@@ -72,7 +72,7 @@ def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = 
 
 
 def simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
-    """Return the simulator's figures of a draft, None if it does not fit; they are kept for other targets."""
+    """Return the simulator's figures of a draft; None if it does not fit. They are kept for other targets."""
     known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.remembered.setdefault("simulated", {})
     name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
     if name not in known:

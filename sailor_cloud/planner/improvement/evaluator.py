@@ -1,6 +1,6 @@
-"""The exact evaluator of the search: the replay's figures of a draft, from parts that are computed once.
+"""The exact evaluator of the search: replayed figures of a draft, from parts that are computed once.
 
-Iteration times are those of the replay except for rounding. Totals leave out NAT traffic; `correction` makes up for
+Iteration times equal those of the replay except for rounding. Totals leave out NAT traffic; `correction` accounts for
 that.
 """
 
@@ -29,8 +29,10 @@ Factors = Mapping[Figure, float]
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The end of a pipeline's schedule. Seconds of the iteration: the end of each stage's passes, and of its last
-    backward pass without the time to hand tensors on; of the next one, when the first microbatch reaches it.
+    """The end of a pipeline's schedule, in seconds of the iteration.
+
+    The end of each stage's passes; the end of its last backward pass, without handing tensors on; and, in the next
+    iteration, the time at which the first microbatch reaches it.
     """
 
     ends_s: tuple[float, ...]
@@ -71,7 +73,7 @@ class Evaluator:
         return self.assessor.excess(draft, scaled), (significant(figures[self.assessor.target.goal]), draft.order())
 
     def correction(self, draft: Draft) -> Factors:
-        """Return the factors between the limited figures of a draft under the replay and these."""
+        """Return the ratio of the replay's figures to these, for the limited figures of a draft."""
         limits, space = self.assessor.target.limits, self.assessor.space
         if not limits:
             return {}
@@ -82,7 +84,7 @@ class Evaluator:
     def figures(self, draft: Draft) -> Mapping[Figure, float]:
         """Return the figures of a draft under the replay, or by the engine's formulas.
 
-        Engines with only equal pipelines are simulated completely: they have few plans.
+        Engines with only equal pipelines have few plans, so these are simulated completely.
         """
         space = self.assessor.space
         space.known.deadline.check()
@@ -125,7 +127,7 @@ class Evaluator:
     def _reduced(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
         """Return the seconds until all stages finish all-reduce, step and gather, and the USD of egress.
 
-        `alike`: for each pipeline, the number of its tail.
+        `alike`: for each pipeline, the index of its tail.
         """
         engine = self.assessor.space.scenario.engine
         overlapped = engine.overlaps_sync(self.assessor.space.zero_stage)
@@ -137,7 +139,7 @@ class Evaluator:
         share, gradients = sharding.gathered_share, 2.0 * sharding.gradient / sharding.total
         layout, cuts = zip(*((part.slots, part.cut) for part in draft.pipelines), strict=True)
         for each in self.assessor.sync.sums(layout, cuts):
-            # A stage may hold nothing but a tied weight, which has an all-reduce to itself.
+            # A stage may hold only a tied weight, which has its own all-reduce.
             if not each.nbytes:
                 continue
             sum_s = each.seconds * (1.0 - share)
@@ -168,7 +170,7 @@ class Evaluator:
         return max(through.values()), usd
 
     def _crowding_s(self, draft: Draft, paces: Sequence[Pace]) -> float:
-        """Return by how much shared cores lengthen passes; each pipeline's work is spread evenly over its time."""
+        """Return the extra seconds of passes on shared cores; a pipeline's work is spread evenly over its time."""
         cores = self.assessor.space.cores(nodes_of(tuple(part.slots for part in draft.pipelines)).total())
         if not np.isfinite(cores):
             return 0.0
@@ -232,7 +234,7 @@ class Evaluator:
 
 
 def _ready_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: float) -> tuple[float, float]:
-    """Return when a stage has the first bucket of the gradients of layers, a share of them, and when it has all."""
+    """Return when a stage has the first bucket of a group's gradients, a share of them, and all of them."""
     done = tail.gradients_s[stage]
     if layers is None:
         return done, done
@@ -253,5 +255,5 @@ def _needed_s(tail: _Tail, stage: int, layers: tuple[int, int] | None, bucket: f
 
 
 def _ratio(found: float, about: float) -> float:
-    """Return by which factor an estimate is off; 1 for an estimate of 0."""
+    """Return the factor by which an estimate is wrong; 1 for an estimate of 0."""
     return found / about if about else 1.0

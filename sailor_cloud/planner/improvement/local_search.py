@@ -1,8 +1,8 @@
-"""Local search: from good plans to better neighbours, judged by the replay, until none is better or effort is spent.
+"""Local search: from good plans to better neighbours, judged by the replay, until none is better or effort runs out.
 
-In a descent the kinds of moves take turns, those that helped with more neighbours, and the first better neighbour is
-taken. From its local optimum a descent restarts: a few random moves, then down again. All is bounded by counts
-and seeded, so that the same input gives the same plan.
+In a descent the kinds of moves take turns. Kinds that helped get more neighbours, and the first better neighbour is
+taken. From its local optimum a descent restarts with a few random moves. Everything is seeded and bounded by counts, so
+the same input gives the same plan.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.restrictions import part_of, zero_stages
 from sailor_cloud.planner.space.space import Space
 
-# Neighbours of one kind of moves in one turn at most, and those that a random one is drawn from.
+# The most neighbours of one kind of moves in a turn, and how many a random neighbour is drawn from.
 _MOST_TURNS, _OF_A_KIND = 8, 60
-# Moves of a restart, and how much worse than the best plan it may begin; its evaluations, and how much worse than the
-# best plan it may be then to continue.
+# Restarts: the number of moves, and how much worse than the best plan the start may be; after this many evaluations,
+# how much worse than the best plan it may be to continue.
 _KICKS, _WORSE = 2, 1.3
 _RESTART, _NEAR = 60.0, 1.02
-# A plan with so many stages in all counts as one evaluation more: that is about as much work.
+# A plan counts as one more evaluation for each of this many stages, roughly in proportion to the work.
 _STAGES = 40
 # A neighbour with the ZeRO stage that it is at.
 _Staged = tuple[int, Neighbour]
 
-# Of what a draft becomes so many are kept, the best ones.
+# The number of results that are kept for each draft, the best ones.
 _KEPT = 3
 
 
-# Evaluations of the first descents and of the last ones, which continue from the best of those and restart.
+# The evaluations of the first descents, and of the last ones, which restart from the best results of the first.
 _FIRST, _LAST, _FINALISTS = 80.0, 500.0, 2
 
 
 def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effort, *, most: int) -> list[Draft]:
-    """Return drafts with their figures under the replay, and what the best of them become; all name their ZeRO stage.
+    """Return drafts with replayed figures, and the best results of local search; all name their ZeRO stage.
 
-    The best one of each kind descends, `most` in all; then the best of what they became continue, and restart.
+    The best draft of each kind descends, at most `most`. Then the best results continue with restarts.
     """
     improver = Improver(space, target)
     known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))
@@ -68,13 +68,13 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
 
 
 def _own_zones(space: Space, draft: Draft) -> Space:
-    """Return the space over the zones of a draft, in which fewer moves lead to a better plan sooner."""
+    """Return the space over the zones of a draft, in which fewer moves lead sooner to a better plan."""
     zones = {space.pools[slot.pool].offer.zone for part in draft.pipelines for slot in part.slots}
     return part_of(space, {pool.accelerator.name for pool in space.pools}, zones)
 
 
 def _descended(improver: Improver, there: Space, draft: Draft, effort: float) -> list[Draft]:
-    """Return what a draft becomes in a part of the space."""
+    """Return the results of descents from a draft in a part of the space."""
     space, stage = improver.space, draft.zero_stage
     if len(there.pools) == len(space.pools):
         return improver.descend(draft, effort)
@@ -97,9 +97,10 @@ def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> l
 
 
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the best draft of each kind, in turn the best one that keeps all limits and the next best one.
+    """Return the best draft of each kind; those that keep all limits alternate with the others.
 
-    Drafts that break limits count as worse by as much. They may lead to better plans, or to none that keeps the limits.
+    Drafts that break limits count as worse by the same factor. They may lead to better plans, or to none that keeps the
+    limits.
     """
     kinds: dict[tuple[object, ...], Draft] = {}
     for draft in sorted(drafts, key=partial(_near, improver)):
@@ -116,7 +117,7 @@ def _near(improver: Improver, draft: Draft) -> tuple[object, ...]:
 
 
 def _kind(space: Space, draft: Draft) -> tuple[object, ...]:
-    """Return what drafts have in common that differ in cuts, microbatches and which offers they take."""
+    """Return the common properties of drafts that differ only in cuts, microbatches and offers."""
     offers = [space.pools[slot.pool].offer for part in draft.pipelines for slot in part.slots]
     lengths = frozenset(len(part.slots) for part in draft.pipelines)
     accelerators, zones = {offer.accelerator for offer in offers}, {offer.zone for offer in offers}
@@ -149,18 +150,18 @@ class Improver:
         return self.evaluator(self.stage(draft)).expected(draft)
 
     def rank(self, draft: Draft) -> Rank:
-        """Return what drafts are compared by: what breaks limits less comes first, then what is better."""
+        """Return the sort key of drafts: first the factor by which limits are exceeded, then the goal."""
         return self.evaluator(self.stage(draft)).rank(draft)
 
     def descend(self, start: Draft, effort: float) -> list[Draft]:
-        """Return the best drafts that descents from one meet, best first, of those that keep all limits.
+        """Return the best drafts that keep all limits and that descents from one draft reach, best first.
 
-        `effort`: so many evaluations, those of large plans count more.
+        `effort`: the number of evaluations; large plans count more.
         """
         return _Descent(self, effort).run(self.expected(start))
 
     def made(self, neighbour: Neighbour, stage: int, better_than: Draft | None = None) -> Draft | None:
-        """Return the draft of a neighbour with its figures; None where it does not fit or can't be better than one."""
+        """Return the draft of a neighbour with its figures; None if it does not fit or can't beat `better_than`."""
         evaluator, below_s = self.evaluator(stage), math.inf
         assessor, timed = evaluator.assessor, self.target.goal in (Figure.ITERATION_S, Figure.DURATION_S)
         if better_than is not None and timed and self.rank(better_than)[0] == 1.0:
@@ -182,7 +183,7 @@ class _Descent:
     until: float = math.inf
     random: Random = field(default_factory=lambda: Random(0))
     _seen: set[tuple[int, tuple[object, ...]]] = field(default_factory=set)
-    # How many neighbours of each kind of moves are looked at in a turn; more of those that helped.
+    # The number of neighbours of each kind in a turn; more for kinds that helped.
     _turns: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
 
     def run(self, start: Draft) -> list[Draft]:
@@ -214,7 +215,7 @@ class _Descent:
         return self.spent >= min(self.effort, self.until)
 
     def _down(self, current: Draft) -> Draft:
-        """Return the local optimum that a draft leads to: kinds of moves take turns, until none has a better one."""
+        """Return the local optimum from a draft. Kinds of moves take turns until none has a better neighbour."""
         better: Draft | None = current
         while better is not None:
             current, better = better, self._better(better)
@@ -223,7 +224,7 @@ class _Descent:
         return current
 
     def _better(self, current: Draft) -> Draft | None:
-        """Return a better neighbour; None where none is, or once the effort is spent."""
+        """Return a better neighbour; None if there is none or the effort is spent."""
         reached = self.improver.rank(current)
         kinds = dict(enumerate(kind() for kind in self._kinds(current)))
         while kinds and not self._over():
@@ -240,7 +241,7 @@ class _Descent:
                         self._turns[number] = min(_MOST_TURNS, 2 * self._turns[number])
                         return draft
                 if not some:
-                    # None is left, or all were looked at before.
+                    # None is left, or all were examined before.
                     self._turns[number] = 1
                     if next(kinds[number], None) is None:
                         del kinds[number]
@@ -259,7 +260,7 @@ class _Descent:
         return [*kinds, *(partial(_as_it_is, other, draft) for other in others)]
 
     def _swapped(self, draft: Draft) -> Iterator[Draft]:
-        """Yield a draft with two runs of stages on equal devices exchanged; the layers of such a cut need a descent."""
+        """Yield a draft with two runs of stages on equal devices exchanged; the layers then need a descent."""
         stage = self.improver.stage(draft)
         limit = draft.foreseen[self.improver.target.goal] * _WORSE
         self.improver.evaluator(stage)
@@ -269,10 +270,10 @@ class _Descent:
                 yield made
 
     def _kicked(self, draft: Draft) -> Draft | None:
-        """Return a draft some random moves away; None where none is found."""
+        """Return a draft that is some random moves away; None if there is none."""
         current, limit = draft, draft.foreseen[self.improver.target.goal] * _WORSE
         for _ in range(_KICKS):
-            # Microbatch sizes and single layers are what the descent puts right.
+            # The descent itself adjusts microbatch sizes and single layers.
             kinds = self._kinds(current)[2:]
             for _ in range(len(kinds)):
                 some = list(islice(self.random.choice(kinds)(), _OF_A_KIND))
@@ -294,5 +295,5 @@ def _as_it_is(stage: int, draft: Draft) -> Iterator[_Staged]:
 
 
 def _tied(rank: Rank, other: Rank) -> bool:
-    """Return whether two ranks differ by rounding alone, in what breaks limits and in the goal."""
+    """Return whether two ranks differ only by rounding, in the excess over limits and in the goal."""
     return math.isclose(rank[0], other[0], rel_tol=TIE) and rank[1][0] >= other[1][0] * (1.0 - TIE)
