@@ -1,4 +1,4 @@
-"""What a little more of something would bring: the job is searched again with one limit relaxed."""
+"""The gain from a little more of something: the job is searched again with one limit relaxed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sailor_cloud.planner.space.space import Space
 WORTH_TELLING = 1e-3
 _LOOSER = 1.1
 
-# By which share of its value a constraint is relaxed, and its name in words.
+# The share by which a constraint is relaxed, and its name in words.
 _LIMITS = {
     "budget_usd": "10 % more budget",
     "deadline": "10 % more time until the deadline",
@@ -42,9 +42,9 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """The goal's value before and after a change (only throughput is better when larger).
+    """The goal's value before and after a change; a larger value is better only for throughput.
 
-    `after` is None if the changed job is infeasible too; `text` says the gain in words.
+    `after` is None if the changed job is infeasible too. `text` describes the gain in words.
     """
 
     change: str
@@ -69,7 +69,7 @@ def gains(
     found: Callable[[Gain], None] = lambda gain: None,
     deadline: Deadline | None = None,
 ) -> tuple[Gain, ...]:
-    """Return what more of each thing would bring, in the order of the job file, the account's quotas last.
+    """Return the gain from more of each thing, in the order of the job file, with the account's quotas last.
 
     space: that of the job; searches with other limits on the same plans reuse it. `progress` gets, before each search,
     the number of finished searches and their total; `found` gets each gain at once. Searches that have not started by
@@ -91,8 +91,8 @@ def gains(
             space.known.deadline = deadline
         unsure = asked or document.objective is None or space is None or small_layouts(space) is None
         if space is not None and document.plan is not None and unsure:
-            # A better plan for the unchanged job is no gain of a change. There may be one: the plan may serve another
-            # goal, come from a file, or come from a search that was cut short.
+            # A better plan for the unchanged job is not the gain of a change. There may be one if the plan serves
+            # another goal, comes from a file, or comes from a search that was cut short.
             before = _better(job, before, _value(searched, space, job, document, effort))
         for number, (change, changed, wider) in enumerate(wanted):
             progress(number, len(wanted))
@@ -179,7 +179,7 @@ def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tup
 
 
 def _node_devices(job: Job, document: PlanDocument, catalog: Catalog, name: str) -> int:
-    """Return the devices of an accelerator's smallest node, of those in the plan or else of those for sale."""
+    """Return the devices of an accelerator's smallest node, among those of the plan or else those for sale."""
     used = [offer.accelerator_count for offer in document.inputs.offers if offer.accelerator == name]
     if used:
         return min(used)

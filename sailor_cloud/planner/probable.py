@@ -1,6 +1,6 @@
-"""Plans that keep budget, deadline and TTL with a probability that the job asks for.
+"""Plans that keep budget, deadline and TTL with the probability that a job requires.
 
-Limits are tightened step by step until a plan is probable enough. The steps do not depend on the requested probability,
+Limits are tightened step by step until a plan is probable enough. The steps do not depend on the required probability,
 so a higher one never yields a plan that is less likely to keep the limits.
 """
 
@@ -16,8 +16,8 @@ from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.effort import OutOfTimeError
 from sailor_cloud.planner.space.goals import Figure, Target
 
-# Limits that depend on the error of the iteration time. Step by step, they are divided by a larger quantile of the
-# first plan's iteration time, relative to its prediction; these are the probabilities.
+# Limits that depend on the error of the iteration time. At each step they are divided by a larger quantile of the first
+# plan's iteration time, relative to its prediction. These are the probabilities.
 _UNCERTAIN = frozenset({Figure.DURATION_S, Figure.TOTAL_USD})
 LEVELS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.975, 0.985, 0.99, 0.995, 0.999)
 
@@ -41,7 +41,7 @@ def probable(
     """Return the first plan that keeps the limits with the job's probability; infeasible if there is none.
 
     `ratio`: the quantile of the first plan's iteration time at a probability, relative to the prediction. `search` gets
-    the divisor of the limits and the number of the step; it raises OutOfTimeError once time is over.
+    the divisor of the limits and the number of the step, and raises OutOfTimeError once time is up.
     """
     found, most = first, _probability(first)
     for step, level in enumerate(LEVELS, 1):
@@ -86,7 +86,7 @@ def probable(
 
 
 def _probability(document: PlanDocument) -> float:
-    """Return the probability that a run keeps its limits: 0 without a plan."""
+    """Return the probability that a run keeps its limits; 0 without a plan."""
     if document.plan is None:
         return 0.0
     within = None if document.totals is None else document.totals.within_limits
@@ -94,7 +94,7 @@ def _probability(document: PlanDocument) -> float:
 
 
 def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
-    """Return a plan with the bound of the search with the original limits: no probable plan can beat that."""
+    """Return a plan with the bound of the search with the original limits, which no probable plan can beat."""
     assert found.objective is not None
     bound, value, gap = first.bound, found.objective.value, None
     if bound is not None:

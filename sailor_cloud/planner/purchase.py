@@ -1,4 +1,4 @@
-"""The plan of a job without a model: the cheapest zone for what its resources name."""
+"""The plan of a job without a model: the cheapest zone that sells what its resources name."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _usd_per_hour(one: _Bought, job: Job, catalog: Catalog) -> float:
 
 
 def _plan(job: Job, bought: list[_Bought]) -> Plan:
-    """Return the plan: every device is a process; shares of the batch are as equal as whole samples allow."""
+    """Return the plan: every device is a process, and shares of the batch are as equal as whole samples allow."""
     nodes: list[Node] = []
     for one in bought:
         stem = f"{one.offer.zone}-{one.offer.accelerator.lower()}"
@@ -156,7 +156,7 @@ def _plan(job: Job, bought: list[_Bought]) -> Plan:
 
 
 def _hours(job: Job, bought: list[_Bought], catalog: Catalog) -> tuple[float, float, float, float, float, float]:
-    """Return hours of training, loss to preemption (expected and worst), start-up, teardown, and their sum.
+    """Return hours of training, expected and worst loss to preemption, start-up, teardown, and their sum.
 
     Without a rate or a number of steps, training is one hour and the others are 0.
     """
@@ -269,7 +269,7 @@ def _bucket_lines(job: Job, home: Offer, catalog: Catalog) -> list[CostLine]:
 
 
 def _broken(job: Job, bought: list[_Bought], cost: Cost, duration_s: float | None) -> Infeasibility | None:
-    """Return the first limit that the purchase breaks."""
+    """Return the first limit that the purchase exceeds."""
     limits = job.constraints
     zones = {one.offer.zone for one in bought if providers.of(one.offer.provider).bills_services}
     if len(zones) > 1:

@@ -60,12 +60,12 @@ from sailor_cloud.workload import decoder as decoder_of
 
 # Smaller spaces whose best plans are shown next to the chosen one.
 _BESIDE = tuple((restriction,) for restriction in Restriction)
-# Incumbents that a search with a time limit keeps for its end, how many of them may be evaluated then, and the seconds
-# for a first plan even if reading the data took all of the time.
+# For searches with a time limit: the incumbents kept for the end, how many of them may be evaluated then, and the
+# seconds for a first plan even if reading the data took all of the time.
 _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 # CPU seconds that a proof may take.
 _PROOF_S = 300.0
-# Plans of blocks that are judged for the fastest choice if the goal is money.
+# The number of plans of blocks that are judged for the fastest choice if the goal is money.
 _JUDGED_FAST = 12
 
 
@@ -121,7 +121,7 @@ def search(
 
     `decoder` is the job's model if the caller has read it already; `engine` is the training program; `restrictions`
     make the space smaller. A time limit counts from `started_s` on the clock, by default from now. Raises RequestError
-    for an unknown model, NoPlanInTimeError if there was no time for any plan, DataError for an unknown accelerator or a
+    for an unknown model, NoPlanInTimeError if no plan was found in time, DataError for an unknown accelerator or for a
     path without bandwidth or price.
     """
     asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
@@ -179,13 +179,13 @@ def _alike(space: Space) -> Space | None:
 
 
 def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
-    """Return a callback for the progress of one of several searches, whose number is unknown."""
+    """Return a progress callback for one of several searches whose number is unknown."""
     return lambda share: tell(1.0 - 0.5**step + 0.5 ** (step + 1) * share)
 
 
 @dataclass(slots=True)
 class _Progress:
-    """Reports the share of a search that is done; it skips estimates below what was reported."""
+    """Reports the completed share of a search; skips estimates below the last report."""
 
     told_to: Callable[[float], None]
     share: float = 0.0
@@ -216,7 +216,7 @@ def _in_pools(draft: Draft, pools: Sequence[int]) -> Draft:
 class _Incumbents:
     """The incumbents of a search that may end at any moment; they keep all limits.
 
-    `nearest`: the figures of the plan that breaks limits least, by the factor `broken`.
+    `nearest`: the figures of the plan that exceeds limits least, by the factor `broken`.
     """
 
     space: Space
@@ -276,7 +276,7 @@ def _search(problem: Problem, asked: Wishes, clock: Clock, started: float) -> Pl
 
 @dataclass(slots=True)
 class _Run:
-    """One search, step by step, so that there is an answer after each of them."""
+    """One search in steps, with an answer after each of them."""
 
     problem: Problem
     asked: Wishes
@@ -368,7 +368,7 @@ class _Run:
             self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
     def _best(self) -> tuple[Answer, Chosen | None]:
-        """Return the answer of a search; no bound if the job allows more than 1F1B and ZeRO-0 and 1."""
+        """Return the answer of a search; without a bound if the job allows more than 1F1B and ZeRO-0 and 1."""
         answer, chosen = self.searched.best(self.space, self.target)
         training = self.space.scenario.job.training
         scheduled = training.zero_bubble or training.interleaved
@@ -380,7 +380,7 @@ class _Run:
         return answer, chosen
 
     def _shared(self, chosen: Chosen) -> tuple[list[Draft], Chosen]:
-        """Return plans with ZeRO-2 and 3 if the job allows them, and the better of their best one and another plan."""
+        """Return plans with ZeRO-2 and 3 if the job allows them, and the better of the best one and `chosen`."""
         alike = _alike(self.space)
         if alike is None:
             return [], chosen
@@ -406,14 +406,14 @@ class _Run:
         return here, chosen if ours <= theirs else replace(best, draft=_in_pools(best.draft, pools))
 
     def _fast(self, effort: Effort) -> list[Draft]:
-        """Return fast plans for the choices of a job that minimises money, since its own search ignores them."""
+        """Return fast plans for the choices of a job that minimises money, which its own search does not look for."""
         target = replace(self.target, goal=Figure.ITERATION_S)
         light = replace(effort.lighter().quiet(), depth=0.0, judged=_JUDGED_FAST)
         answer = solve(self.space, target, self.asked.restrictions, light)
         return [*answer.drafts, *answer.others]
 
     def end_early(self) -> None:
-        """Make the best plan known by now the answer. Raises OutOfTimeError if there is none."""
+        """Make the best plan known so far the answer. Raises OutOfTimeError if there is none."""
         self.cut_short = self.deciding.cut_short = True
         met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
         self.deciding.meet(met)
@@ -487,7 +487,7 @@ class _Run:
             self.chosen = self.beside.instead(best, self.chosen)
 
     def _tell(self, chosen: Chosen | None) -> None:
-        """Report the choices so far to whoever asked for them."""
+        """Report the choices so far to the caller if it asked for them."""
         if self.asked.decide and self.asked.deciding is not None:
             picks = self.deciding.picks(self.effort, chosen)
             decision = self.deciding.decision(picks, complete=False, look_near=chosen is not None)

@@ -31,14 +31,14 @@ from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]
 
-# Drafts kept for the check under the replay; the best that keeps the constraints there is the answer.
+# The number of drafts kept for the check under the replay; the best that keeps the constraints there is the answer.
 KEPT_DRAFTS = 16
-# How often a search is repeated with tightened limits, and by how much more than the replay's excess.
+# How often a search is repeated with tightened limits, and how much more than the replay's excess they are tightened.
 REPEATS = 3
 TIGHTER = 1.0005
-# Plans from other searches that are tried under the replay before the search for a target ends without success.
+# The number of plans from other searches that are replayed before the search for a target fails.
 _MOST_MET = 32
-# A plan with the least of one of these has nearly the least of both: preemption and start-up differ little.
+# A plan with the least of one of these nearly has the least of both: preemption and start-up differ little.
 _TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
 # Plans that are tried with ZeRO-1, and the progress at which plans are improved. With half as many plans, the plan of
 # 128 A100 and 384 V100 is 2.5 % slower.
@@ -57,7 +57,7 @@ def solve(
 ) -> Answer:
     """Return the best drafts for a target over the parts of a space; each draft belongs to the space that it names.
 
-    `known`: the goal's value of a known plan; drafts may be missing if none is better. Without a bound to prove, one of
+    `known`: the goal's value of a known plan; drafts may be missing if none is better. If no bound is needed, one of
     several similar zones represents the others.
     """
     if space.scenario.engine.uniform:
@@ -112,7 +112,7 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
 
 
 def _uniform(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort) -> Answer:
-    """Search for engines that only run equal pipelines. These have only even batches."""
+    """Search for engines that only run equal pipelines, which have even batches."""
     drafts: dict[tuple[object, ...], Draft] = {}
     for part in variants(even_space(space, restrictions), restrictions):
         found = uniform_drafts(part, target, effort)
@@ -122,7 +122,7 @@ def _uniform(space: Space, target: Target, restrictions: Collection[Restriction]
 
 
 def _even(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort, known: float) -> Answer:
-    """Search a space of even batches or even layers; the best plans without that restriction also start the search."""
+    """Search a space of even batches or even layers; the best plans without that restriction are also a start."""
     free = [restriction for restriction in restrictions if restriction not in EVEN]
     answer = solve(even_space(space, restrictions), target, free, effort.between(0.0, 0.5), known=known)
     if answer.exhausted or not effort.bounded:
@@ -167,8 +167,9 @@ def _solve_part(
 ) -> Answer:
     """Enumerate all plans if they are few, else mix pipelines.
 
-    `whole`: the same space without ZeRO-1 and its answer, if `space` has ZeRO-1. The search with ZeRO-1 is complete if
-    the model fits on no device without it, and lighter if it fits only on some. Otherwise `_sharded` replaces it.
+    `whole`: the same space without ZeRO-1, with its answer, if `space` has ZeRO-1. If the model fits on no device
+    without ZeRO-1, the search with it is complete; if it fits only on some, the search is lighter. Otherwise `_sharded`
+    replaces it.
     """
     layouts = exhaustive.small_layouts(space)
     if layouts is not None and space.even_batches:
@@ -189,7 +190,7 @@ def _solve_part(
 
 
 def enumerated(space: Space, target: Target, known: float) -> Answer | None:
-    """Return the bound of all plans, and plans better than `known`; None if they are too many even for a proof.
+    """Return the bound of all plans, and plans better than `known`; None if there are too many even for a proof.
 
     Raises OutOfTimeError.
     """
@@ -225,7 +226,7 @@ def _sharded(space: Space, target: Target, whole: Answer, effort: Effort) -> Ans
 
 @dataclass(slots=True)
 class Searched:
-    """Keeps finished searches, since the reasons for infeasibility repeat them."""
+    """Caches finished searches, since the search for reasons of infeasibility repeats them."""
 
     restrictions: frozenset[Restriction] = frozenset()
     effort: Effort = NORMAL
@@ -233,7 +234,7 @@ class Searched:
 
     @property
     def share(self) -> float:
-        """The share reported as done. Most jobs need one search; the number of further ones is unknown."""
+        """The share to report as done. Most jobs need one search; the number of further ones is unknown."""
         return 1.0 - _REST ** len(self.known)
 
     def answer(self, space: Space, target: Target) -> Answer:
@@ -294,7 +295,7 @@ class Searched:
     def _met_before(self, space: Space, target: Target) -> Chosen | None:
         """Return the best plan under the replay from any search of the same offers; None if none keeps the limits.
 
-        Plans that break limits a little by the closed form are tried too, since the replay may be faster.
+        Plans that break limits a little by the closed form are included, since the replay may be faster.
         """
         assessor = Assessor(space, target)
         found: dict[tuple[object, ...], Draft] = {}
@@ -307,7 +308,7 @@ class Searched:
         return best_that_holds(space, target, tried)
 
     def reachable(self, space: Space, target: Target) -> float | None:
-        """Return the goal's value of the best plan under the replay, or None if there is no plan."""
+        """Return the goal's value of the best plan under the replay; None if there is no plan."""
         _, chosen = self.best(space, target)
         return None if chosen is None else float(replayed(chosen.draft, chosen.evaluation)[target.goal])
 
@@ -323,7 +324,7 @@ def _within(space: Space, target: Target, drafts: Sequence[Draft]) -> tuple[Draf
 
 
 def _tightened(target: Target, before: Target, draft: Draft, evaluation: Evaluation) -> Target:
-    """Return the target with each limit lowered by the factor by which the replay's figure of a draft is higher."""
+    """Return the target with each limit divided by the factor by which the replay's figure of a draft is higher."""
     figures = replayed(draft, evaluation)
     limits = []
     for limit, last in zip(target.limits, before.limits, strict=True):

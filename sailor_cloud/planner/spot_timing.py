@@ -1,9 +1,9 @@
-"""When to wait for spot capacity and when to pay for on-demand, so that a job meets its deadline at little cost.
+"""When to wait for spot capacity and when to pay for on-demand, to meet a deadline at little cost.
 
-Spot nodes are bought and kept while on-demand could still meet the deadline after their loss. An absence of capacity
-may use a share of the slack beyond a reserve. Then the job trains on demand, and returns to spot once capacity has
-lasted. Slack is the time until the deadline minus what on-demand alone needs. On-demand capacity is assumed to be
-always available.
+Spot nodes are bought and kept as long as on-demand could still meet the deadline after their loss. Slack is the time
+until the deadline minus the time that on-demand alone needs. An absence of spot capacity may use a share of the slack
+beyond a reserve. Then the job trains on demand, and returns to spot once capacity has lasted. On-demand capacity is
+assumed to be always available.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 # A change-over is the time from an order until training continues. The trace is read once a tick.
 TICKS_PER_CHANGE_OVER = 4
 IDLE, ON_DEMAND = -2, -1
-# The share of the slack that one absence may use, and the reserve for later losses in change-overs. Chosen on the
-# traces of one date (aws-02-15-2023); benchmarks/launch/spot_policies.py reports the other dates apart.
+# The share of the slack that one absence may use, and the reserve for later losses, in change-overs. Chosen on the
+# traces of one date (aws-02-15-2023); benchmarks/launch/spot_policies.py reports the other dates separately.
 WAIT_SHARE, RESERVE = 0.5, 12.0
 
 
 def longest_wait(slack: float, change_over: float) -> float:
-    """Return how long a job may wait in one absence of spot capacity; `slack` is that at its beginning."""
+    """Return how long a job may wait in one absence of spot capacity. `slack`: at its beginning."""
     return WAIT_SHARE * max(0.0, slack - RESERVE * change_over)
 
 
 def settled_after(spot_usd: float, on_demand_usd: float) -> float:
-    """Return after how many change-overs of capacity on-demand nodes give way to spot; prices are per hour.
+    """Return after how many change-overs of spot capacity a run leaves on-demand nodes; prices are per hour.
 
-    The rule expects capacity to last as long again as it has lasted, as in public traces: many spells are short and a
-    few last for days. Spot saves the difference of the prices, and costs a start on either market.
+    The rule expects capacity to last as long again as it has lasted. In public traces, many spells are short and a few
+    last for days. Spot saves the difference of the prices, and costs a start on either market.
     """
     saved = on_demand_usd - spot_usd
     return (spot_usd + on_demand_usd) / saved if saved > 0 else math.inf
@@ -66,7 +66,7 @@ class SpotTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """What a policy knows at a tick: the zones with capacity, the nodes it holds, and the work and time left."""
+    """The knowledge of a policy at a tick: zones with capacity, nodes in use, and the work and time left."""
 
     tick: int
     time_left: int

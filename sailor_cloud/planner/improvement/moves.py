@@ -1,7 +1,8 @@
 """The neighbourhood of a plan: all kinds of moves to another plan.
 
-Pipelines that are equal except for their nodes change together, and so do groups of them with one cut; single pipelines
-are added and removed. Recomputation is not a move: a stage recomputes only if it does not fit otherwise.
+Pipelines that are equal except for their nodes change together, and so do groups of pipelines with one cut. Single
+pipelines are added and removed. Recomputation is not a move, since a stage recomputes only if it does not fit
+otherwise.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _Node = tuple[int, int]
 _Slots = tuple[Slot, ...]
 Shapes = tuple[Shape, ...]
 
-# Up to this many stages, all pairs of stages exchange layers; in longer pipelines, the stages that compute longest and
-# those with the most gradients give layers, and those that compute shortest take layers, this many of each.
+# Up to this many stages, all pairs of stages exchange layers. In longer pipelines, this many of the stages that compute
+# longest, and of those with the most gradients, give layers; this many that compute shortest take them.
 _SHORT, _FEW = 6, 2
 
 
 class Neighbour(NamedTuple):
-    """Pipelines, and the number of microbatches for which they are sized; None keeps their microbatch sizes."""
+    """Pipelines, and the number of microbatches that sets their microbatch sizes; None keeps their sizes."""
 
     shapes: Shapes
     microbatches: int | None = None
@@ -110,7 +111,7 @@ class Neighbourhood:
             yield from kind()
 
     def cut(self, slots: _Slots, size: int, replicas: int) -> tuple[int, ...] | None:
-        """Return the cut of a pipeline whose busiest stage computes least."""
+        """Return the cut of a pipeline with the least busiest stage."""
         seats = seats_of(slots)
         held = min(len(seats), -(-self.space.batch // size // replicas))
         key = (seats, size, held, min(replicas, 2))
@@ -239,7 +240,7 @@ class _Plan:
                 yield from self._changed(units, lambda slots, order=order: tuple(slots[s] for s in order), None)  # type: ignore[misc]
 
     def merges(self) -> Iterator[Neighbour]:
-        """Yield pipelines with one stage less; a neighbour takes its layers, with all devices of both or its own."""
+        """Yield pipelines with one stage less; a neighbour takes its layers, with the devices of both or its own."""
         for units in self._units():
             lengths = units[0].lengths
             for s in range(len(lengths) - 1):
@@ -259,7 +260,7 @@ class _Plan:
         return (*slots[:s], whole, *slots[s + 2 :]) if same else None
 
     def splits(self) -> Iterator[Neighbour]:
-        """Yield pipelines with one stage more, on half of a stage's devices each, or on other devices."""
+        """Yield pipelines with one stage more: two halves of a stage's devices, or other devices."""
         for group in self.groups:
             lengths = group.lengths
             if len(lengths) == MAX_STAGES:
@@ -314,7 +315,7 @@ class _Plan:
         return found if all(slot.tp in self.space.tp_degrees[slot.pool] for slot in found) else None
 
     def pipelines(self) -> Iterator[Neighbour]:
-        """Yield groups in which two pipelines become one, longer or with more tensor parallelism, or one two."""
+        """Yield groups in which two pipelines become one, longer or with more tensor parallelism, or one is split."""
         for group in self.groups:
             each = [shape.slots for shape in group.members]
             made: list[tuple[list[_Slots], float]] = []
@@ -344,7 +345,7 @@ class _Plan:
         return found if all(slot.tp in self.space.tp_degrees[slot.pool] for slot in found) else None
 
     def numbers(self) -> Iterator[Neighbour]:
-        """Yield plans with one pipeline, or one cell of pipelines that share nodes, fewer or more."""
+        """Yield plans with one pipeline more or less, or one cell of pipelines that share nodes."""
         for group in self.groups:
             if len(self.shapes) > 1:
                 yield from self._sized(tuple(each for each in self.shapes if each is not group.members[-1]))
@@ -432,7 +433,7 @@ class _Plan:
         return list(alike.values())
 
     def _rebought(self, nodes: Sequence[_Node], other: int, *, together: bool = False) -> Shapes:
-        """Return the plan with some nodes replaced by another offer, each by a node or all of them by one."""
+        """Return the plan with some nodes replaced by another offer, each by one node or all by a single one."""
         taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
         fresh = (number for number in counted() if number not in taken)
         names = dict.fromkeys(nodes, (other, next(fresh))) if together else {n: (other, next(fresh)) for n in nodes}
@@ -502,7 +503,7 @@ class _Plan:
 
     @staticmethod
     def _loads(shapes: Iterable[Shape]) -> Counter[_Node]:
-        """Return how many devices of each node are in use."""
+        """Return the number of devices in use on each node."""
         loads: Counter[_Node] = Counter()
         for shape in shapes:
             for pool, instance, tp in shape.slots:
@@ -577,7 +578,7 @@ class _Plan:
         return [(pool, tp) for pool in self._open for tp in self.space.tp_degrees[pool]]
 
     def _placed(self, group: _Group, pool: int, tp: int, *, without: int | None = None) -> list[Slot] | None:
-        """Return a slot for each pipeline of a group: on its own node, else one of the group, of others, or a new one.
+        """Return a slot for each pipeline of a group: on its own node, one of the group, any other, or a new one.
 
         `without`: the stage that frees its devices first.
         """
@@ -606,7 +607,7 @@ class _Plan:
         return found
 
     def _one_more(self, shape: Shape) -> Shape | None:
-        """Return one more pipeline like a given one, on free devices and on new nodes."""
+        """Return a copy of a pipeline on free devices and on new nodes."""
         load = self._loads(self.shapes)
         slots: list[Slot] = []
         for pool, _, tp in shape.slots:
@@ -645,12 +646,12 @@ class _Plan:
 
 
 def _merge_key(offer: Offer) -> tuple[object, ...]:
-    """Return what nodes that may become one have in common."""
+    """Return the common properties of nodes that may become one."""
     return offer.accelerator, offer.zone, offer.market, offer.terms
 
 
 def _exchanged(count: int, a: int, b: int) -> list[int]:
-    """Return the numbers below `count`, of which two change places."""
+    """Return the numbers below `count`, two of which change places."""
     return [b if n == a else a if n == b else n for n in range(count)]
 
 
@@ -704,7 +705,7 @@ def cells_of(shapes: Shapes) -> list[Cell]:
 
 
 def _kind(cell: Cell) -> tuple[object, ...]:
-    """Return what cells on other nodes of the same pools have in common."""
+    """Return the common properties of cells on other nodes of the same pools."""
     seats = iter(seats_of(tuple(slot for shape in cell for slot in shape.slots)))
     return tuple((tuple(next(seats) for _ in shape.slots), shape.cut, shape.microbatch_size) for shape in cell)
 

@@ -13,11 +13,12 @@ from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import evaluate
 
-# Plans with other numbers of stages and pipelines that are tried first, and simulations in all.
+# The number of plans with other numbers of stages and pipelines that are tried first; and of all simulations.
 _BEGINNINGS, _MOST = 4, 48
-# Neighbours of one kind of moves that are rated in a round.
+# The number of neighbours of one kind of moves that are rated in a round.
 _OF_A_KIND = 12
-# How much worse than the incumbent a plan may be by 1F1B: other schedules shorten a bubble, not the compute.
+# The factor by which a plan may be worse than the incumbent by 1F1B. Other schedules shorten the bubble, not the
+# compute.
 _NEAR = 1.5
 
 
@@ -27,7 +28,7 @@ def rescheduled(
     """Return the best plan within a few moves from the incumbent or from other drafts of a search.
 
     Moves change microbatch sizes, numbers of stages and pipelines, and tensor-parallel degrees. Each plan is simulated
-    with the best schedule that the job allows. `keeps` says whether a draft is in the space that is searched.
+    with the best schedule that the job allows. `keeps` returns whether a draft is in the searched space.
     """
     improver, goal = Improver(space, target), target.goal
     improver.factors = improver.evaluator(improver.stage(chosen.draft)).correction(chosen.draft)
@@ -58,7 +59,7 @@ def rescheduled(
 
 
 def _beginnings(incumbent: Draft, drafts: Sequence[Draft], target: Target) -> list[Draft]:
-    """Return the best draft of each other combination of numbers of stages and pipelines."""
+    """Return the best draft for each other combination of numbers of stages and pipelines."""
     kinds: dict[tuple[int, ...], Draft] = {_shape(incumbent): incumbent}
     for draft in sorted(drafts, key=lambda draft: (draft.foreseen[target.goal], draft.order())):
         kinds.setdefault(_shape(draft), draft)

@@ -15,7 +15,7 @@ from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.planner.space.space import Space
 
-# How many of the best known plans are changed.
+# The number of best known plans that are changed.
 _MOST = 96
 
 
@@ -41,8 +41,8 @@ def even_drafts(
 ) -> list[Draft]:
     """Return drafts with the requested even batches or even layers, in no order.
 
-    They are known ones, and changes of others. For even layers, all are cut evenly and the best go through a local
-    search; for even batches, all pipelines get the cut and the microbatch size of one of them.
+    They are known drafts and changes of others. For even layers, all are cut evenly and the best go through a local
+    search. For even batches, all pipelines get the cut and the microbatch size of one of them.
     """
     known = {draft.order(): draft for draft in drafts}
     for number, stage in enumerate((0, 1)):
@@ -58,7 +58,7 @@ def even_drafts(
 def _even_variants(
     space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
 ) -> list[Draft]:
-    """Return the changed best drafts of one ZeRO stage, with their figures under the replay."""
+    """Return even variants of the best drafts of one ZeRO stage, with replayed figures."""
     there = even_space(space, restrictions)
     made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
     for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
@@ -68,7 +68,7 @@ def _even_variants(
 
 
 def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return drafts with the even cut of each pipeline whose busiest stage computes least."""
+    """Return drafts with the even cut of each pipeline that has the least busiest stage."""
     assessor = Assessor(space.restricted(even_layers=True), target)
     around, found = Neighbourhood(assessor.space), []
     for draft in drafts:

@@ -1,4 +1,4 @@
-"""Microbatch sizes with which pipelines of different speed end together, and equally fast ones make up any batch."""
+"""Microbatch sizes with which pipelines of different speeds end together, and equally fast ones add up to any batch."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.space import SIZES
 
-# By how many samples of a microbatch pipelines together may exceed the need, so that fewer single microbatches leave
+# The samples of a microbatch by which pipelines together may exceed the need, so that fewer single microbatches leave
 # exactly the batch.
 _MORE = 3
-# Ends of pipelines that differ by less are the same.
+# Smaller differences between the ends of pipelines are ignored.
 _TIE = 1e-9
-# The fastest shares of the batch that are judged; times tried for the first kinds, relative to the least one.
+# The number of fastest shares of the batch that are judged; and times tried for the first kinds, relative to the least
+# one.
 _CHOSEN, _LATER = 3, (1.0, 1.02, 1.05, 1.1, 1.2)
 # Halvings of the interval that holds the least time.
 _HALVINGS = 24
-# By how many samples one of two kinds may deviate from what the time allows, so that they make up the batch.
+# The samples by which one of two kinds may deviate from what the time allows, so that they add up to the batch.
 _NEAR = 512
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Equally fast pipelines: the first `larger` of the members take one sample more than `size`.
+    """Equally fast pipelines: each of the first `larger` members takes one sample more than `size`.
 
     `most`: the largest size that fits, if known.
     """
@@ -42,9 +43,9 @@ class _Alike:
     _known: dict[int, float] = field(default_factory=dict)
 
     def fitting(self, size: int) -> int:
-        """Return the size, or the largest one that fits, and keep that as `most`; the smallest size fits.
+        """Return the size, or the largest one that fits, which becomes `most`; the smallest size fits.
 
-        It tries powers of two first, so that searches with other sizes ask for the same ones.
+        Powers of two are tried first, so that searches with other sizes share the cached results.
         """
         if size > self.most:
             return int(self.most)
@@ -75,14 +76,14 @@ class _Alike:
 
     @property
     def last_s(self) -> float:
-        """When the last member that could take a sample less ends; minus infinity if none can."""
+        """The end of the last member that could take one sample less; minus infinity if none can."""
         if self.larger:
             return self.end(self.size + 1)
         return self.end(self.size) if self.size > 1 else -math.inf
 
     @property
     def next_s(self) -> float:
-        """When the next member would end with a sample more."""
+        """The end of the next member if it takes one sample more."""
         return self.end(self.size + 1)
 
     def move(self, samples: int) -> None:
@@ -93,10 +94,10 @@ class _Alike:
 def with_balanced_sizes(
     assessor: Assessor, shapes: Iterable[Shape], microbatches: int, *, below_s: float = math.inf
 ) -> Draft | None:
-    """Return the draft of pipelines on given slots and cuts with the microbatch sizes with which they end together.
+    """Return the draft of pipelines on given slots and cuts, with microbatch sizes that make them end together.
 
-    Each has `microbatches` microbatches; sizes of the shapes are ignored. If the number does not divide the batch, a
-    few pipelines take fewer or more. None if no such sizes fit or make up the batch.
+    Each has `microbatches` microbatches; the sizes in the shapes are ignored. If the number does not divide the batch,
+    a few pipelines take fewer or more. None if no such sizes fit or add up to the batch.
     """
     ordered = sorted(shapes, key=lambda shape: shape.slots)
     alike = _alike(assessor, ordered, microbatches)
@@ -204,8 +205,8 @@ def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
     """Return drafts of pipelines on given slots and cuts, with microbatch sizes and numbers chosen by kind.
 
     All pipelines of a kind take equally many samples, in the fastest microbatches. First, each kind gets what it can
-    process in a common time; then two kinds make up the batch together, as soon as possible. If that takes longer than
-    the common time, since equal shares miss the batch, some pipelines have a microbatch less than others.
+    process in a common time. Then two kinds complete the batch together, as soon as possible. If equal shares miss the
+    batch and this takes longer than the common time, some pipelines have one microbatch less than others.
     """
     places = assessor.places(tuple(shape.slots for shape in shapes))
     kinds: dict[tuple[int, tuple[int, ...]], list[int]] = {}
@@ -269,26 +270,26 @@ class _Kind:
         return np.array(SIZES[: len(self.fill_s)])
 
     def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return when a pipeline can finish `samples` soonest, and with which size; arrays are allowed."""
+        """Return the earliest time to finish `samples`, and the size for it; arrays are allowed."""
         count, rest = np.divmod(np.asarray(samples), self.sizes.reshape(-1, *[1] * np.ndim(samples)))
         fill_s, busy_s = (each.reshape(-1, *[1] * np.ndim(samples)) for each in (self.fill_s, self.busy_s))
         seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)
         return seconds.min(axis=0), self.sizes[seconds.argmin(axis=0)]
 
     def least_s(self, samples: int) -> float:
-        """Return when a pipeline can finish at least `samples`, or the most that it may take."""
+        """Return the earliest time at which a pipeline can finish at least `samples`, or the most that it may take."""
         samples = min(samples, self.most)
         counts = -(-samples // self.sizes)
         seconds = np.where(counts * self.sizes <= self.most, self.fill_s + self.busy_s * (counts - 1), np.inf)
         return float(seconds.min())
 
     def within(self, seconds: float) -> int:
-        """Return the most samples that a pipeline can process in a time, at least one."""
+        """Return the most samples that a pipeline can process in a time; at least one."""
         counts = np.floor((seconds - self.fill_s) / self.busy_s * (1.0 + 1e-12)).astype(np.int64) + 1
         return max(1, int((self.sizes * np.minimum(counts, self.most // self.sizes)).max()))
 
     def fastest(self, seconds: float) -> list[int]:
-        """Return the sizes, first those with which a pipeline processes most samples in a time."""
+        """Return the sizes; those with which a pipeline processes most samples in a time come first."""
         total_samples = self.sizes * (seconds - self.fill_s + self.busy_s) / self.busy_s
         return [int(size) for size in self.sizes[np.argsort(-total_samples, kind="stable")]]
 
@@ -323,7 +324,7 @@ def _shares(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterator[tupl
         if batch % counts[0] == 0:
             yield (batch // counts[0],)
         return
-    # The two kinds with the fewest pipelines approximate the batch best.
+    # The two kinds with the fewest pipelines come closest to the batch.
     last = sorted(range(len(kinds)), key=lambda number: (counts[number], number))[:2]
     for later in _LATER if len(kinds) > 2 else (1.0,):
         share = [kind.within(seconds * later) for kind in kinds]

@@ -1,1 +1,1 @@
-"""Stages of several pipelines together on nodes: how the model is cut for them, and what an iteration takes."""
+"""Patterns in which stages of several pipelines share nodes, with the cut of the model for each."""

@@ -1,4 +1,4 @@
-"""Divides the layers among a row of stages so that the busiest one computes as short as possible."""
+"""Divides the layers among consecutive stages so that the busiest one computes as little as possible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cutter:
     def cut(
         self, seats: Sequence[Seat], *, size: int, microbatches: int, replicas: int
     ) -> tuple[tuple[int, ...], float] | None:
-        """Return the cut of one of `replicas` pipelines whose busiest stage computes least, and its seconds, or None.
+        """Return the cut of one of `replicas` pipelines with the least busiest stage, and its seconds.
 
         None if there are more stages than layers, or if no cut fits.
         """
@@ -77,7 +77,7 @@ class Cutter:
 
     def _build(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:
         seconds = self.space.stages_s(seat, size, in_flight=held, replicas=sharers)
-        # Recomputation makes a longer stage slower at a step, so a shorter one never takes more.
+        # Recomputation makes a longer stage slower in one jump, so a shorter stage never takes more.
         rows: list[list[float]] = []
         for row in range(self.space.layers):
             times = seconds[row, row + 1 :]

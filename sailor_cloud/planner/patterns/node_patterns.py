@@ -1,4 +1,4 @@
-"""The ways in which units may serve a number of replicas, and what does not depend on the microbatch size."""
+"""The options of units for a number of replicas, with everything that does not depend on the microbatch size."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 # Longer pipelines are not searched.
 MAX_STAGES = 24
-# By what factor the last stage's tp may exceed that of the others.
+# The largest factor by which the last stage's tp may exceed that of the others.
 _HEAD = 4
 
-# A unit's number, a tp degree, and how many equal stages share a pipeline's layers.
+# The number of a unit, a tp degree, and how many equal stages share a pipeline's layers.
 StageKey = tuple[int, int, int]
-# A unit's number, a tp degree, and how many cuts share a network card, 0 inside a node.
+# The number of a unit, a tp degree, and how many cuts share a network card; 0 inside a node.
 CutKey = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """`largest`: the ways, each with as many blocks as possible. numbers, blocks [options]: all that they contain.
+    """Options with as many blocks as possible (`largest`), and all options that these contain (`numbers`, `blocks`).
 
-    fixed: the inputs of measures except times of stages and cuts, the last fields of `LookedUp`, [fields, ways]. Stages
-    and cuts are those of `stages` and `cuts` by number, [ways] each; if `inside` is -1, there is no cut inside a block.
+    fixed: the inputs of measures except times of stages and cuts, the last fields of `LookedUp`, [fields, ways].
+    `stages` and `cuts` have the numbers of stages and cuts, [ways] each. If `inside` is -1, a block has no cut inside.
     """
 
     largest: list[Option]
@@ -53,7 +53,7 @@ class Ways:
 
 @dataclass
 class WaysOf:
-    """Finds the ways of a space's units, and keeps them for all of its parts."""
+    """Finds the options of a space's units, and keeps them for all parts of the space."""
 
     space: Space
     _names: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class WaysOf:
         )
 
     def _largest(self, unit: Unit, replicas: int) -> list[Option]:
-        """Return the ways to serve a number of replicas, each with as many blocks as possible."""
+        """Return the options to serve a number of replicas, each with as many blocks as possible."""
         found = []
         deepest = min(MAX_STAGES, self.space.layers)
         for tp in self.space.tp_degrees[unit.pools[0]]:
@@ -125,7 +125,7 @@ class WaysOf:
         return found
 
     def _with_head(self, plain: Option) -> list[Option]:
-        """Return an option with a larger tp for its last stage, which may hold the head of the model."""
+        """Return an option with a larger tp in its last stage, which may hold the head of the model."""
         degrees = self.space.tp_degrees[plain.unit.pools[0]]
         room = plain.unit.devices // plain.replicas
         return [replace(plain, head_tp=tp) for tp in degrees if plain.tp < tp <= min(room, _HEAD * plain.tp)]
@@ -134,7 +134,7 @@ class WaysOf:
         """Return the fixed inputs of an option's measures, the fields of `LookedUp` from `sum_s` on."""
         pool, flows = option.unit.pools[0], _neighbours(option)
         nbytes, large, tied = self._bytes(option)
-        # Small messages take longer per byte, so this asks for those of a stage's share.
+        # Small messages take longer per byte, so the size is that of a stage's share.
         share = 1.0 / max(2.0, option.per_node * float(min(option.blocks, 2)))
         return (
             self._ring_s(option, nbytes * share, replicas, flows=flows) / share,
@@ -152,7 +152,7 @@ class WaysOf:
         )
 
     def _bytes(self, option: Option) -> tuple[float, float, float]:
-        """Return the gradient bytes of all layers, of the largest one, and of a tied weight, which is reduced alone."""
+        """Return the gradient bytes of all layers, of the largest layer, and of a tied weight (reduced alone)."""
         key = (option.tp, self.space.zero_stage)
         if key not in self._gradients:
             table = self.space.table(option.unit.pools[0], option.tp, 1)
@@ -163,7 +163,7 @@ class WaysOf:
         return self._gradients[key]
 
     def _ring_s(self, option: Option, nbytes: float, holders: int, *, flows: int, outside: bool = False) -> float:
-        """Return the seconds of an all-reduce; `outside`: between nodes even if its block has only one."""
+        """Return the seconds of an all-reduce. `outside`: between nodes even if its block has only one."""
         if holders < 2:
             return 0.0
         pools = option.unit.pools
@@ -200,7 +200,7 @@ class WaysOf:
 
 
 def _neighbours(option: Option) -> int:
-    """Return the most neighbouring stages of a pipeline that share a node."""
+    """Return the most consecutive stages of a pipeline that share a node."""
     return max(option.per_node if option.blocks > 1 else 0, len(option.last))
 
 

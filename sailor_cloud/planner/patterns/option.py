@@ -1,4 +1,4 @@
-"""A way in which a unit serves pipelines: tp, stages per node and nodes."""
+"""One way in which a unit serves pipelines: tp, stages per node and nodes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Option:
 
     @property
     def tps(self) -> tuple[tuple[int, ...], ...]:
-        """The tp degrees of every block's stages; `head_tp` is that of the last stage, for the model's head."""
+        """The tp degrees of the stages of every block; `head_tp` is that of the last stage, for the model's head."""
         return (*((self.tp,) * self.per_node,) * (self.blocks - 1), self.last)
 
     @property
     def last(self) -> tuple[int, ...]:
-        """The tp degrees of the last block's stages."""
+        """The tp degrees of the stages of the last block."""
         if not self.head_tp:
             return (self.tp,) * self.per_node
         room = self.unit.devices // self.replicas - self.head_tp
@@ -46,7 +46,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Offered(Sequence[Option]):
-    """Options, each given by the larger option that it is a part of, its unit here, and its number of blocks."""
+    """Options, each given by the larger option that contains it, its unit here, and its number of blocks."""
 
     largest: list[Option]
     units: list[Unit]

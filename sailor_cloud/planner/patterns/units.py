@@ -13,7 +13,7 @@ _ZONES_COMBINED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Nodes of `devices` devices each: `pools` of one zone each, of which `nodes` may be bought."""
+    """Nodes of `devices` devices each; each of the `pools` is in one zone and sells up to its number of `nodes`."""
 
     accelerator: str
     devices: int
@@ -38,7 +38,7 @@ class Unit:
 
 
 def units(space: Space) -> list[Unit]:
-    """Return the units of a space: for every row and node size the cheapest offer."""
+    """Return the units of a space: the cheapest offer for every row and node size."""
     cheapest: dict[tuple[str, int, int], int] = {}
     for index, pool in enumerate(space.pools):
         key = (pool.accelerator.name, pool.devices, pool.row)

@@ -21,13 +21,14 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.restrictions import fits_whole, variants
 from sailor_cloud.planner.space.space import Space
 
-# Guesses are off by up to about this; those that others beat by more are dropped.
+# The error of guesses is up to about this factor; a guess that others beat by more is dropped.
 _SLACK = 1.15
-# First come the first guess of every set of nodes and the first ones of every stretch of time, up to this share longer;
-# then the next ones of each stretch. The error of guesses varies, mostly with the traffic between zones.
+# The order of judging: first the first guess of every set of nodes and the first ones of every stretch of time, up to
+# this share longer; then the next ones of each stretch. The error of guesses varies, mostly with the traffic between
+# zones.
 _STRETCH, _OF_STRETCH = 0.1, 10
-# Guesses of one set of nodes, orders of each, guesses judged at once, and in all: by the money of an iteration, and by
-# that of the nodes per hour.
+# Limits: guesses of one set of nodes, orders of each, guesses judged at once, and in all, by the money of an iteration
+# and by that of the nodes per hour.
 _OF_NODES = 10
 _ORDERS = 2
 _AT_ONCE = 50
@@ -85,7 +86,7 @@ class _Spread:
             self.drafts += self._here(part.space, search.every())
 
     def _next(self) -> list[int]:
-        """Remove and return the next guesses, of sets of nodes that have not yielded many plans yet."""
+        """Remove and return the next guesses, from sets of nodes that have not yielded many plans yet."""
         nodes = ((number, *self.rated[number]) for number in self.left)
         self.left = [number for number, part, guess in nodes if self.taken[part, guess.nodes] < _OF_NODES]
         some, self.left = self.left[:_AT_ONCE], self.left[_AT_ONCE:]
@@ -118,7 +119,7 @@ def _of_nodes(guess: Guess) -> float:
 
 
 def _ranked(rated: list[tuple[int, Guess]], money: Callable[[Guess], float]) -> list[int]:
-    """Return the indices of guesses that no others beat by far, in the order in which to judge them."""
+    """Return the indices of guesses that no others beat by far, in the order in which they are judged."""
     seconds, usd = np.array([(guess.iteration_s, money(guess)) for _, guess in rated]).reshape(-1, 2).T
     far = behind(seconds, usd, unbeaten(seconds, usd))
     known: set[tuple[object, ...]] = set()

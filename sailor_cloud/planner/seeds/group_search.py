@@ -1,6 +1,6 @@
-"""Searches plans with a group of equal pipelines per accelerator, whose microbatches are as large as it is fast.
+"""Searches plans with one group of equal pipelines per accelerator; faster accelerators get larger microbatches.
 
-The fewer microbatches a pipeline has, the longer its last backward pass, which hides all-reduces. So these plans are
+The fewer microbatches a pipeline has, the longer is its last backward pass, which hides all-reduces. So these plans are
 ranked by estimated replay time. The closed form ignores that overlap and would rank them too low.
 """
 
@@ -20,9 +20,10 @@ from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 
-# Sets of sorts that are tried on fewer nodes; those with steps to nearby numbers of nodes, and how many steps.
+# The number of sets of sorts that are tried on fewer nodes; of those with steps to nearby numbers of nodes; and of
+# steps.
 _FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
-# Returned drafts that keep limits, and that nearly do; and how many of one set of sorts.
+# The number of returned drafts that keep limits, of those that nearly do, and of those of one set of sorts.
 _KEPT, _ALIKE = 8, 2
 _TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
 
@@ -63,7 +64,7 @@ class GroupSearch:
     def for_the_best(self, turn: int) -> list[Asked]:
         """Return what to draw in a turn, after the drafts of earlier turns were entered; empty at the end.
 
-        If time is the goal and all nodes together are slower than the known plan, fewer nodes are not tried.
+        If the goal is time and all nodes together are slower than the known plan, fewer nodes are not tried.
         """
         if turn == 0:
             return [Asked(groups) for groups in self._fresh(self._ground.whole(self.evaluator.assessor))]
@@ -84,7 +85,7 @@ class GroupSearch:
     def drawn(self, asked: Asked) -> tuple[list[Draft], int]:
         """Return the drafts of groups with more and more microbatches while that helps, and how many were judged.
 
-        On the same nodes they do not depend on the goal: less time costs less.
+        They do not depend on the goal: on the same nodes, less time costs less.
         """
         assessor = self.evaluator.assessor
         known: dict[object, tuple[list[Draft], int]] = assessor.space.remembered.setdefault("drawn groups", {})
@@ -121,7 +122,7 @@ class GroupSearch:
             self._found.setdefault(draft.order(), _Entry(draft, asked.groups))
 
     def best(self) -> list[Draft]:
-        """Return the best drafts: those that keep limits by the expected replay, and those that nearly do."""
+        """Return the best drafts: those that keep limits by the expected replay, then those that nearly do."""
         kept: dict[tuple[object, ...], Draft] = {}
         allowed = self._allowed()
         for key in (self._rank, self._near):
@@ -139,12 +140,12 @@ class GroupSearch:
         return [entry.draft for entry in self._allowed()]
 
     def _allowed(self) -> list[_Entry]:
-        """Return the entries within the job's limit on nodes; the others only serve as starts."""
+        """Return the entries within the job's limit on nodes; the others are only starting points."""
         excess = self.evaluator.assessor.excess
         return [entry for entry in self._found.values() if math.isfinite(excess(entry.draft))]
 
     def _fresh(self, every: Iterable[Groups]) -> Iterator[Groups]:
-        """Yield the groups that are new and for which there are enough nodes."""
+        """Yield the new groups for which there are enough nodes."""
         for groups in every:
             there = all(1 <= count <= self._ground.count(name) for name, _, count in groups)
             if there and groups not in self._seen:
@@ -197,7 +198,7 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
 def meet_together(space: Space, target: Target) -> None:
     """Draw groups on all nodes of several accelerators, for a search for speed that may end soon.
 
-    Fewer pipelines are faster to judge, so they come first. It ends at the first groups that break limits.
+    Fewer pipelines are judged faster, so they come first. The search ends at the first groups that break limits.
     """
     if target.goal in _TIMES and len({pool.accelerator.name for pool in space.pools}) > 1:
         search = GroupSearch(Evaluator(Assessor(space, target)))

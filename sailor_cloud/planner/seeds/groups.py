@@ -1,4 +1,4 @@
-"""Groups of equal pipelines, one group per accelerator, each pipeline on one node."""
+"""Groups of equal pipelines: one group per accelerator, each pipeline on one node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
 _Each = TypeVar("_Each")
-# Takes a number of nodes from pools with numbers of nodes.
+# A function that takes a number of nodes from pools with numbers of nodes.
 _Taking = Callable[[Sequence[tuple[int, int]], int], list[tuple[int, int]]]
 
 # The fastest accelerators that have groups; and, by the number of these, the sorts of pipelines of each that are
@@ -26,7 +26,7 @@ _SORTS = (4, 4, 2, 1, 1)
 _SHARES = ((1.0, 0.75, 0.5, 0.25), (1.0, 0.75, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5), (1.0, 0.5))
 # Most stages of a pipeline.
 _MOST_STAGES = 8
-# Numbers of nodes of one accelerator that are tried with all nodes of the others; and changes to a good number.
+# The numbers of nodes of one accelerator that are tried with all nodes of the others; and the changes to a good number.
 _STEPS, _FEW = 24, (-4, -3, -2, -1, 1, 2, 3, 4)
 
 
@@ -39,7 +39,7 @@ class Sort:
     cut: tuple[int, ...]
 
 
-# For each accelerator, its pipelines' sort and the number of its nodes that they use.
+# The sort of pipelines of each accelerator, and the number of its nodes that they use.
 Groups = tuple[tuple[str, Sort, int], ...]
 
 
@@ -128,7 +128,7 @@ class Ground:
         return [Shape(slots=slots, cut=sort.cut, microbatch_size=1)] * number
 
     def _rated(self, name: str, assessor: Assessor, samples: float) -> list[Sort]:
-        """Return an accelerator's sorts of pipelines, by how fast they process a number of samples."""
+        """Return an accelerator's sorts of pipelines in the order of their speed on a number of samples."""
         rated = []
         for sort in self._possible(name):
             pipelines = len(self._on(((name, sort, self.count(name)),), _first_taken))
@@ -157,7 +157,7 @@ class Ground:
         return None if found is None else found[0]
 
     def _seconds(self, name: str, assessor: Assessor, sort: Sort, samples: float, pipelines: int) -> float:
-        """Return about the least seconds in which one of equal pipelines processes a number of samples."""
+        """Return roughly the least seconds in which one of equal pipelines processes a number of samples."""
         shapes = self._on_node(self.nodes[name][0][0], 0, sort)
         places = assessor.places(tuple(shape.slots for shape in shapes))
         best, microbatches = math.inf, 1

@@ -1,7 +1,7 @@
 """Homogeneous plans: equal pipelines on nodes of one offer, found in a fraction of a second.
 
-They are the first result of a search, the cost of insisting on an accelerator, zone or market, and the start of
-searches of smaller spaces.
+They are the first result of a search, the price of insisting on an accelerator, zone or market, and the start of
+searches in smaller spaces.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sailor_cloud.simulator import in_flight
 
 Floats = NDArray[np.float64]
 
-# Stages of a pipeline; numbers of nodes as multiples of the fewest that hold one; layouts judged for each number of
-# nodes; and how much slower than the best one their passes alone may be.
+# Limits: stages of a pipeline; numbers of nodes, as multiples of the fewest that hold one; layouts judged for each
+# number of nodes; and how much slower than the best one their passes alone may be.
 _STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
@@ -141,7 +141,8 @@ class Homogeneous:
 
     def _sizes(self, pool: int, sort: _Sort, replicas: int) -> list[_Paced]:
         """Return a sort at each power of two of samples that fits, computed once for all offers of an accelerator."""
-        # The memory of a sharded optimizer depends on the number of sharers; without ZeRO, two represent all others.
+        # The memory of a sharded optimizer depends on the number of replicas; without ZeRO, two replicas represent any
+        # number.
         sharers = replicas if self.space.zero_stage else min(replicas, 2)
         key = (self.space.pools[pool].accelerator.name, sort.stages, sort.tp, sharers)
         if key not in self._paced:
@@ -253,7 +254,7 @@ def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Ite
 
 
 def _placed(sort: _Sort, devices: int, nodes: int) -> Iterator[_Sort]:
-    """Yield a sort, and that of equally many pipelines with one stage per node: its all-reduces stay inside."""
+    """Yield a sort, and one with equally many pipelines and one stage per node, whose all-reduces stay inside nodes."""
     yield sort
     if sort.nodes == 1 < sort.stages and nodes % sort.stages == 0:
         yield _Sort(sort.stages, sort.tp, devices // sort.tp, sort.stages)

@@ -1,6 +1,6 @@
-"""Searches large problems for first plans, all parts of a space at once: blocks, then groups of equal pipelines.
+"""Searches first plans of large problems, in all parts of a space at once: blocks, then groups of equal pipelines.
 
-Each step depends only on the results of the steps before it.
+Each step depends only on the results of earlier steps.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sailor_cloud.planner.space.space import Space
 
 # The progress of a search after its ratings and after its blocks.
 _RATED, _JUDGED = 0.6, 0.8
-# Sets of blocks of each part that are judged at once, at first and at most. Some are wasted if one makes the next
+# The sets of blocks of each part that are judged at once, at first and at most. Some are wasted if one makes the next
 # unnecessary, most often the first ones.
 _JUDGED_AT_ONCE = 4, 16
-# The replay may be faster than the closed form by up to about this. Up to this factor behind the incumbent, and up to
-# this many, drafts are evaluated; those of groups always are.
+# The replay may be faster than the closed form by up to about the first factor. Drafts are evaluated up to this factor
+# behind the incumbent, and up to the second number; those of groups always are.
 _HOPEFUL, _MOST_HOPEFUL = 1.2, 60
 
 

@@ -1,4 +1,4 @@
-"""Parts of a large space that are likely to hold its best plan: few zones, and the accelerators that matter there."""
+"""Parts of a large space that are likely to contain its best plan: few zones, and the relevant accelerators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _zones(space: Space) -> tuple[Space, ...]:
     """Return the space over each zone alone, one of similar zones each, and over each of several regions.
 
     Links are fast in one zone, and faster in one region than between regions. So the best plans there are often the
-    best of all, but a search of all zones together would crowd them out. Empty if there is only one zone.
+    best of all, but other plans would displace them in a search of all zones together. Empty if there is only one zone.
     """
     zones = sorted({pool.offer.zone for pool in space.pools})
     if len(zones) == 1:
@@ -32,9 +32,9 @@ def _zones(space: Space) -> tuple[Space, ...]:
 
 
 def _few_rows(space: Space) -> tuple[Space, ...]:
-    """Return the space, or if it has many rows, parts with few of them: the fastest and the cheapest zones.
+    """Return the space or, if it has many rows, parts with few of them: the fastest and the cheapest zones.
 
-    A zone's speed is that of all its devices without idle time; its price that of a sample at the lowest rate.
+    A zone's speed is that of all its devices without idle time; its price is that of a sample at the lowest rate.
     """
     rows = sorted({pool.row for pool in space.pools})
     if len(rows) <= MOST_ROWS:

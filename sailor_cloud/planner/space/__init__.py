@@ -1,1 +1,1 @@
-"""What may be bought, from the planner's view: offers, quotas, goals, limits, drafts."""
+"""The search space of a plan: offers, quotas, goals, limits, drafts."""

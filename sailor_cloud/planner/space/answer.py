@@ -24,7 +24,7 @@ class Answer:
     exhausted: bool = False
 
     def gap(self, value: float) -> float | None:
-        """Return by what share a plan of this value may be above the best one; None without a bound."""
+        """Return the share by which a plan of this value may be above the best one; None without a bound."""
         return None if self.bound is None else share_above(value, self.bound)
 
 

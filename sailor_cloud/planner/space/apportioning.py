@@ -1,4 +1,4 @@
-"""Divides quotas among zones and markets, for searches that only handle limits of rows and pools."""
+"""Divides quotas among zones and markets, for searches that only support limits of rows and pools."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _Lot = tuple[int, str]
 
 
 def apportioned(space: Space) -> tuple[Space, ...]:
-    """Return parts of a space in which limits of rows keep the quotas, or the space itself if none can be exceeded.
+    """Return parts of a space in which limits of rows keep the quotas; the space itself if none can be exceeded.
 
-    A lot is what a row has in one market. Quotas go to the lots in three ways: cheap ones first; cheap ones of the
-    largest zone first; and node by node in turn. Together the parts contain the plans that use few lots, and those that
-    use all alike. `keeps_quotas` catches what a part still permits, because both markets of a row share its limit.
+    A lot is the part of a row in one market. Quotas go to the lots in three ways: cheap ones first; cheap ones of the
+    largest zone first; and node by node in turn. Together the parts contain the plans that use few lots and those that
+    use all alike. Both markets of a row share its limit, so `keeps_quotas` checks what a part still permits.
     """
     if not space.candidates.quotas:
         return (space,)
@@ -58,7 +58,7 @@ def _in_turn(space: Space, lots: Sequence[_Lot]) -> dict[_Lot, int]:
 
 
 def _room(space: Space, share: dict[_Lot, int], lot: _Lot) -> int:
-    """Return the devices that a lot may have in addition to those of other lots."""
+    """Return the devices that a lot may have beside those of other lots."""
     candidates = space.candidates
     room = float(candidates.rows[lot[0]].devices - sum(count for (row, _), count in share.items() if row == lot[0]))
     for quota, each in _most_expensive(candidates, lot):
@@ -95,7 +95,7 @@ def _rates(space: Space, lot: _Lot) -> list[float]:
 
 
 def _part(space: Space, share: dict[_Lot, int]) -> Space:
-    """Return the space whose rows and pools have at most their share."""
+    """Return the space whose rows and pools are limited to their shares."""
     kept = [
         index
         for index, pool in enumerate(space.pools)

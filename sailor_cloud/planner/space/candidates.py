@@ -1,4 +1,4 @@
-"""Turns a job's resources into pools of nodes for sale, and says what was ruled out and why."""
+"""Turns a job's resources into pools of nodes for sale, and reports what was ruled out and why."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Candidates:
 
 
 def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None = None) -> Candidates:
-    """Return the pools that a job allows, and what its resources name but can't use.
+    """Return the pools that a job allows, and what its resources name but the job can't use.
 
     quotas: replace those of the account in the catalog.
     """

@@ -1,7 +1,7 @@
-"""Plans over capacity with a start and an end: one search for each start and end; the best result is the answer.
+"""Plans over capacity with a start and an end: one search for each window; the best result is the answer.
 
-Within one search, nodes wait as in `planner.evaluate.bill`, and the end is a deadline. A plan uses capacity that is
-there from a start to an end.
+Within one search, nodes wait as in `planner.evaluate.bill`, and the end is a deadline. A plan uses only capacity that
+exists during the whole window.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def over_capacity(
 
 
 def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
-    """Return the job with some of its capacity, whose end is its deadline."""
+    """Return the job with some of its capacity; the end of the capacity is the deadline."""
     ends = [end for entry in part if (end := entry.terms.end_s(now, entry.market)) is not None]
     limits = [*ends, *([] if job.constraints.deadline is None else [job.constraints.deadline])]
     cloud = job.cloud.model_copy(update={"capacity": tuple(part)})
@@ -105,7 +105,7 @@ def _bounded(best: PlanDocument, others: Sequence[PlanDocument], *, complete: bo
 def _left_out(
     part: Sequence[Capacity], document: PlanDocument | None, best: PlanDocument, now: datetime
 ) -> list[Rejected]:
-    """Return the capacity of one search that the best plan does not use, each with the cost of its own plan."""
+    """Return the capacity of one search that the best plan does not use, with the cost of its own plan."""
     if document is best:
         return []
     used = {offer.terms.name for offer in best.inputs.offers if offer.terms is not None}
@@ -162,7 +162,7 @@ def _why(entry: Capacity, found: Infeasibility, now: datetime) -> str:
 
 
 def _infeasible(job: Job, found: Sequence[PlanDocument], parts: Sequence[Sequence[Capacity]]) -> PlanDocument:
-    """Return why no search has a plan: the first one's reason, or the end of the capacity."""
+    """Return why no search has a plan: the reason of the first one, or the end of the capacity."""
     now, first = found[0].as_of, found[0]
     rows = [row for part, document in zip(parts, found, strict=True) for row in _left_out(part, document, first, now)]
     why = first.infeasibility

@@ -13,11 +13,11 @@ from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import evaluate
 
-# By what factor a draft exceeds limits, 1 if it keeps them, and its further sort key.
+# The factor by which a draft exceeds limits, 1 if it keeps them; and its further sort key.
 Rank = tuple[float, tuple[Any, ...]]
 
 _KINDS = tuple(Recompute)
-# Ranges of layers of each stage that are tried: more of them shorten the bubble less and less, and add traffic.
+# The numbers of layer ranges per stage that are tried. More of them shorten the bubble less and less, and add traffic.
 _CHUNKS = (2, 3, 4)
 
 
@@ -40,7 +40,7 @@ class DraftPipeline:
 class Draft:
     """Pipelines with their figures by the closed form. `goal` is the figure that was minimised.
 
-    `expected`: about the figures of the replay; None if they were not computed.
+    `expected`: estimates of the replayed figures; None if they were not computed.
     """
 
     pipelines: tuple[DraftPipeline, ...]
@@ -52,7 +52,7 @@ class Draft:
 
     @property
     def foreseen(self) -> Mapping[Figure, float]:
-        """The expected figures of the replay if known, else those of the closed form."""
+        """The expected figures of the replay if they are known, else those of the closed form."""
         return self.figures if self.expected is None else self.expected
 
     def order(self) -> tuple[object, ...]:
@@ -76,7 +76,7 @@ class Draft:
 
 
 def significant(value: float) -> float:
-    """Return a value to nine significant digits, so that sums of the same terms in another order tie."""
+    """Return a value to nine significant digits, so that sums of the same terms in another order are equal."""
     return float(f"{value:.9g}")
 
 
@@ -89,7 +89,7 @@ def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
 
 
 def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
-    """Return how many nodes of each pool a set of pipelines uses."""
+    """Return the number of nodes of each pool that some pipelines use."""
     return Counter(pool for pool, _ in {(slot.pool, slot.instance) for slots in pipelines for slot in slots})
 
 
@@ -115,8 +115,8 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
 def to_plan(space: Space, draft: Draft) -> Plan:
     """Return the plan of a draft: nodes named by zone, accelerator and number, devices in rank order.
 
-    If the job allows other schedules than 1F1B, the plan has the best one for its goal that keeps its limits;
-    interleaving is faster but sends more, which costs money between zones.
+    If the job allows other schedules than 1F1B, the plan has the best one for its goal that keeps its limits.
+    Interleaving is faster but sends more, which costs money between zones.
     """
     names: dict[tuple[int, int], str] = {}
     numbers: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""How much work a search may do: counts, so that the same input yields the same plan; a clock only on request."""
+"""The effort of a search, in counts, so that the same input yields the same plan; a clock only on request."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sailor_cloud.errors import SailorError
 
 
 class OutOfTimeError(Exception):
-    """The time of a search is over; its result so far is its answer. Its text: what the nearest plan needs."""
+    """The time of a search is up, and its result so far is the answer. The text says what the nearest plan needs."""
 
 
 class NoPlanInTimeError(SailorError):
-    """The time limit ended a search that had no plan yet; the job may well have one."""
+    """The time limit ended a search before it had a plan; the job may well have one."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Deadline:
     at_s: float = math.inf
 
     def check(self) -> None:
-        """Raise OutOfTimeError once the time is over."""
+        """Raise OutOfTimeError once the time is up."""
         if self.at_s < math.inf and self.now_s() >= self.at_s:
             raise OutOfTimeError
 
@@ -35,15 +35,15 @@ class Deadline:
 
 
 def _nobody(share: float) -> None:
-    """Ignore the share of a search that is done."""
+    """Ignore progress reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """`refined`: drafts that start a local search; `depth`: how far it goes, relative.
+    """Counts that limit a search. `refined`: drafts that start a local search; `depth`: its relative depth.
 
-    `judged`: plans of blocks that are judged exactly. `tell` gets the share of the search that is done, by counts;
-    shares never fall. Unless `bounded`, a search may skip what only serves a proof.
+    `judged`: plans of blocks that are judged exactly. `tell` gets the completed share of the search, by counts; shares
+    never fall. Unless `bounded`, a search may skip what only serves a proof.
     """
 
     refined: int = 5

@@ -1,4 +1,4 @@
-"""The criteria for plans: the goal, the constraints, and by how much plans exceed them."""
+"""The criteria for plans: the goal, the constraints, and the factor by which plans exceed them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from sailor_cloud.units import duration_text, usd_text
 
 Floats = NDArray[np.float64]
 
-# Plans that exceed a limit by up to this factor may keep it after a few moves, or under the replay, so a search
-# continues from them. Guesses are less certain, up to the second; beyond the first, this exponent raises their penalty.
+# A search continues from plans that exceed a limit by up to the first factor: a few moves or the replay may bring them
+# within it. Guesses are less certain, so the second factor applies to them; beyond the first, this exponent raises
+# their penalty.
 NEAR, NEARLY, _FURTHER = 1.1, 1.2, 3
-# Sums of the same terms in another order differ by less than this share; such plans count as equally good.
+# Plans count as equally good below this relative difference, which sums of the same terms in another order may have.
 TIE = 1e-9
 
 
 class Figure(StrEnum):
-    """A figure that compares or limits plans; smaller is better in all."""
+    """A figure by which plans are compared or limited; smaller is better for all."""
 
     ITERATION_S = "iteration_s"
     DURATION_S = "duration_s"
@@ -67,7 +68,7 @@ class Target:
         return np.where(self.feasible(figures), figures[self.goal], np.inf)
 
     def near_value(self, figures: Mapping[Figure, Floats]) -> Floats:
-        """Return the goal to minimise, larger the more a guess exceeds a limit, infinite beyond `NEARLY`."""
+        """Return the goal to minimise, with a penalty for the excess over a limit; infinite beyond `NEARLY`."""
         excess = self.excess(figures)
         factor = excess * np.maximum(1.0, excess / NEAR) ** _FURTHER
         return np.where(excess <= NEARLY, figures[self.goal] * factor, np.inf)

@@ -13,9 +13,9 @@ from sailor_cloud.simulator import cut_flows
 
 
 class Slot(NamedTuple):
-    """One stage's place: the `instance`-th node of a pool, with `tp` of its devices.
+    """The place of one stage: `tp` devices of the `instance`-th node of a pool.
 
-    Slots and seats are hashed and compared a million times in a search; tuples are fastest at that.
+    Slots and seats are hashed and compared a million times in a search; tuples are the fastest for that.
     """
 
     pool: int
@@ -33,7 +33,7 @@ def card_flows(layout: Layout) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(slots=True)
 class _Walk:
-    """What is in use on the way down the tree of layouts."""
+    """The nodes and devices in use at a point of the tree of layouts."""
 
     candidates: Candidates
     tp_degrees: tuple[tuple[int, ...], ...]

@@ -1,7 +1,7 @@
 """The account's quotas as limits of the search.
 
 Several pools may share a quota: the zones of a region, the accelerators of a family, both markets. The limits of a pool
-or a row of the job cover what it can take of a quota alone; this module checks what they take together.
+or a row cover each one's own use of a quota. This module checks their use together.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def most_nodes(offer: Offer, devices: int, quotas: Iterable[QuotaLimit]) -> int:
 
 
 def within(devices: int, offers: Iterable[Offer], quotas: tuple[QuotaLimit, ...]) -> int:
-    """Return the most devices of a row in whole nodes of its offers within quotas, for each market alone."""
+    """Return the most devices of a row, in whole nodes of its offers, that keep the quotas, for each market alone."""
     by_market: dict[str, list[Offer]] = {}
     for offer in offers:
         if offer.accelerator_count <= devices:
@@ -104,7 +104,7 @@ def _market_devices(devices: int, offers: Sequence[Offer], quotas: Iterable[Quot
 
 
 def too_small(quota: QuotaLimit, offer: Offer) -> str | None:
-    """Return in words that a quota is too small for even one node of an offer, or None if it is not."""
+    """Return, in words, that a quota allows not even one node of an offer; None if it does."""
     needed = quota.units(offer)
     if needed <= quota.left + _SLACK:
         return None

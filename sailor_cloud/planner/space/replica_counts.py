@@ -1,4 +1,4 @@
-"""Numbers of pipelines and microbatch sizes that make up a batch, in less than linear time."""
+"""Numbers of pipelines and microbatch sizes that add up to a batch, in less than linear time."""
 
 from __future__ import annotations
 

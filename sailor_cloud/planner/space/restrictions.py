@@ -9,8 +9,8 @@ from itertools import product
 from sailor_cloud.planner.space.candidates import Pool
 from sailor_cloud.planner.space.space import Space
 
-# Below the first, nodes need the CUDA 12.6 build of torch; that build has no kernels for the second and newer
-# (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
+# Compute capabilities: below the first, nodes need the CUDA 12.6 build of torch, which has no kernels from the second
+# on (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
 NEEDS_OLD_BUILD_BELOW = 7.5
 NEEDS_NEW_BUILD_FROM = 10.0
 # A space with at most this many limits of the job, an accelerator in a zone each, is searched as a whole.
@@ -30,11 +30,10 @@ EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
 
 
 def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
-    """Return the parts whose best plan is the best of the space under the restrictions; the space itself if it is the
-    only one.
+    """Return the parts of a space whose best plan is the best one under the restrictions.
 
-    All ranks share one build of torch, so accelerators too old for the new one and too new for the old one are kept
-    apart.
+    Returns the space itself if it is the only part. All ranks share one build of torch, so accelerators too old for the
+    new one and too new for the old one are kept apart.
     """
     pools = space.pools
     accelerators: list[frozenset[str]] = _buildable(pools)

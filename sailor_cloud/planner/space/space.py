@@ -36,11 +36,11 @@ from sailor_cloud.simulator.engines import Selective
 
 Floats = NDArray[np.float64]
 
-# By how many bytes memory that grows with microbatches in flight may be off: its parts are rounded separately.
+# The largest rounding error, in bytes, of memory that grows with microbatches in flight.
 _ROUNDED = 4
 # Microbatch sizes that are computed together: large ones differ little from their neighbours.
 SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4))
-# If the small ones do not fit, the large ones are not needed.
+# Large ones are not needed if the small ones do not fit.
 _TOGETHER = (SIZES[:4], SIZES[4:16], SIZES[16:])
 
 
@@ -375,7 +375,7 @@ class Space:
         return self.known.boundaries[key]
 
     def _over(self, there: Link, back: Link, src: Seat, dst: Seat, microbatch_size: int) -> Floats:
-        """Return `boundary` over two links, computed once for all zones with equal links and for all powers of two."""
+        """Return `boundary` over two links, computed once for all zones with equal links and all powers of two."""
         key = (there, back)
         known = self.known.over_links.setdefault(key, {})
         if microbatch_size not in known:

@@ -1,4 +1,4 @@
-"""Published planners, implemented from their papers, on our inputs: what a user of each would get."""
+"""Published planners, implemented from their papers, on our inputs: the plans that their users would get."""
 
 from sailor_cloud.planner.strategies.comparison import Comparison, Contender, compared
 from sailor_cloud.planner.strategies.planned import plans_by

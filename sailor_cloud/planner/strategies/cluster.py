@@ -1,4 +1,4 @@
-"""The inputs of published planners, from ours: nodes with their devices, layer times, memory and links."""
+"""The inputs of published planners, derived from ours: nodes with their devices, layer times, memory and links."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Cut:
 
 @dataclass(slots=True, kw_only=True)
 class Cluster:
-    """The nodes of a job in the order of ranks, with what computing and sending on them takes.
+    """The nodes of a job in the order of ranks, with the times of computing and sending on them.
 
     For every accelerator in every zone, it has one kind of node in its cheapest market, and all nodes that the job and
     the account allow.
@@ -148,7 +148,7 @@ class Cluster:
         recompute: Recompute = Recompute.NONE,
         zero_stage: int = 0,
     ) -> StageTable | None:
-        """Return what stages cost, None if there is no data for such a stage."""
+        """Return the costs of stages; None if there is no data for such a stage."""
         key = (accelerator, tp, microbatch_size, recompute, zero_stage)
         if key not in self._tables:
             try:
@@ -252,9 +252,9 @@ class Cluster:
 
 
 def shares(batch: int, sizes: Sequence[int], weights: Sequence[float] | None = None) -> list[int]:
-    """Return the numbers of microbatches of pipelines with these sizes; together they make up a batch, by `weights`.
+    """Return the numbers of microbatches, in proportion to `weights`, with which pipelines of these sizes do the batch.
 
-    Raises RequestError if whole microbatches, at least one per pipeline, can't make up the batch.
+    Raises RequestError if whole microbatches, at least one per pipeline, can't add up to the batch.
     """
     wanted = list(weights) if weights is not None else [1.0] * len(sizes)
     total = sum(wanted)

@@ -1,4 +1,4 @@
-"""Runs a published planner: walks its ranking, skips plans that do not fit, and evaluates the first that does."""
+"""Runs a published planner: takes its ranking, skips plans that do not fit, and evaluates the first that does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sailor_cloud.planner.strategies.cluster import Cluster
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 from sailor_cloud.simulator import Evaluation, evaluate
 
-# Plans of a ranking that are checked before a strategy counts as without a plan, and that an oracle judges.
+# The number of plans of a ranking that are checked before a strategy counts as without a plan, and that an oracle
+# judges.
 MOST_LOOKED_AT = 300
 
 

@@ -1,4 +1,4 @@
-"""A PlanDocument by a published planner instead of our search."""
+"""A PlanDocument from a published planner instead of our search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with equal pipelines, for training programs that support nothing else."""
+"""Plans with equal pipelines, for training programs that support only these."""
 
 from sailor_cloud.planner.uniform.search import uniform_drafts
 

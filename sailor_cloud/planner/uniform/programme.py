@@ -1,4 +1,4 @@
-"""The dynamic program over chains of stages: within one box, the least fill of pipelines by their devices."""
+"""The dynamic program over chains of stages: the least fill of pipelines in one box, by their devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_STAGES = 14
 
 
 class Least(StrEnum):
-    """What a program minimises: the fill, the bottleneck, or the gradients per device of the stage with most."""
+    """The figure that a program minimises: the fill, the bottleneck, or the most gradients per device of any stage."""
 
     FILL = "fill"
     BOTTLENECK = "bottleneck"

@@ -1,14 +1,14 @@
 """The best plan with equal pipelines: one cut, one microbatch size, each stage on one kind of devices.
 
-Engines that support nothing else are planned by this search alone. An iteration takes (M - 1) * bottleneck + fill +
-all-reduce, with terms from the engine. For a microbatch size and a number of pipelines, a dynamic program over (stages
-to the end, first layer, devices used, kind of the stage and of the one before) finds the least fill under a limit on
-how long stages are busy, and one on their all-reduce. Boxes are intervals of these two limits and are branched best
-first: a box takes at least (M - 1) * its least bottleneck + fill + its least all-reduce. The chains found are placed on
-nodes, and only the exact evaluator judges them.
+Engines that support nothing else use only this search. An iteration takes (M - 1) * bottleneck + fill + all-reduce,
+with terms from the engine. A dynamic program runs for each microbatch size and number of pipelines. Its states are the
+stages to the end, the first layer, the devices used, and the kinds of the stage and of the one before. It finds the
+least fill under a limit on the time that stages are busy, and one on their all-reduce. Boxes are intervals of these two
+limits and are branched best first. A box takes at least (M - 1) * its least bottleneck + fill + its least all-reduce.
+The resulting chains are placed on nodes, and only the exact evaluator judges them.
 
-With several zones, the search is repeated for sets of them: with every pipeline inside one zone, and with pipelines in
-any zones, as if cuts never left a zone. Placement and evaluation correct that guess.
+With several zones, the search is repeated for sets of zones: once with every pipeline inside one zone, and once with
+pipelines in any zones, as if cuts never left a zone. Placement and evaluation correct that assumption.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _MOST_BOXES, _MOST_PRICED, _MOST_GUESSED, _MOST_LIGHT = 400, 150, 60, 20
 # The most different numbers of devices of a pipeline, by accelerator, in a program; beyond, stages take devices in
 # groups.
 _MOST_VECTORS = 500
-# Up to this many kinds of places, all orders are tried; differences below the second come from rounding.
+# Up to this many kinds of places, all orders are tried. Differences below the second value come from rounding.
 _ORDERED, _SAME = 5, 1e-9
-# Best chains of a box that are placed and evaluated; chains that are kept for the last refinement.
+# The number of best chains of a box that are placed and evaluated; and of chains kept for the last refinement.
 _PLACED, _REFINED = 2, 20
 # The margin for rings in which fewer bytes take longer.
 _SURE = 0.95
@@ -117,7 +117,7 @@ class UniformSearch:
         return found
 
     def _room(self, zone: str) -> list[int]:
-        """Return the devices in a zone, by accelerator."""
+        """Return the number of devices in a zone, by accelerator."""
         found = []
         for accelerator in range(len(self.names)):
             pool, nodes = self.pools.get((accelerator, zone), (0, 0))
@@ -391,7 +391,7 @@ class UniformSearch:
         yield box, float(values.min())
 
     def _slack(self, box: Box) -> tuple[float, float]:
-        """Return how long stages of a box may be busy, and reduce, for a plan to beat the incumbent."""
+        """Return how long stages of a box may be busy, and reduce, in a plan that beats the incumbent."""
         if not self.timed or math.isinf(self.best):
             return box.bottleneck[1], box.all_reduce[1]
         rest = self._microbatches(box) - 1
@@ -430,7 +430,7 @@ class UniformSearch:
         return self.target.goal is Figure.ITERATION_S
 
     def _measures(self, box: Box, chain: Chain) -> tuple[float, float]:
-        """Return how long the stages of a chain are busy with a microbatch, and reduce, at most."""
+        """Return the longest time that a stage of a chain is busy with a microbatch, and reduces."""
         terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
         numbers, stages = [terms.kinds.index(kind) for kind in chain.kinds], len(chain.kinds)
@@ -523,8 +523,10 @@ class UniformSearch:
         yield sorted(rows)
 
     def _by_rings(self, view: View, chain: Chain) -> list[tuple[str, ...]] | None:
-        """Return zones in which the slowest hop of each stage's all-reduce is fast, the longest all-reduce first; cuts
-        may leave a zone. None without room, without an all-reduce, or without formulas of the engine."""
+        """Return zones in which the slowest hop of each stage's all-reduce is fast, the longest all-reduce first.
+
+        Cuts may leave a zone. None without room, without an all-reduce, or without formulas of the engine.
+        """
         formulas, replicas = self.space.scenario.engine.formulas, chain.replicas
         if formulas is None or replicas < 2:
             return None

@@ -1,8 +1,8 @@
 """Searches plans of blocks, in which the same stages of several pipelines share a node.
 
 All-reduces are fast inside a node and slow between nodes. If a node's devices hold the same layers for several
-pipelines, little data has to leave it. All sets of blocks are rated as if layers could be divided at will; the best are
-cut, placed on nodes in several orders and judged exactly.
+pipelines, little data leaves it. All sets of blocks are rated as if layers could be divided freely. The best sets are
+cut, placed on nodes in several orders, and judged exactly.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from sailor_cloud.planner.space.goals import NEAR, Target
 from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space.space import Seat, Space
 
-# A microbatch size must make a sample faster by this share on some kind of stages.
+# A larger microbatch is tried only if it makes a sample faster by this share on some kind of stage.
 _FASTER = 0.02
-# Guesses kept for every microbatch size and number of pipelines.
+# The number of guesses kept for every microbatch size and number of pipelines.
 _KEPT = 12
-# Orders of the blocks of a pipeline that are tried.
+# The number of orders of the blocks of a pipeline that are tried.
 _ORDERS = 6
-# The closed form may find a plan this many times as slow or expensive as the replay.
+# The closed form may rate a plan this many times as slow or expensive as the replay does.
 _KINDER = 1.6
-# Guesses are off by up to about this; guesses are judged up to this factor behind the incumbent.
+# The error of guesses is up to about this factor, so they are judged up to this factor behind the incumbent.
 _SLACK = 1.1
-# For plans from the fastest to the cheapest: up to this many pipelines, every number is tried; and how many guesses are
-# kept for every microbatch size, number of pipelines and number of units.
+# For plans from the fastest to the cheapest: every number of pipelines up to the first value is tried; the second is
+# the number of guesses kept for every microbatch size, number of pipelines and number of units.
 _FEW = 24
 _KEPT_TRADES = 24
-# The best guesses of this many other sets of accelerators or stretches of money, as shares of it, are judged first.
+# The number of other sets of accelerators, or of stretches of money as shares of it, whose best guesses are judged
+# first.
 _LEADERS, _OF_MONEY = 12, 0.2
 
 
@@ -60,7 +61,7 @@ class Rated:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The drafts of a guess, and how many plans were judged for them."""
+    """The drafts of a guess, and the number of plans judged for them."""
 
     drafts: tuple[Draft, ...]
     plans: int
@@ -93,7 +94,7 @@ class Blocks:
 
     @property
     def nearly_kept(self) -> list[Draft]:
-        """The drafts that keep all limits or nearly do, by the closed form or the expected replay."""
+        """The drafts that keep all limits or nearly so, by the closed form or the expected replay."""
         evaluator = Evaluator(self.assessor)
         found = []
         for draft in self.drafts:
@@ -106,7 +107,7 @@ class Blocks:
         return found
 
     def wanted(self, most: int) -> list[Guess]:
-        """Return the next guesses to judge, at most `most`; empty once they promise too little."""
+        """Return the next guesses to judge, at most `most`; empty once they are not promising enough."""
         if self._left is None:
             self._left = deque(self._leaders_first(self.guesses()))
         worst = self.known * _SLACK
@@ -118,7 +119,7 @@ class Blocks:
         return list(takewhile(lambda guess: guess.value < worst, some))
 
     def judge(self, guess: Guess) -> Judged:
-        """Return the drafts of a guess, independent of earlier ones."""
+        """Return the drafts of a guess, independently of earlier ones."""
         before = self.judged
         drafts = tuple(self.of(guess))
         plans, self.judged = self.judged - before, before
@@ -149,7 +150,7 @@ class Blocks:
         return any(count % parts == 0 and (count // parts).bit_count() == 1 for parts in evenly)
 
     def rate(self, key: Key) -> Rated:
-        """Return the best guesses of a key, independent of earlier ratings."""
+        """Return the best guesses of a key, independently of earlier ratings."""
         known = self._known().get(key)
         return self._rated(key, keep=_KEPT) if known is None else known
 
@@ -184,9 +185,9 @@ class Blocks:
         return sum(row.devices for row in self.space.candidates.rows)
 
     def _leaders_first(self, guesses: Sequence[Guess]) -> list[Guess]:
-        """Return guesses; with limits, the best ones of other accelerators or for far less money come first.
+        """Return guesses; with limits, the best of other accelerators, or for far less money, come first.
 
-        Many expensive ones may all turn out to break a limit that others keep.
+        Many expensive guesses may all break a limit that others keep.
         """
         leaders: dict[tuple[object, ...], int] = {}
         for number, guess in enumerate(guesses if self.target.limits else ()):
@@ -205,7 +206,7 @@ class Blocks:
         return sorted(every, key=lambda guess: guess.value)
 
     def of(self, guess: Guess, *, orders: int = _ORDERS) -> Iterator[Draft]:
-        """Yield the drafts of one guess, its blocks in different orders."""
+        """Yield the drafts of one guess, with its blocks in different orders."""
         microbatches = -(-self.space.batch // guess.size // guess.replicas)
         for order in self._orders(guess.options)[:orders]:
             placed = slots(self.space, order, guess.replicas)
@@ -268,9 +269,10 @@ def _powers(space: Space) -> list[int]:
 
 
 def _sizes(batch: int, powers: Sequence[int]) -> list[int]:
-    """Return the powers of two that divide a batch, and between two of them one other divisor of it.
+    """Return the powers of two that divide a batch, and between two of them one other divisor.
 
-    It leaves the most factors of two in the number of microbatches, since such numbers of pipelines are tried.
+    That divisor leaves the most factors of two in the number of microbatches, since such numbers of pipelines are
+    tried.
     """
     found = [power for power in powers if batch % power == 0]
     for power in powers:

@@ -1,5 +1,4 @@
-"""Rates all sets of options for the blocks of a pipeline at once, as if layers could be divided at will, and keeps the
-best."""
+"""Rates all sets of options for the blocks of a pipeline, as if layers could be divided freely; keeps the best."""
 
 from __future__ import annotations
 
@@ -25,13 +24,14 @@ from sailor_cloud.simulator.money import lost_fraction
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# For trades of money and time, sets are kept that are less than this times as slow and expensive as another one.
+# For trades of money and time, a set is kept if no other one beats it by this factor in both.
 _NEARLY = 1.1
-# About the share of a stage's compute that is the backward pass.
+# The approximate share of the backward pass in a stage's compute.
 _BACKWARD = 2.0 / 3.0
-# Sets of one unit, of two, ... that are extended by one more.
+# The numbers of sets of one unit, of two, ... that are extended by one more.
 _EXTENDED = (40, 20, 10, 0)
-# This many times as many if none of them has memory for the whole model: their quality depends on the other units.
+# The factor on these numbers if no set has memory for the whole model: the quality of such sets depends on the other
+# units.
 _MORE_SHORT = 4
 
 
@@ -55,7 +55,8 @@ class Guess:
         )
 
 
-# This many times the sets to keep are rated again, with whole layers; by which factors stages may take longer then.
+# This many times the sets to keep are rated again, with whole layers. The factors are those by which stages may then
+# take longer.
 _CLOSER = 6
 _LONGER = np.array([1.0, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0, 2.5])
 
@@ -100,15 +101,15 @@ class Guesser:
     def best(self, size: int, replicas: int, *, keep: int, trades: bool = False) -> list[Guess]:
         """Return the best sets of blocks for `replicas` pipelines at a microbatch size, best first.
 
-        `trades`: instead of the best by the goal, those that no other one beats by far in both time and money, either
-        that of an iteration or that of the nodes per hour.
+        `trades`: return instead the sets that no other one beats by far in both time and money, either of an iteration
+        or of the nodes per hour.
         """
         found = self.options.of(size, replicas)
         if found is None:
             return []
         options, measures = found
         found_at: list[tuple[float, _Sets, _Rating, int]] = []
-        # Egress is added up over options weighted by speed, which decides how many layers an option has.
+        # Egress is added over options weighted by speed, which determines how many layers an option has.
         weighed = measures.having(sum_usd=measures.sum_usd * measures.speed)
         sets = _Sets(np.arange(len(weighed))[:, None], weighed, np.zeros(len(weighed)))
         for extended in _EXTENDED:
@@ -119,7 +120,7 @@ class Guesser:
             closer = self._rated(near, size, replicas, weighed, whole=True)
             kept = _nearly_unbeaten(closer, keep) if trades else _first(closer.value, keep)
             found_at += [(float(closer.value[index]), near, closer, int(index)) for index in kept]
-            # Sets that break a limit may keep it with more devices; sets without enough memory have it with others.
+            # Sets that break a limit may keep it with more devices; sets without enough memory may have it with others.
             order = np.where(np.isfinite(rating.value), rating.value, 1e30 + rating.seconds)
             order = np.where(rating.short > 0.0, 1e60 * (1.0 + rating.short), order)
             most = extended * (1 if (rating.short == 0.0).any() else _MORE_SHORT)
@@ -181,7 +182,7 @@ class Guesser:
         return _Rating(value, seconds, figures[Figure.USD_PER_ITERATION], all_of.usd_per_hour, short)
 
     def _in_layers(self, seconds: Floats, members: Ints, options: Measures) -> Floats:
-        """Return about the least seconds, starting with those given, in which all stages compute whole layers each.
+        """Return roughly the least seconds, starting with those given, in which all stages compute whole layers each.
 
         members: [sets, units] of the options. The stage that is fastest on the longest layer, the head, holds it and as
         many others as it can.
@@ -242,7 +243,7 @@ def _crossing_usd(space: Space) -> float:
 def _nearly_unbeaten(rating: _Rating, count: int) -> Ints:
     """Return the indices of sets that no other one beats by far in both time and money, without duplicates.
 
-    For each sort of money, that of an iteration and that of the nodes per hour, `count` of them, best first.
+    For either sort of money, of an iteration and of the nodes per hour, the `count` best sets, best first.
     """
     finite = np.flatnonzero(np.isfinite(rating.value))
     seconds = rating.seconds[finite]

@@ -1,4 +1,4 @@
-"""Computes the measures of all options at once from values that are looked up one by one."""
+"""Computes the measures of all options at once from single values that were looked up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 class LookedUp(NamedTuple, Generic[_Value]):
-    """The inputs of an option's measures: of its plain stages, of the one for the head, and of its block."""
+    """The inputs of an option's measures: of its plain stages, of the stage for the head, and of its block."""
 
     whole_s: _Value
     layer_s: _Value

@@ -1,4 +1,4 @@
-"""The measures of options as arrays, and which options others dominate."""
+"""The measures of options as arrays, and which options dominate others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# How the measures of a set follow from those of its options.
+# How the measures of a set are computed from those of its options.
 ADDED = ("stages", "speed", "cut_s", "room", "usd_per_hour", "nodes", "lost_per_hour", "sum_usd")
 LARGEST = ("sum_s", "longest_s", "out_s", "far_s", "tied_s", "tp_most")
 SMALLEST = ("layer_s", "large_s", "tp_least", "block_s", "ends")

@@ -1,4 +1,4 @@
-"""The ways in which a unit can serve `replicas` pipelines: tp, stages per node and nodes, with their measures."""
+"""The options of a unit to serve `replicas` pipelines: tp, stages per node and nodes, with their measures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ Ints = NDArray[np.int64]
 
 
 class _Stage(NamedTuple):
-    """The compute seconds of the whole model, of its longest layer and of one in its middle; and what fits: the share
-    of the layers between the first and the last one, and how much less with the first and with the last one."""
+    """The compute seconds of the whole model, of its longest layer and of a middle layer; and what fits.
+
+    What fits is the share of the layers between the first and the last one, and how much less with the first and with
+    the last.
+    """
 
     whole_s: float
     layer_s: float
@@ -205,7 +208,7 @@ class Options:
 
 
 def options_of(space: Space) -> Options:
-    """Return the options of a space, which all searches of it share."""
+    """Return the options of a space, which all of its searches share."""
     if "options" not in space.remembered:
         space.remembered["options"] = Options(space, units_of(space))
     options: Options = space.remembered["options"]

@@ -1,4 +1,4 @@
-"""Puts blocks on nodes: the same stages of several pipelines share a node."""
+"""Places blocks on nodes: the same stages of several pipelines share a node."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _block(
 
 
 def _zones(space: Space, options: Sequence[Option], replicas: int) -> list[str]:
-    """Return the zone of every pipeline for the units over several zones: as many in each as all have room for."""
+    """Return the zone of every pipeline for the units over several zones; each zone has room for its pipelines."""
     several = [option for option in options if len(option.unit.pools) > 1]
     if not several:
         return []

@@ -2,7 +2,7 @@
 
 It starts with balanced stages. The bottleneck is the fullest stage if one does not fit, else the slowest. Moves reduce
 its scarce resource: layers to a neighbour, tensor parallelism from a partner, recomputation, other microbatches or
-replicas. The search follows a move that does not help up to seven deep, then backtracks; it never repeats a
+replicas. The search follows a move without a gain up to seven levels deep, then backtracks; it never repeats a
 configuration. The number of configurations is bounded, not the time. It models one kind of GPU and no money. Aceso
 mixes replicas and tensor parallelism inside a stage; here all stages have equally many replicas.
 """
@@ -41,7 +41,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rating:
-    """What a configuration takes: seconds, and for every stage the seconds of a microbatch and the share of memory."""
+    """The costs of a configuration: seconds, and per stage the seconds of a microbatch and the share of memory."""
 
     seconds: float
     stage_s: tuple[float, ...]
@@ -115,7 +115,7 @@ def _balanced(cluster: Cluster, stages: int) -> Configuration | None:
 
 
 def _rated(cluster: Cluster, configuration: Configuration) -> Rating | None:
-    """Return what a configuration takes, None if it is invalid: too many devices, no batch, no profile."""
+    """Return the costs of a configuration; None if it is invalid: too many devices, no batch, no profile."""
     stages, replicas = configuration.stages, configuration.replicas
     microbatches = even_microbatches(cluster, replicas, configuration.size)
     if not microbatches or replicas < 1 or replicas * sum(configuration.degrees) > cluster.devices:

@@ -18,7 +18,7 @@ from sailor_cloud.planner.strategies.cluster import Cluster, balanced_cuts
 from sailor_cloud.planner.strategies.grid import by_stage, even_microbatches, proposal
 from sailor_cloud.planner.strategies.strategy import Proposal, Strategy
 
-# By how much overlapping computation and communication slow each other down, as its authors measured.
+# The factor by which overlapping computation and communication slow each other down, as its authors measured.
 OVERLAP_SLOWDOWN = 1.3
 
 
