@@ -117,9 +117,9 @@ def plan(
         job,
         **known,
         started_s=started_s,
-        wishes=planner.Wishes(
+        options=planner.SearchOptions(
             restrictions=tuple(sorted(set(restrictions))),
-            beside=True,
+            alternatives=True,
             frontier=frontier or choose is not None,
             top=top,
             decide=True,

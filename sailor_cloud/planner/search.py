@@ -29,7 +29,7 @@ from sailor_cloud.planner.documents import Surroundings, infeasible_document, pl
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
-from sailor_cloud.planner.explain.alternatives import Beside
+from sailor_cloud.planner.explain.alternatives import Alternatives
 from sailor_cloud.planner.explain.anchor import anchored
 from sailor_cloud.planner.explain.decision import Deciding, goal_pick
 from sailor_cloud.planner.explain.frontier import explored, frontier
@@ -51,8 +51,8 @@ from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort, NoPlanInTimeError, OutOfTimeError
 from sailor_cloud.planner.space.goals import TIE, Figure, Target, target_of
 from sailor_cloud.planner.space.restrictions import Restriction, zero_stages
+from sailor_cloud.planner.space.search_options import SearchOptions as SearchOptions
 from sailor_cloud.planner.space.space import Space, build
-from sailor_cloud.planner.space.wishes import Wishes as Wishes
 from sailor_cloud.simulator import Scenario
 from sailor_cloud.simulator.engines import SAILOR, SAILOR_ALIKE, Engine
 from sailor_cloud.workload import ComputeProfiles
@@ -114,7 +114,7 @@ def search(
     decoder: Decoder | None = None,
     engine: Engine = SAILOR,
     restrictions: Collection[Restriction] = (),
-    wishes: Wishes | None = None,
+    options: SearchOptions | None = None,
     started_s: float | None = None,
 ) -> PlanDocument:
     """Return the best plan for a job with its proof, or what makes the job infeasible.
@@ -124,21 +124,21 @@ def search(
     for an unknown model, NoPlanInTimeError if no plan was found in time, DataError for an unknown accelerator or for a
     path without bandwidth or price.
     """
-    asked = wishes if wishes is not None else Wishes(restrictions=tuple(restrictions))
+    asked = options if options is not None else SearchOptions(restrictions=tuple(restrictions))
 
     begun = [] if started_s is None else [started_s]
 
-    def planned(part: Job, wished: Wishes) -> PlanDocument:
+    def planned(part: Job, requested: SearchOptions) -> PlanDocument:
         started = begun.pop() if begun else clock.monotonic_s()
         problem = problem_of(
             part, catalog=catalog, network=network, profiles=profiles, clock=clock, decoder=decoder, engine=engine
         )
-        document = _planned(problem, wished, clock, started)
+        document = _planned(problem, requested, clock, started)
         alike = None if document.plan is not None else _alike(problem.space)
         if alike is not None:
             # Nothing fits with ZeRO-0 or 1, and their search is over.
-            document = _planned(replace(problem, space=alike), wished, clock, started)
-        if not wished.decide or wished.choose not in (None, Pick.CHEAPEST):
+            document = _planned(replace(problem, space=alike), requested, clock, started)
+        if not requested.decide or requested.choose not in (None, Pick.CHEAPEST):
             return document
         return anchored(document, problem.space.scenario, problem.space.candidates)
 
@@ -150,15 +150,15 @@ def search(
         raise NoPlanInTimeError(f"no plan was found within the time limit of {limit}; {remedy}") from None
 
 
-def _planned(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
+def _planned(problem: Problem, asked: SearchOptions, clock: Clock, started: float) -> PlanDocument:
     job = problem.space.scenario.job
 
     def searched(factor: float, step: int) -> PlanDocument:
         tighter = replace(problem, target=tightened(problem.target, factor))
-        wishes = (
+        options = (
             asked if asked.progress is None or wanted is None else replace(asked, progress=_later(asked.progress, step))
         )
-        return _search(tighter, wishes, clock, started)
+        return _search(tighter, options, clock, started)
 
     wanted = job.constraints.probability
     first = searched(1.0, 0)
@@ -253,7 +253,7 @@ class _Incumbents:
         del self.kept[self.most :]
 
 
-def _search(problem: Problem, asked: Wishes, clock: Clock, started: float) -> PlanDocument:
+def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float) -> PlanDocument:
     effort = NORMAL if asked.progress is None else replace(NORMAL, tell=_Progress(asked.progress).tell)
     deadline = problem.space.known.deadline
     run = _Run(problem, asked, effort)
@@ -279,7 +279,7 @@ class _Run:
     """One search in steps, with an answer after each of them."""
 
     problem: Problem
-    asked: Wishes
+    asked: SearchOptions
     effort: Effort
     space: Space = field(init=False)
     target: Target = field(init=False)
@@ -289,7 +289,7 @@ class _Run:
     answer: Answer = field(default_factory=lambda: Answer(drafts=(), bound=None))
     chosen: Chosen | None = None
     infeasible: Infeasibility | None = None
-    beside: Beside | None = None
+    alternatives: Alternatives | None = None
     decision: Decision | None = None
     points: tuple[FrontierPoint, ...] = ()
     joined: tuple[Alternative, ...] = ()
@@ -303,7 +303,7 @@ class _Run:
         self.incumbents = _Incumbents(self.space, self.target, _INCUMBENTS)
 
     def search(self) -> None:
-        """Search for everything in the wishes, the plan first."""
+        """Search for everything in the options, the plan first."""
         space, target, asked, searched = self.space, self.target, self.asked, self.searched
         self.effort.tell(0.0)
         if not space.pools:
@@ -331,17 +331,19 @@ class _Run:
         drafts = [chosen.draft, *self.answer.drafts, *self.answer.others, *simple]
         self.deciding.meet(drafts)
         self._tell(chosen)
-        beside = self.beside = Beside(space, target, chosen.draft, effort.between(0.0, border), drafts)
+        alternatives = self.alternatives = Alternatives(
+            space, target, chosen.draft, effort.between(0.0, border), drafts
+        )
         gap = self.answer.gap(float(replayed(chosen.draft, chosen.evaluation)[target.goal]))
         proven = gap is not None and gap <= OPTIMAL_GAP
-        if asked.beside:
+        if asked.alternatives:
             known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
             extras = [extra for extra in _BESIDE if not set(extra) <= known]
-            beside.restricted([(*asked.restrictions, *extra) for extra in extras])
-            self._take(chosen if proven else beside.overtaken(chosen))
+            alternatives.restricted([(*asked.restrictions, *extra) for extra in extras])
+            self._take(chosen if proven else alternatives.or_better(chosen))
         drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
         if asked.decide:
-            self.deciding.meet(beside.drafts)
+            self.deciding.meet(alternatives.drafts)
             if goal_pick(space.scenario.job.goal) is Pick.CHEAPEST and not self.answer.exhausted:
                 self.deciding.meet(self._fast(effort))
             self.deciding.explore(effort)
@@ -350,7 +352,7 @@ class _Run:
         spread_out: list[Draft] = []
         if asked.frontier:
             # Moves from a plan with ZeRO-2 or 3 would make its pipelines differ.
-            free = [draft for draft in (*drafts, *beside.drafts, *self.deciding.drafts) if draft.zero_stage < 2]
+            free = [draft for draft in (*drafts, *alternatives.drafts, *self.deciding.drafts) if draft.zero_stage < 2]
             spread_out = self._spread(rest.between(0.0, 0.9), free)
         if asked.decide:
             # The choices are the best plans that a report shows.
@@ -362,9 +364,9 @@ class _Run:
             every = [*spread_out, *shared, *self.deciding.drafts]
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
         if asked.top:
-            beside.kinds(drafts, most=asked.top)
-        if asked.beside:
-            drafts = [*self.deciding.drafts, *beside.drafts, *self.answer.drafts, *self.answer.others]
+            alternatives.kinds(drafts, most=asked.top)
+        if asked.alternatives:
+            drafts = [*self.deciding.drafts, *alternatives.drafts, *self.answer.drafts, *self.answer.others]
             self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
     def _best(self) -> tuple[Answer, Chosen | None]:
@@ -417,7 +419,7 @@ class _Run:
         self.cut_short = self.deciding.cut_short = True
         met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
         self.deciding.meet(met)
-        if self.chosen is None or self.beside is None:
+        if self.chosen is None or self.alternatives is None:
             near = sorted(self.deciding.drafts, key=lambda draft: (draft.foreseen[self.target.goal], draft.order()))
             excess = Assessor(self.space, self.target).excess
             kept = [draft for draft in near if excess(draft, draft.foreseen) == 1.0]
@@ -427,7 +429,7 @@ class _Run:
                 found = self.incumbents.nearest
                 raise OutOfTimeError(nearest(self.target, found) if found else "")
             self.answer = replace(self.answer, drafts=(self.chosen.draft,), exhausted=False)
-            self.beside = Beside(self.space, self.target, self.chosen.draft, self.effort, met)
+            self.alternatives = Alternatives(self.space, self.target, self.chosen.draft, self.effort, met)
         if self.asked.decide and self.decision is None:
             self._decide(proven=False)
 
@@ -482,9 +484,9 @@ class _Run:
     def _take(self, best: Chosen) -> None:
         """Replace the chosen plan."""
         assert self.chosen is not None, "it replaces another one"
-        assert self.beside is not None
+        assert self.alternatives is not None
         if best is not self.chosen:
-            self.chosen = self.beside.instead(best, self.chosen)
+            self.chosen = self.alternatives.replace_chosen(best, self.chosen)
 
     def _tell(self, chosen: Chosen | None) -> None:
         """Report the choices so far to the caller if it asked for them."""
@@ -507,15 +509,16 @@ class _Run:
 
     def document(self, search: Search) -> PlanDocument:
         """Return the answer."""
-        problem, space, target, chosen, beside = self.problem, self.space, self.target, self.chosen, self.beside
-        if chosen is None or beside is None:
+        problem, space, target = self.problem, self.space, self.target
+        chosen, alternatives = self.chosen, self.alternatives
+        if chosen is None or alternatives is None:
             assert self.infeasible is not None, "a search ends with a plan or without"
             return infeasible_document(space.scenario, self.infeasible, problem.rejected, search)
-        found = beside.found if self.asked.beside else ()
-        plans = [to_plan(space, chosen.draft), *(other.plan for other in found)] if self.asked.beside else []
+        found = alternatives.found if self.asked.alternatives else ()
+        plans = [to_plan(space, chosen.draft), *(other.plan for other in found)] if self.asked.alternatives else []
         around = Surroundings(
-            rejected=(*problem.rejected, *beside.rejected),
-            alternatives=(*beside.found, *(apart(space.scenario, plans) or self.joined)),
+            rejected=(*problem.rejected, *alternatives.rejected),
+            alternatives=(*alternatives.found, *(apart(space.scenario, plans) or self.joined)),
             frontier=self.points,
             gap_parts=_gap_parts(space, target, self.answer, chosen, self.asked),
             limited=self.asked.time_limit_s is not None,
@@ -535,7 +538,9 @@ def _no_pools(problem: Problem) -> Infeasibility:
     )
 
 
-def _gap_parts(space: Space, target: Target, answer: Answer, chosen: Chosen, asked: Wishes) -> tuple[GapPart, ...]:
+def _gap_parts(
+    space: Space, target: Target, answer: Answer, chosen: Chosen, asked: SearchOptions
+) -> tuple[GapPart, ...]:
     """Return the parts of the gap between the bound and the plan, if the bound is that of the whole space."""
     if answer.bound is None or answer.exhausted or asked.restrictions:
         return ()

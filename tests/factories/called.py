@@ -76,18 +76,18 @@ def _as_a_process(environment: dict[str, str], cwd: Path | None, arguments: list
         os.umask(umask)
 
 
-def _remembered(job: Job, *, clock: Clock | None = None, **wishes: Any) -> PlanDocument:
+def _remembered(job: Job, *, clock: Clock | None = None, **options: Any) -> PlanDocument:
     """Plan as `api.plan` does, or hand out the plan of the same call before."""
     day = None if clock is None or isinstance(clock, SystemClock) else clock.now()
     # Only a model of one's own is looked for beside the job file, only prices and quotas of one's own in the home.
-    apart = wishes["base"] if job.model is not None and (job.model.config or job.model.weights) else None
+    apart = options["base"] if job.model is not None and (job.model.config or job.model.weights) else None
     home = Path(os.environ["SAILOR_CLOUD_HOME"])
     own = home if home.is_dir() and {entry.name for entry in home.iterdir()} - {"runs"} else None
-    given = sorted((name, str(value)) for name, value in wishes.items() if name not in ("base", "progress"))
+    given = sorted((name, str(value)) for name, value in options.items() if name not in ("base", "progress"))
     machine, folders = os.environ.get(this_machine.VARIABLE), resources.folders()
     key = (job.model_dump_json(), day, str(apart), str(own), machine, folders, *given)
     if key not in _planned:
-        _planned[key] = _search(job, clock=clock, **wishes)
+        _planned[key] = _search(job, clock=clock, **options)
     return _planned[key]
 
 

@@ -11,7 +11,7 @@ from factories.planning import AS_OF, data, example, make_space, tiny_job
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.explain.shortage import NO_PLAN
-from sailor_cloud.planner.search import Wishes, _Incumbents, search
+from sailor_cloud.planner.search import SearchOptions, _Incumbents, search
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.effort import Deadline, NoPlanInTimeError, OutOfTimeError
 from sailor_cloud.planner.space.goals import target_of
@@ -34,8 +34,10 @@ class CountedClock:
 
 def limited(job: Job, seconds: float, clock: CountedClock, *restrictions: Restriction) -> PlanDocument:
     prices, links, times = data()
-    wishes = Wishes(restrictions=restrictions, beside=True, decide=True, frontier=True, top=3, time_limit_s=seconds)
-    return search(job, wishes=wishes, catalog=prices, network=links, profiles=times, clock=clock)
+    options = SearchOptions(
+        restrictions=restrictions, alternatives=True, decide=True, frontier=True, top=3, time_limit_s=seconds
+    )
+    return search(job, options=options, catalog=prices, network=links, profiles=times, clock=clock)
 
 
 @pytest.mark.parametrize("looks", [60, 1200])

@@ -21,7 +21,7 @@ from sailor_cloud.planner.solving import Searched, solve
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.restrictions import fits_whole
-from sailor_cloud.planner.space.wishes import Wishes
+from sailor_cloud.planner.space.search_options import SearchOptions
 from sailor_cloud.simulator import evaluate
 
 
@@ -137,7 +137,9 @@ def test_the_choices_count_plans_of_both_searches():
     )
     prices, links, times = data()
     deciding = {"catalog": prices, "network": links, "profiles": times, "clock": FixedClock(AS_OF)}
-    found = {pick: search(job, wishes=Wishes(decide=True, choose=pick), **deciding) for pick in (None, Pick.CHEAPEST)}
+    found = {
+        pick: search(job, options=SearchOptions(decide=True, choose=pick), **deciding) for pick in (None, Pick.CHEAPEST)
+    }
     fastest, cheapest = found[None], found[Pick.CHEAPEST]
     assert fastest.plan.zero_stage < 2 <= cheapest.plan.zero_stage
     told = [(choice.picks, choice.total_usd) for choice in fastest.decision.choices]

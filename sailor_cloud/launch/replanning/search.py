@@ -55,7 +55,7 @@ class CatalogSearch:
             clock=self.clock,
             decoder=self.decoder,
             engine=engine_named(self.engine),
-            wishes=planner.Wishes(decide=choose is not None, choose=choose),
+            options=planner.SearchOptions(decide=choose is not None, choose=choose),
         )
 
     def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:

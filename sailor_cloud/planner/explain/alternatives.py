@@ -41,7 +41,7 @@ class _Named:
 
 
 @dataclass(slots=True)
-class Beside:
+class Alternatives:
     """Alternatives to one chosen draft, in the order in which reports show them; `seeds` are known drafts."""
 
     space: Space
@@ -64,8 +64,8 @@ class Beside:
         """The alternatives as documents have them."""
         return tuple(self._alternative(named) for named in self.named)
 
-    def overtaken(self, chosen: Chosen) -> Chosen:
-        """Return the chosen plan, or a better one of a smaller space: a search of the whole space can miss it."""
+    def or_better(self, chosen: Chosen) -> Chosen:
+        """Return the chosen plan, or a better one of a smaller space, which a search of the whole space can miss."""
         best = chosen
         for named in self.named:
             figures, least = replayed(named.draft, named.evaluation), replayed(best.draft, best.evaluation)
@@ -73,7 +73,7 @@ class Beside:
                 best = Chosen(draft=named.draft, evaluation=named.evaluation)
         return best
 
-    def instead(self, best: Chosen, before: Chosen) -> Chosen:
+    def replace_chosen(self, best: Chosen, before: Chosen) -> Chosen:
         """Replace the chosen plan."""
         self.chosen = best.draft
         # A smaller space with the new plan is no alternative to it; one with only the previous plan is.

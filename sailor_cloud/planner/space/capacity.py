@@ -16,12 +16,12 @@ from sailor_cloud.model.document import Decision, Ground, Infeasibility, Pick, P
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, share_above
 from sailor_cloud.planner.space.effort import OutOfTimeError
-from sailor_cloud.planner.space.wishes import Wishes
+from sailor_cloud.planner.space.search_options import SearchOptions
 from sailor_cloud.units import duration_text, usd_text
 
 
 def over_capacity(
-    job: Job, asked: Wishes, now: datetime, search: Callable[[Job, Wishes], PlanDocument]
+    job: Job, asked: SearchOptions, now: datetime, search: Callable[[Job, SearchOptions], PlanDocument]
 ) -> PlanDocument:
     """Return the best plan over all capacity that a job may use, with the job's limits.
 
@@ -68,8 +68,8 @@ def _with(job: Job, part: Sequence[Capacity], now: datetime) -> Job:
     return job.model_copy(update={"cloud": cloud, "constraints": constraints})
 
 
-def _share(asked: Wishes, number: int, count: int) -> Wishes:
-    """Return the wishes for one of several searches: its part of the time and of the progress."""
+def _share(asked: SearchOptions, number: int, count: int) -> SearchOptions:
+    """Return the options for one of several searches: its part of the time and of the progress."""
     limit, tell = asked.time_limit_s, asked.progress
     return replace(
         asked,

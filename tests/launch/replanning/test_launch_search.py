@@ -44,4 +44,4 @@ def test_a_new_plan_is_for_the_training_program_of_the_run(monkeypatch: pytest.M
     monkeypatch.setattr(planner, "search", lambda job, **given: asked.update(given))
     CatalogSearch(workload.decoder(JOB.model), SystemClock(), engine="megatron")(JOB, Pick.CHEAPEST)
     assert asked["engine"].name == "megatron"
-    assert asked["wishes"] == planner.Wishes(decide=True, choose=Pick.CHEAPEST)
+    assert asked["options"] == planner.SearchOptions(decide=True, choose=Pick.CHEAPEST)

@@ -7,8 +7,8 @@ import pytest
 from factories.planning import AS_OF, data, make_space, plan, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import PlanDocument, Status
-from sailor_cloud.planner import Wishes, search
-from sailor_cloud.planner.explain.alternatives import Beside
+from sailor_cloud.planner import SearchOptions, search
+from sailor_cloud.planner.explain.alternatives import Alternatives
 from sailor_cloud.planner.explaining import reasons, ruled_out
 from sailor_cloud.planner.improvement.choice import first_that_holds
 from sailor_cloud.planner.marginal import Gain, gains
@@ -22,14 +22,16 @@ from sailor_cloud.planner.space.restrictions import Restriction
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64}
 
 
-def searched(job, **wishes):
+def searched(job, **options):
     prices, links, times = data()
-    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=Wishes(**wishes))
+    return search(
+        job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=SearchOptions(**options)
+    )
 
 
 @pytest.fixture(scope="module")
 def document():
-    return searched(tiny_job(**SIZE), beside=True, frontier=True, top=3)
+    return searched(tiny_job(**SIZE), alternatives=True, frontier=True, top=3)
 
 
 def test_the_best_plan_of_each_smaller_space_stands_beside_the_chosen_one(document):
@@ -49,19 +51,19 @@ def test_a_better_plan_of_a_smaller_space_is_chosen_and_the_one_before_stands_be
     zone = {space.pools[slot.pool].offer.zone for part in best.draft.pipelines for slot in part.slots}
     assert len(zone) == 2
     worst = first_that_holds(space, target, sorted(answer.others, key=Draft.order, reverse=True))
-    beside = Beside(space, target, worst.draft, NORMAL)
-    beside.restricted([(Restriction.ONE_ZONE,), (Restriction.ONE_ACCELERATOR,)])
-    before = {alternative.label: alternative.iteration_s for alternative in beside.found}
-    chosen = beside.overtaken(worst)
-    assert beside.overtaken(best) is best
+    alternatives = Alternatives(space, target, worst.draft, NORMAL)
+    alternatives.restricted([(Restriction.ONE_ZONE,), (Restriction.ONE_ACCELERATOR,)])
+    before = {alternative.label: alternative.iteration_s for alternative in alternatives.found}
+    chosen = alternatives.or_better(worst)
+    assert alternatives.or_better(best) is best
     assert chosen.evaluation.prediction.iteration_s_replay == min(before.values())
-    assert beside.instead(chosen, worst) is chosen
-    assert beside.chosen is chosen.draft
+    assert alternatives.replace_chosen(chosen, worst) is chosen
+    assert alternatives.chosen is chosen.draft
     # The first one stood in one zone and on one accelerator; the better one has another accelerator in both zones.
     assert set(before) == {"all CPU-fast"}
-    assert {alternative.label for alternative in beside.found} == {"all CPU-slow", "one zone: local-b"}
+    assert {alternative.label for alternative in alternatives.found} == {"all CPU-slow", "one zone: local-b"}
     slow = worst.evaluation.prediction.iteration_s_replay
-    assert {alternative.iteration_s for alternative in beside.found} == {slow}
+    assert {alternative.iteration_s for alternative in alternatives.found} == {slow}
 
 
 def test_alternatives_differ_in_kind_and_survive_the_file(document):
@@ -79,7 +81,7 @@ def test_the_frontier_begins_with_the_fastest_plan_and_falls_in_price(document):
 def test_the_share_that_is_done_is_told_and_never_falls():
     for job in (tiny_job(**SIZE), tiny_job(**SIZE, constraints={"budget_usd": 1e-6, "deadline": "1h"})):
         shares: list[float] = []
-        searched(job, beside=True, frontier=True, progress=shares.append)
+        searched(job, alternatives=True, frontier=True, progress=shares.append)
         assert len(set(shares)) > 10
         assert shares == sorted(shares)
         assert 0.0 <= shares[0] <= shares[-1] <= 1.0
@@ -99,7 +101,7 @@ def test_an_explanation_names_limits_grounds_and_gains():
     prices, links, times = data()
     known = {"catalog": prices, "network": links, "profiles": times, "clock": FixedClock(AS_OF)}
     job = tiny_job(**SIZE, constraints={"budget_usd": 1.0}, zones=("local-a",))
-    document = search(job, wishes=Wishes(beside=True), **known)
+    document = search(job, options=SearchOptions(alternatives=True), **known)
     told = reasons(document)
     assert any("all-reduces of gradients" in line for line in told)
     assert any(line.startswith("budget: ") for line in told)

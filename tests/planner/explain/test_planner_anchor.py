@@ -48,7 +48,7 @@ def planned(deadline: str, *markets: str, goal: str = "minimize-cost", devices: 
         network=network,
         profiles=profiles,
         clock=FixedClock(AS_OF),
-        wishes=planner.Wishes(decide=True),
+        options=planner.SearchOptions(decide=True),
     )
 
 

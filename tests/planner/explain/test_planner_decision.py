@@ -16,7 +16,7 @@ from sailor_cloud.model.document import Choice, CostKind, Decision, Pick, PlanDo
 from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
-from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner import SearchOptions, search
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.explain.decision import Deciding, cheaper_nearby, warnings
@@ -37,10 +37,10 @@ ONE_ZONE = "'--restrict one-zone' plans for one zone"
 SIZE = {"blocks": 3, "batch": 6, "hidden": 64, "steps": 1000}
 
 
-def searched(job: Job, **wishes: object) -> PlanDocument:
+def searched(job: Job, **options: object) -> PlanDocument:
     prices, links, times = data()
-    asked = Wishes(decide=True, **wishes)
-    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=asked)
+    asked = SearchOptions(decide=True, **options)
+    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=asked)
 
 
 @pytest.fixture(scope="module")

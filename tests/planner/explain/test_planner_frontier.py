@@ -139,7 +139,7 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
         network=links,
         profiles=times,
         clock=FixedClock(AS_OF),
-        wishes=planner.Wishes(beside=True, frontier=True, decide=True),
+        options=planner.SearchOptions(alternatives=True, frontier=True, decide=True),
     )
     points = document.frontier
     kept = [point for point in points if point.total_usd <= document.constraints.budget_usd]

@@ -12,14 +12,14 @@ from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_s
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Alternative, PlanDocument, Rejected
 from sailor_cloud.model.plan import Plan, Recompute
-from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner import SearchOptions, search
 from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Scenario, evaluate
 from sailor_cloud.units import signed_usd_text, usd_text
 
-SHOWN = Wishes(beside=True, decide=True)
+SHOWN = SearchOptions(alternatives=True, decide=True)
 
 
 def plan_in(scenario: Scenario, *zones: str, microbatch_size: int = 2, microbatches: int = 16) -> Plan:
@@ -75,7 +75,9 @@ def test_nothing_is_shown_where_nothing_is_saved(monkeypatch: pytest.MonkeyPatch
     assert apart(scenario, [plan_in(scenario, "us-central1-a", "us-west1-b")]) == ()
 
 
-def _over_two_clouds(wishes: Wishes = SHOWN, *, clock: FixedClock | None = None, **changes: object) -> PlanDocument:
+def _over_two_clouds(
+    options: SearchOptions = SHOWN, *, clock: FixedClock | None = None, **changes: object
+) -> PlanDocument:
     resources = [
         {"provider": "gcp", "zones": ["us-central1-b"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
         {"provider": "aws", "zones": ["use1-az2"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
@@ -84,7 +86,7 @@ def _over_two_clouds(wishes: Wishes = SHOWN, *, clock: FixedClock | None = None,
     changes = {"constraints": {}, "training": usual, **changes}
     job = example("gcp-a100-v100.yaml", resources=resources, **changes)
     prices, links, times = data()
-    return search(job, catalog=prices, network=links, profiles=times, clock=clock or FixedClock(AS_OF), wishes=wishes)
+    return search(job, catalog=prices, network=links, profiles=times, clock=clock or FixedClock(AS_OF), options=options)
 
 
 def _joined(found: PlanDocument) -> list[Alternative]:
@@ -133,8 +135,8 @@ def test_time_that_is_over_ends_the_search_over_clouds(monkeypatch: pytest.Monke
         return build(scenario, candidates)
 
     monkeypatch.setattr("sailor_cloud.planner.explain.rare_sync.build", slow)
-    wishes = replace(SHOWN, time_limit_s=600.0)
-    found = _over_two_clouds(wishes, clock=clock)
+    options = replace(SHOWN, time_limit_s=600.0)
+    found = _over_two_clouds(options, clock=clock)
     assert found.plan is not None
     assert clock.elapsed_s == 3600.0
     assert _joined(found) == []

@@ -7,7 +7,7 @@ import pytest
 from factories.planning import AS_OF, data, make_space, plan, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Status
-from sailor_cloud.planner import Wishes, search
+from sailor_cloud.planner import SearchOptions, search
 from sailor_cloud.planner.explain.shortage import NO_PLAN, shortage
 
 # A model of which a CPU-slow, with 16 MiB, holds only a part.
@@ -53,9 +53,9 @@ def test_where_the_model_would_fit_nothing_else_is_claimed():
 @pytest.fixture(scope="module")
 def document():
     prices, links, times = data()
-    wishes = Wishes(beside=True)
+    options = SearchOptions(alternatives=True)
     given = job(1, 1)
-    return search(given, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=wishes)
+    return search(given, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=options)
 
 
 def test_every_accelerator_alone_stands_beside_the_plan_or_says_what_it_lacks(document):

@@ -14,7 +14,7 @@ from factories.planning import AS_OF, data, example, make_space, plan, quota, ti
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.model.plan import Pipeline, Plan
-from sailor_cloud.planner import Restriction, Wishes, search
+from sailor_cloud.planner import Restriction, SearchOptions, search
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.improvement.choice import best_that_holds
 from sailor_cloud.planner.improvement.restricted import even_drafts, is_even
@@ -29,9 +29,11 @@ from sailor_cloud.simulator import evaluate
 ONE_ZONE = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
 
 
-def searched(job, **wishes):
+def searched(job, **options):
     prices, links, times = data()
-    return search(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), wishes=Wishes(**wishes))
+    return search(
+        job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=SearchOptions(**options)
+    )
 
 
 def lengths(pipeline: Pipeline) -> list[int]:
@@ -111,7 +113,7 @@ def test_even_layers_and_even_batches_are_kept_and_a_larger_space_has_no_worse_p
 
 
 def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself():
-    document = searched(example("gcp-a100-v100.yaml", constraints={}), beside=True)
+    document = searched(example("gcp-a100-v100.yaml", constraints={}), alternatives=True)
     job = document.job
     even = {
         each.restrictions[0]: each
@@ -155,7 +157,7 @@ def test_what_is_told_of_evening_never_falls(gcp):
     )
     shares: list[float] = []
     for restriction in (Restriction.EVEN_LAYERS, Restriction.EVEN_BATCHES):
-        searched(job, restrictions=(restriction,), beside=True, progress=shares.append)
+        searched(job, restrictions=(restriction,), alternatives=True, progress=shares.append)
         assert len(shares) > 20
         assert shares == sorted(shares)
         shares.clear()
@@ -167,7 +169,7 @@ def test_even_rows_are_no_worse_than_others_that_stand_evenly(restriction):
     check = has_even_batches if restriction is Restriction.EVEN_BATCHES else has_even_layers
     for constraints in ({"max_nodes": 5}, {"max_usd_per_hour": 8, "min_throughput": 0.06}):
         job = example("gcp-a100-v100.yaml", **{**ONE_ZONE, "constraints": constraints})
-        document = searched(job, restrictions=(Restriction.ONE_ACCELERATOR,), beside=True)
+        document = searched(job, restrictions=(Restriction.ONE_ACCELERATOR,), alternatives=True)
         rows = [row for row in document.alternatives if check(row.plan)]
         own = [row for row in rows if row.restrictions[-1] == restriction]
         assert own

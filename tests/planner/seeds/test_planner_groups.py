@@ -157,7 +157,7 @@ def test_no_group_and_no_point_of_a_frontier_takes_more_nodes_than_the_job_allow
         network=links,
         profiles=times,
         clock=FixedClock(AS_OF),
-        wishes=planner.Wishes(frontier=True, top=10),
+        options=planner.SearchOptions(frontier=True, top=10),
     )
     assert document.frontier
     assert all(sum(point.devices.values()) <= 2 * 16 for point in document.frontier)

@@ -17,7 +17,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.effort import OutOfTimeError
-from sailor_cloud.planner.space.wishes import Wishes
+from sailor_cloud.planner.space.search_options import SearchOptions
 
 HOUR = 3600.0
 
@@ -133,13 +133,13 @@ def test_capacity_is_planned_with_together_while_all_of_it_is_there() -> None:
 def over(job: Job, *, late: str = "", why: Infeasibility | None = None) -> PlanDocument:
     """The answer over searches that find one plan, nothing in time with the entry `late`, or no plan for a reason."""
 
-    def search(part: Job, asked: Wishes) -> PlanDocument:
+    def search(part: Job, asked: SearchOptions) -> PlanDocument:
         if any(entry.name == late for entry in part.cloud.reserved):
             raise OutOfTimeError
         found = replace(any_document(), job=part, constraints=part.constraints, as_of=AS_OF)
         return found if why is None else replace(found, plan=None, cost=None, infeasibility=why)
 
-    return over_capacity(job, Wishes(time_limit_s=10.0), AS_OF, search)
+    return over_capacity(job, SearchOptions(time_limit_s=10.0), AS_OF, search)
 
 
 def ended() -> Capacity:
