@@ -54,7 +54,7 @@ def test_a_row_becomes_a_decoder_a_layout_and_an_engine(tmp_path: Path) -> None:
     assert run.source_name == "maker/tables README.md"
 
 
-def test_rows_that_cant_be_read_are_told_and_the_others_read(tmp_path: Path) -> None:
+def test_rows_that_cant_be_read_are_reported_and_the_others_read(tmp_path: Path) -> None:
     bad = [
         ROW | {"id": "r2", "precision": "fp8"},
         ROW | {"id": "r3", "microbatch_size": ""},
@@ -97,7 +97,7 @@ def test_a_program_is_known_however_it_is_spelt_and_others_run_as_their_layout_t
     assert (known_program(run.framework) is None) == (changes["framework"] == "abacus")
 
 
-def test_what_follows_from_other_columns_need_not_be_stated(tmp_path: Path) -> None:
+def test_derived_columns_may_be_missing(tmp_path: Path) -> None:
     bare = {"dp": "", "tokens_per_s_per_gpu": "", "iteration_s": "1.6384", "precision": "BF16", "recompute": "unknown"}
     (run,), unread = read_published(table(tmp_path, ROW | bare))
     assert not unread
@@ -125,11 +125,11 @@ def test_a_failed_layout_takes_its_shape_from_the_runs_of_its_model(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("row", "published"), [(ROW, True), (FAILED, False)])
-def test_the_header_tells_the_kind_of_table(row: dict[str, str], published: bool) -> None:
+def test_the_header_determines_the_kind_of_table(row: dict[str, str], published: bool) -> None:
     assert (is_published(list(row)), is_failed(list(row))) == (published, not published)
 
 
-def test_a_row_that_ends_early_is_told_and_the_others_read(tmp_path: Path) -> None:
+def test_a_row_that_ends_early_is_reported_and_the_others_read(tmp_path: Path) -> None:
     path = table(tmp_path, ROW)
     with path.open("a", encoding="utf-8") as file:
         file.write("r2,maker\n")
@@ -144,7 +144,7 @@ MEASURED = {
 }  # fmt: skip
 
 
-def test_measured_iterations_may_lack_memory_and_bad_rows_are_told(tmp_path: Path) -> None:
+def test_measured_iterations_may_lack_memory_and_bad_rows_are_reported(tmp_path: Path) -> None:
     bad = [MEASURED | {"nodes_per_stage_by_gpu": "GH-96"}, MEASURED | {"gbs": "many"}]
     rows, unread = read_measured(table(tmp_path, MEASURED, *bad))
     assert [(row.name, row.peak_bytes, row.microbatches) for row in rows] == [("N1", None, 32)]

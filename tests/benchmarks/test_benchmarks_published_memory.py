@@ -74,7 +74,7 @@ def test_failed_layouts_count_as_comfortable_under_four_fifths_of_the_device(tmp
     assert comfortable_share(runs, Devices()) == pytest.approx(1 / 3)
 
 
-def test_layouts_that_the_model_cant_have_or_that_arent_stated_are_told(tmp_path: Path) -> None:
+def test_layouts_that_the_model_cant_have_or_that_arent_stated_are_reported(tmp_path: Path) -> None:
     runs, _ = read_published(table(tmp_path, ROW | {"pp": "48"}, ROW | {"tp": "3"}, ROW | {"zero_stage": ""}))
     rows, unread = published_rows(runs, Devices())
     assert not rows

@@ -183,7 +183,7 @@ def test_the_service_that_ends_an_orphaned_node_runs(node: Node) -> None:
     assert service.split() == ["ActiveState=active", "SubState=running"]
 
 
-def test_a_node_without_a_driver_is_told_before_anything_is_installed(node: Node) -> None:
+def test_a_node_without_a_driver_is_reported_before_anything_is_installed(node: Node) -> None:
     with pytest.raises(LaunchError, match="nvidia-smi names no NVIDIA driver"):
         on_node(node, lambda connection: prepared_python(connection, Software(), node="n0", poll_s=0.5))
     assert shell(node, "ls /home/sailor/software").count(".sh") >= 1

@@ -136,7 +136,7 @@ def test_unknown_names_are_all_reported() -> None:
     assert "did you mean 'us-central1'" in str(caught.value)
 
 
-def test_refresh_tells_what_came_what_was_refused_and_where_it_went(google: FakeGoogle) -> None:
+def test_refresh_reports_what_was_read_refused_and_written(google: FakeGoogle) -> None:
     google.world.skus[0]["pricingInfo"] = []
     result = run(prices, "refresh", "--provider", "gcp")
     assert result.return_value == 0

@@ -222,7 +222,7 @@ def test_every_offered_cloud_accelerator_falls_under_a_quota() -> None:
     )
 
 
-def test_regional_prices_of_aws_tell_that_the_zone_is_unchecked() -> None:
+def test_regional_prices_of_aws_mark_the_zone_as_unchecked() -> None:
     regional = {"ec2instances@a19cd859", "karpenter-aws@2026-07-20", "derived-from-us-east-1"}
     unchecked = [offer for offer in OFFERS if offer.zone_confidence is ZoneConfidence.UNCHECKED]
     assert {offer.source for offer in unchecked if offer.provider is Provider("aws")} == regional

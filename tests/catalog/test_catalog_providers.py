@@ -75,7 +75,7 @@ def test_only_their_folders_and_the_list_of_those_built_in_name_providers() -> N
     assert not naming
 
 
-def test_every_provider_tells_what_it_sells() -> None:
+def test_every_provider_lists_what_it_sells() -> None:
     for name in names():
         sold = providers.of(Provider(name))
         assert sold.startup_s > 0
@@ -97,7 +97,7 @@ def test_a_provider_from_outside_is_planned_from_prices_of_its_own(toy: Provider
     assert type(document).from_json(document.to_json()) == document
 
 
-def test_what_a_provider_from_outside_brings_stands_beside_what_is_shipped(toy: Provider) -> None:
+def test_data_of_an_external_provider_extends_the_shipped_data(toy: Provider) -> None:
     catalog = load()
     assert catalog.zones(toy) == ("toyland-1", "toyland-2")
     assert len(catalog.zones()) > 100

@@ -152,7 +152,7 @@ def test_a_missing_service_price_is_refused_with_the_regions_that_have_one() -> 
         CATALOG.services.price(Provider("gcp"), "mars", Service.DISK_SSD)
 
 
-def test_a_provider_wide_service_price_stands_for_every_region() -> None:
+def test_a_provider_wide_service_price_represents_every_region() -> None:
     assert CATALOG.services.price(Provider("aws"), "eu-west-3", Service.PUBLIC_ADDRESS).usd_per_unit == 0.005
 
 
@@ -217,7 +217,7 @@ def test_a_jobs_unknown_names_are_all_reported_with_hints() -> None:
     assert "did you mean 'a2-highgpu-1g'" in found["resources[0].instance_types[0]"]
 
 
-def test_a_zone_name_of_an_aws_account_is_told_the_zone_ids_of_its_region() -> None:
+def test_a_zone_name_of_an_aws_account_gets_a_hint_with_the_zone_ids_of_its_region() -> None:
     job = parse_job(JOB)
     aws = job.resources[0].model_copy(update={"provider": Provider("aws"), "zones": ("us-west-2b", "mars-1a")})
     problems = resource_problems(job.model_copy(update={"resources": (aws,)}), CATALOG)
@@ -231,7 +231,7 @@ def test_a_sound_job_has_no_problems() -> None:
     assert resource_problems(parse_job(JOB), CATALOG) == []
 
 
-def test_interruptions_are_told_for_spot_only() -> None:
+def test_interruptions_are_reported_for_spot_only() -> None:
     spot, on_demand = (CATALOG.offer(f"aws/use1-az1/p3.2xlarge/1xV100-16/{market}") for market in ("spot", "on-demand"))
     found = CATALOG.interruptions.of(spot)
     assert found is not None

@@ -115,7 +115,7 @@ def test_the_newest_of_several_rows_counts(market: AwsWorld) -> None:
     assert load().offer(SPOT).usd_per_hour == 0.8
 
 
-def test_types_that_nobody_knows_are_counted(market: AwsWorld) -> None:
+def test_unknown_types_are_counted(market: AwsWorld) -> None:
     assert run().refused[Refusal.UNKNOWN_TYPE] == 1
 
 
@@ -169,7 +169,7 @@ def test_without_a_named_provider_those_without_credentials_are_skipped(
     assert result.offers[Provider("aws")] > 0
 
 
-def test_a_region_that_nobody_knows_is_counted(market: AwsWorld) -> None:
+def test_an_unknown_region_is_counted(market: AwsWorld) -> None:
     result = refresh(providers=[Provider("aws")], clock=FixedClock(NOW), progress=lambda what, done, total: None)
     assert result.complete
     assert result.refused[Refusal.UNKNOWN_REGION] > 0

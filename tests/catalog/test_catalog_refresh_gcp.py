@@ -101,7 +101,7 @@ def test_a_listing_that_breaks_off_withdraws_nothing(google: FakeGoogle) -> None
     assert load().offers() == before
 
 
-def test_a_server_that_never_answers_is_given_up(google: FakeGoogle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_abandoned(google: FakeGoogle, monkeypatch: pytest.MonkeyPatch) -> None:
     hasty = gcp_account.Patience(call_s=0.2, first_pause_s=0.001, longest_pause_s=0.002, total_s=0.3)
     monkeypatch.setattr(gcp_account, "PATIENCE", hasty)
     google.silent_path = "/skus"
@@ -130,7 +130,7 @@ def test_skus_without_a_price_or_a_region_are_refused(google: FakeGoogle) -> Non
     assert load().offer(A2).as_of_from < NOW.date()
 
 
-def test_an_accelerator_that_nobody_knows_is_counted(google: FakeGoogle) -> None:
+def test_an_unknown_accelerator_is_counted(google: FakeGoogle) -> None:
     google.world.skus.append(sku("Nvidia X1000 GPU running in Americas", 9.0, regions=["us-central1"], group="GPU"))
     result = run()
     assert result.complete

@@ -176,7 +176,7 @@ def test_without_network_one_line_says_which_hosts_can_not_be_reached(
     ("catalog", "path"),
     [("SkyPilot's catalog", "/raw/00148f2af367/catalogs/v8/aws/vms.csv"), ("AWS price list of us-east-1", AWS_LIST)],
 )
-def test_a_catalog_whose_end_did_not_come_is_not_used(pages: Pages, catalog: str, path: str) -> None:
+def test_a_truncated_catalog_is_not_used(pages: Pages, catalog: str, path: str) -> None:
     pages[CUT] = path.encode()
     (fault,) = run("aws", regions=("us-east-1",)).missing
     assert fault.startswith(catalog)

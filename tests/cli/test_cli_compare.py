@@ -81,7 +81,7 @@ def test_a_strategy_s_plan_keeps_the_limits_as_probably_as_the_job_asks(folder: 
     assert sure["infeasibility"]["message"].endswith("break a limit of the job")
 
 
-def test_the_time_limit_that_ends_a_strategy_is_told(folder: Path) -> None:
+def test_the_time_limit_that_ends_a_strategy_is_reported(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
     shown = called("plan", "job.yaml", "--strategy", "varuna", "--time-limit", "0.001", cwd=folder)
     assert shown.returncode == 3, shown.stderr

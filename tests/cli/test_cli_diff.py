@@ -59,7 +59,7 @@ def test_without_a_plan_to_compare_with_the_whole_cost_counts(plans: tuple[str, 
     assert diff((head, base)).returncode == 3
 
 
-def test_a_plan_of_another_version_is_told_from_a_broken_one(plans: tuple[str, str]) -> None:
+def test_a_plan_of_another_version_is_distinguished_from_a_broken_one(plans: tuple[str, str]) -> None:
     base, head = plans
     Path(base).write_text(Path(base).read_text().replace('"schema_version": 1', '"schema_version": 7'))
     answer = diff((base, head))

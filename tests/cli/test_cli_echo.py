@@ -35,7 +35,7 @@ def test_control_characters_are_those_that_unicode_calls_so_and_those_that_turn_
         assert is_control(character) == (told and character not in "\n\t"), hex(number)
 
 
-def test_what_is_printed_shows_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_text_shows_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     echo(EVIL)
     PlainLines(lambda line: echo(line, err=True), None).note(EVIL)  # type: ignore[arg-type]
     printed = capsys.readouterr()

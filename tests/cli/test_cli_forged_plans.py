@@ -265,7 +265,7 @@ def test_a_field_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["local", "gcp", "aws", "two", "turns"])
-def test_an_honest_plan_is_carried_out(name: str, tmp_path: Path) -> None:
+def test_an_unmodified_plan_is_carried_out(name: str, tmp_path: Path) -> None:
     planned = plans()[name]
     answer = dry_run(tmp_path, planned.to_json(), planned.job.model_dump_json())
     assert answer.returncode == 0, answer.stderr
@@ -273,7 +273,7 @@ def test_an_honest_plan_is_carried_out(name: str, tmp_path: Path) -> None:
     assert "the file says" not in answer.stderr
 
 
-def test_a_small_difference_is_told_and_what_is_found_here_counts(tmp_path: Path) -> None:
+def test_a_small_difference_is_reported_and_what_is_found_here_counts(tmp_path: Path) -> None:
     planned = plans()["aws"]
     assert planned.ttl_s is not None
     older = replace(planned, ttl_s=planned.ttl_s * 1.02)

@@ -193,7 +193,7 @@ def broken(answer: Answer) -> list[str]:
 @pytest.mark.usefixtures("_nothing_beyond")
 @settings(max_examples=120)
 @given(line=command_lines())
-def test_any_arguments_are_taken_or_refused_in_words(line: list[str], folder: Path) -> None:
+def test_any_arguments_are_accepted_or_rejected_with_a_message(line: list[str], folder: Path) -> None:
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
     answer = called(*line, cwd=folder, home=folder / "home")

@@ -80,7 +80,7 @@ def wait_on_a_terminal(patience_s: float, *signs: bytes) -> str:
     return shown.decode()
 
 
-def test_what_takes_long_shows_signs_of_life_and_leaves_no_trace() -> None:
+def test_long_work_shows_progress_and_leaves_no_trace() -> None:
     shown = wait_on_a_terminal(0.0, b"searching", b" 25 %")
     first, _, then = shown.partition("judging")
     assert "searching" in first
@@ -89,7 +89,7 @@ def test_what_takes_long_shows_signs_of_life_and_leaves_no_trace() -> None:
     assert shown.endswith(("\x1b[2K", "\x1b[?25h", "\x1b[1A\x1b[2K"))
 
 
-def test_what_ends_soon_shows_nothing() -> None:
+def test_short_work_shows_no_progress() -> None:
     assert wait_on_a_terminal(60.0) == ""
 
 

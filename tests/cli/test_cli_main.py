@@ -87,9 +87,7 @@ def test_a_mistyped_command_is_guessed() -> None:
         ),
     ],
 )
-def test_wrong_words_on_the_command_line_exit_2_and_are_told_like_any_error(
-    command: tuple[str, ...], message: str
-) -> None:
+def test_wrong_words_on_the_command_line_exit_2_and_look_like_any_error(command: tuple[str, ...], message: str) -> None:
     answer = called(*command)
     assert answer.returncode == 2
     assert message in answer.stderr

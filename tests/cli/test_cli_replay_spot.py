@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> list[str]:
     return ["replay", str(tmp_path), str(tmp_path / "job.yaml"), "--as-of", "2026-08-10"]
 
 
-def test_policies_on_recorded_availability_are_told_as_json(files: list[str]) -> None:
+def test_policies_on_recorded_availability_are_printed_as_json(files: list[str]) -> None:
     answer = called(*files, "--deadline", "6h", "--json")
     assert answer.returncode == 0, answer.stderr
     rows = json.loads(answer.stdout)
@@ -42,7 +42,7 @@ def test_policies_on_recorded_availability_are_told_as_json(files: list[str]) ->
         (["--every", "0h"], "must be more than 0"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told(files: list[str], options: list[str], message: str) -> None:
+def test_missing_and_wrong_parts_are_reported(files: list[str], options: list[str], message: str) -> None:
     answer = called(*files, *options)
     assert answer.returncode == 2
     assert message in answer.stderr

@@ -54,7 +54,7 @@ def test_cost_shows_the_ledger_and_its_total(home: Path) -> None:
     assert costs["projected_usd"] == costs["spent_usd"] < costs["budget_usd"]
 
 
-def test_the_ledger_is_shown_although_the_cloud_tells_no_bill(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_shown_although_the_cloud_has_no_bill(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: Any, **options: Any) -> Any:
         raise ProvisionError("Cost Explorer can't be asked")
 
@@ -66,7 +66,7 @@ def test_the_ledger_is_shown_although_the_cloud_tells_no_bill(home: Path, monkey
     assert "at the end of the training" in done.output
 
 
-def test_history_sets_the_plan_beside_what_came_of_it(home: Path) -> None:
+def test_history_shows_planned_next_to_actual_figures(home: Path) -> None:
     (past,) = json.loads(called("history", "--json", home=home).stdout)
     assert (past["run_id"], past["outcome"], past["steps"]) == (folder_of(home).run_id, "completed", 3000)
     assert past["generations"] >= 2

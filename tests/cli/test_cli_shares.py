@@ -63,7 +63,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> str:
     return terminal.getvalue()
 
 
-def test_a_bar_goes_full_before_it_goes_unless_the_work_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_full_before_it_disappears_unless_the_work_was_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "100 %" in shown(monkeypatch, fails=False)
     assert "100 %" not in shown(monkeypatch, fails=True)
 

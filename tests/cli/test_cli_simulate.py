@@ -70,7 +70,7 @@ def test_the_report_keeps_to_the_width(folder: Path, width: int) -> None:
         ("nanotron", LAYOUT, "engine       nanotron, which 'up' does not run"),
     ],
 )
-def test_every_engine_is_told_with_its_sharding(folder: Path, engine: str, layout: str, told: str | None) -> None:
+def test_every_engine_is_reported_with_its_sharding(folder: Path, engine: str, layout: str, told: str | None) -> None:
     answer = simulated(folder, "--engine", engine, layout=layout)
     assert answer.returncode == 0, answer.stderr
     assert (told in answer.stdout) if told else ("engine  " not in answer.stdout)
@@ -128,7 +128,7 @@ def test_a_report_in_markdown_has_no_money_without_prices(folder: Path) -> None:
     assert "| pipelines | stage | layers | devices | zone | nodes |\n" in shown
 
 
-def test_two_engines_are_told_apart_by_diff(folder: Path) -> None:
+def test_two_engines_are_distinguished_by_diff(folder: Path) -> None:
     for engine in ("sailor", "megatron"):
         simulated(folder, "--engine", engine, "-o", f"{engine}.json", nodes=OWN_NODES)
     answer = called("diff", "sailor.json", "megatron.json", cwd=folder)
@@ -151,7 +151,7 @@ def test_what_needs_too_much_memory_says_so_first_and_ends_as_infeasible(folder:
     assert "does not fit: 32 of 32 stages need too much memory, up to " in answer.stdout
 
 
-def test_everything_that_is_wrong_is_told_at_once(folder: Path) -> None:
+def test_all_faults_are_reported_at_once(folder: Path) -> None:
     answer = simulated(folder, layout="tp=3 pp=40 dp=7 zero=5 microbatch=3")
     assert answer.returncode == 2
     assert answer.stdout == ""
@@ -166,7 +166,7 @@ def test_everything_that_is_wrong_is_told_at_once(folder: Path) -> None:
     ]
 
 
-def test_words_and_nodes_that_mean_nothing_are_told_together(folder: Path) -> None:
+def test_meaningless_words_and_nodes_are_reported_together(folder: Path) -> None:
     answer = simulated(
         folder,
         *("--nodes", "2 x a2-highgpu-9g@us-central1-a"),

@@ -93,7 +93,7 @@ def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_o
     assert message in line
 
 
-def test_wrong_fields_and_unknown_names_are_told_together(tmp_path: Path) -> None:
+def test_wrong_fields_and_unknown_names_are_reported_together(tmp_path: Path) -> None:
     text = QUICKSTART.replace("precision: fp32", "precision: fp33").replace("CPU-fast:", "CPU-fats:")
     text = text.replace("model:\n", "model:\n  preset: opt-350n\n").replace("local-a,", "local-q,")
     (tmp_path / "job.yaml").write_text(text.replace("markets:", "market:"))
@@ -152,7 +152,7 @@ def test_wrong_files_and_values_exit_2_with_the_reason_on_one_line(
 
 
 @pytest.mark.parametrize("what", ["a file", "a folder in a file"])
-def test_a_state_folder_that_can_t_be_used_is_told_before_anything_is_done(what: str, tmp_path: Path) -> None:
+def test_a_state_folder_that_can_t_be_used_is_reported_before_anything_is_done(what: str, tmp_path: Path) -> None:
     (tmp_path / "home").touch()
     home = tmp_path / "home" if what == "a file" else tmp_path / "home" / "inside"
     answer = called("history", home=home, cwd=tmp_path)
@@ -160,7 +160,7 @@ def test_a_state_folder_that_can_t_be_used_is_told_before_anything_is_done(what:
     assert f"the folder of runs can't be used: {home}: Not a directory" in answer.stderr
 
 
-def test_what_buying_on_a_cloud_lacks_is_told_before_the_search(tmp_path: Path) -> None:
+def test_what_buying_on_a_cloud_lacks_is_reported_before_the_search(tmp_path: Path) -> None:
     called("init", "--preset", "gcp", "--no-schema", cwd=tmp_path)
     with mock.patch("sailor_cloud.api.plan", side_effect=AssertionError("searched")):
         answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
@@ -256,7 +256,7 @@ def test_a_full_disk_behind_stdout_is_one_line_and_a_reader_that_left_is_none(ar
         ("model: {preset: gpt2}\nconstraints: {deadline: 1h}\n", "training.steps is missing"),
     ],
 )
-def test_what_no_plan_could_mend_is_said_before_any_search(part: str, message: str, tmp_path: Path) -> None:
+def test_faults_that_no_plan_could_fix_are_reported_before_any_search(part: str, message: str, tmp_path: Path) -> None:
     rest = "resources:\n  - {provider: local, zones: [local-a], accelerators: {CPU-fast: 1}}\n"
     training = "training: {global_batch_size: 8, sequence_length: 32}\n" if "model" in part else ""
     (tmp_path / "job.yaml").write_text(f"name: any\n{part}{training}{rest}")

@@ -92,7 +92,7 @@ def allowed_by_policy(action: str, arns: list[str], context: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize("without", ["", "aws:ResourceTag/sailor-cloud-run"])
-def test_whoever_has_the_policy_is_never_told_that_something_is_missing(without: str) -> None:
+def test_a_caller_with_the_policy_never_lacks_a_permission(without: str) -> None:
     """What `up` asks IAM about, with the resources and the context that it names."""
 
     def simulated(**asked: Any) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ def test_the_readme_shows_the_end_of_the_demo() -> None:
     assert shown == {DEMO: readme_output.end_of(SHOWN[DEMO])}
 
 
-def test_a_skeleton_forgets_numbers_but_not_words() -> None:
+def test_a_skeleton_drops_numbers_but_not_words() -> None:
     first = "step 1/9\nstep 2/9, loss 3.1\n4 nodes up in 1.5 s\nTTL in 19 min 5 s\nrun a-20261121-060000-12ab in /x/y"
     again = "step 1/9\n4 nodes up in 22 s\nTTL in 7 s\nrun b-20270101-000000-ffff in /other"
     assert readme_output.skeleton(first) == readme_output.skeleton(again)

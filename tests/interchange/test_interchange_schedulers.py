@@ -166,7 +166,7 @@ def test_exports_refuse_code_and_data_that_would_not_be_on_the_nodes(tmp_path: P
                     )
 
 
-def test_a_dry_run_ships_what_up_ships_and_reads_the_config_beside_the_job(
+def test_a_dry_run_ships_what_up_ships_and_reads_the_config_next_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -236,7 +236,7 @@ def test_nodes_install_a_wheel_that_is_named_and_never_a_name_of_a_registry(
         assert not [line for line in text.splitlines() if "pip install" in line and " @ " not in line]
 
 
-def test_a_job_group_stands_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path: Path) -> None:
+def test_a_job_group_runs_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="names no place for checkpoints"):
         job_group(on_slurm(tmp_path), wheel=WHEEL)
     document = on_slurm(tmp_path)
@@ -267,7 +267,7 @@ def test_uneven_cuts_are_lists_of_modules() -> None:
     ("kind", "told"),
     [(Recompute.FULL, {"mode": "full"}), (Recompute.SELECTIVE, {"mode": "selective", "selective_ac_option": "2"})],
 )
-def test_what_all_stages_recompute_is_told_to_torchtitan(kind: Recompute, told: dict[str, str]) -> None:
+def test_recomputation_of_all_stages_is_exported_to_torchtitan(kind: Recompute, told: dict[str, str]) -> None:
     stages = (stage(0, 2, "n0", recompute=kind), stage(2, 5, "n1", recompute=kind))
     nodes = (node("n0"), node("n1"))
     alike = plan(nodes=nodes, pipelines=(pipeline(0, stages, microbatch_size=2, microbatches=4),))
@@ -289,7 +289,7 @@ def test_pipelines_that_differ_are_not_torchtitans() -> None:
         torchtitan_options(other, layers=5, training={})
 
 
-def test_shards_of_weights_are_told_to_torchtitan_and_what_it_has_not_is_refused() -> None:
+def test_sharding_of_weights_is_exported_to_torchtitan_and_unsupported_settings_are_refused() -> None:
     two = plan(
         nodes=(node("n0"), node("n1")),
         pipelines=tuple(

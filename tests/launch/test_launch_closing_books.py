@@ -78,7 +78,7 @@ def counted(folder: RunFolder) -> float:
     return float(row["reserved_usd"] if row["spent_usd"] is None else row["spent_usd"])
 
 
-def test_a_receipt_holds_what_was_used_beside_what_was_planned(folder: RunFolder) -> None:
+def test_a_receipt_shows_actual_next_to_planned_figures(folder: RunFolder) -> None:
     told = closed(folder)
     # An hour's sixth of 6 USD and ten steps of 0.001 USD of traffic.
     assert told.spent_usd == pytest.approx(1.01)
@@ -162,7 +162,7 @@ def test_a_run_without_a_generation_has_done_nothing(folder: RunFolder, monkeypa
     assert remembered[1].planned_iteration_s is None
 
 
-def test_the_share_of_the_steps_is_told_in_whole_percent(folder: RunFolder) -> None:
+def test_the_share_of_the_steps_is_reported_in_whole_percent(folder: RunFolder) -> None:
     told = closed(folder, plan=costing(document(steps=11), TRAFFIC))
     assert "training time, for 91 % of the steps" in {row.what for row in told.comparisons}
 
@@ -221,7 +221,7 @@ def test_while_something_may_live_the_reservation_stays(folder: RunFolder, left:
     assert counted(folder) == pytest.approx(1.01)
 
 
-def test_without_the_plan_the_reservation_is_released_all_the_same(folder: RunFolder) -> None:
+def test_without_the_plan_the_reservation_is_still_released(folder: RunFolder) -> None:
     told = close_books(folder, None, GONE, clock=FixedClock(END), prices=UsagePrices(), ending=Ending.TORN_DOWN)
     assert told.problems == ("without the plan, traffic and storage that were used are not in the ledger",)
     assert (told.job, told.budget_usd, told.comparisons, told.spent_usd) == ("of the journal", None, (), 1.0)

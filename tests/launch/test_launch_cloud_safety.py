@@ -143,7 +143,7 @@ def test_a_crash_between_results_and_the_end_of_their_bucket_loses_nothing_and_l
     assert_saved(folder, cloud, take_down(folder, clock=CLOCK))
 
 
-def test_a_stranger_in_a_node_s_place_gets_nothing(run: QuickRun, cloud: MockCloud) -> None:
+def test_an_unknown_host_at_a_node_s_address_gets_nothing(run: QuickRun, cloud: MockCloud) -> None:
     other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode().strip()
 
     def tamper(kind: str, name: str) -> None:

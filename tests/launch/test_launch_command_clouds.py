@@ -94,7 +94,7 @@ def holding_secrets(*folders: Path) -> list[Path]:
     return found
 
 
-def test_a_notice_ends_the_command_on_every_node_and_it_goes_on_without_a_step_lost(
+def test_a_notice_ends_the_command_on_every_node_and_it_continues_without_a_step_lost(
     cloud: MockCloud, tmp_path: Path
 ) -> None:
     job, home, steps = write(tmp_path, cloud, 300), tmp_path / "home", 300

@@ -18,7 +18,7 @@ from sailor_cloud.provision.access.nodes import ReachableNode
 @pytest.mark.parametrize(
     ("layout", "schedule"), [("pp=4", None), ("pp=4 schedule=interleaved", "interleaved")], ids=["1f1b", "interleaved"]
 )
-def test_a_command_is_told_of_the_schedule_that_its_stages_belong_to(layout: str, schedule: str | None) -> None:
+def test_a_command_gets_the_schedule_of_its_stages(layout: str, schedule: str | None) -> None:
     job = example(
         "gcp-a100-v100.yaml",
         run="true",

@@ -88,7 +88,7 @@ def test_every_node_finds_what_launchers_read_and_the_code_and_the_packages_of_s
     assert "from outside" not in (run.folder / "plan.json").read_text()
 
 
-def test_a_lost_node_ends_the_command_everywhere_and_it_goes_on_from_its_checkpoint_on_new_nodes(
+def test_a_lost_node_ends_the_command_everywhere_and_it_continues_from_its_checkpoint_on_new_nodes(
     tmp_path: Path,
 ) -> None:
     script(tmp_path, COUNTER)
@@ -111,7 +111,7 @@ def test_a_lost_node_ends_the_command_everywhere_and_it_goes_on_from_its_checkpo
 
 
 @pytest.mark.parametrize("devices", [1])
-def test_ctrl_c_tells_the_command_to_end_and_keeps_what_it_saves(tmp_path: Path, devices: int) -> None:
+def test_ctrl_c_makes_the_command_end_and_keeps_what_it_saves(tmp_path: Path, devices: int) -> None:
     script(tmp_path, COUNTER)
     run = up(tmp_path, command_job(tmp_path, "python train.py 100000", nodes=1, devices=devices))
     run.wait_for(lambda folder: len(steps(folder)) > 5, "some steps")
@@ -123,7 +123,7 @@ def test_ctrl_c_tells_the_command_to_end_and_keeps_what_it_saves(tmp_path: Path,
     assert int(kept.read_text()) >= steps(run.folder)[-1]
 
 
-def test_another_controller_takes_a_command_over_that_planned_anew_with_its_pace_at_prices_of_its_owner_s(
+def test_another_controller_takes_over_a_command_replanned_by_its_pace_at_its_owner_s_prices(
     tmp_path: Path,
 ) -> None:
     script(tmp_path, COUNTER)
@@ -179,7 +179,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_command_that_can_not_go_on_is_named_and_nothing_is_left_or_paid_for(tmp_path: Path, fault: str) -> None:
+def test_a_command_that_can_not_continue_is_named_and_nothing_is_left_or_paid_for(tmp_path: Path, fault: str) -> None:
     command, fields, *words = FAULTS[fault]
     (tmp_path / "work").mkdir()
     run = up(tmp_path, command_job(tmp_path, command, nodes=1, **fields))
@@ -236,7 +236,7 @@ def test_a_command_that_starts_fewer_processes_than_planned_is_an_error(tmp_path
     assert_nothing_is_left(run.folder)
 
 
-def test_a_launcher_that_was_not_told_of_the_other_nodes_is_an_error(tmp_path: Path) -> None:
+def test_a_launcher_without_the_other_nodes_is_an_error(tmp_path: Path) -> None:
     script(tmp_path, "import time; time.sleep(1000)")
     launch = "env RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 python train.py"
     run = up(tmp_path, command_job(tmp_path, launch, nodes=2))

@@ -85,7 +85,7 @@ def without(word: str) -> Callable[[RunFolder], object]:
         (lambda folder: folder.plan_file.unlink(), "'sailor-cloud down tiny-20261121-000000-a1b2' removes"),
     ],
 )
-def test_what_nobody_knows_the_past_of_is_not_gone_on_with(
+def test_a_run_with_an_incomplete_history_is_not_continued(
     harm: Callable[[RunFolder], object], message: str, folder: RunFolder
 ) -> None:
     harm(folder)
@@ -108,7 +108,7 @@ def test_a_later_generations_plan_is_not_believed_either(folder: RunFolder) -> N
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(300), b'{"record": "opened"}\n3\n', b'{"record": "opened", "key'])
-def test_a_lost_ledger_is_charged_anew_from_the_journal(
+def test_a_lost_ledger_is_charged_again_from_the_journal(
     content: bytes | None, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*details: object) -> None:
@@ -126,7 +126,7 @@ def test_a_lost_ledger_is_charged_anew_from_the_journal(
     assert Ledger.of(folder, CLOCK).spent_usd(later) == pytest.approx(before)
 
 
-def test_a_line_that_a_crash_cut_off_is_no_damage_once_somebody_went_on(folder: RunFolder) -> None:
+def test_a_line_that_a_crash_cut_off_is_no_damage_once_somebody_continued(folder: RunFolder) -> None:
     with folder.journal_file.open("a") as file:
         file.write('{"seq": 8, "ts": "2026-11-')
     assert damage(folder.journal_file, cut=False) == ""

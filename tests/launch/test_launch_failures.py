@@ -130,7 +130,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
         yield notices
 
 
-def test_a_lost_node_is_replaced_and_training_goes_on_from_the_checkpoint(
+def test_a_lost_node_is_replaced_and_training_continues_from_the_checkpoint(
     run: QuickRun, told: Callable[[], list[str]]
 ) -> None:
     run.start(planned(steps=80, every_s=0.5))
@@ -154,9 +154,7 @@ def test_a_lost_node_is_replaced_and_training_goes_on_from_the_checkpoint(
     assert_nothing_is_left(folder.path)
 
 
-def test_a_node_about_to_be_taken_away_is_left_with_a_checkpoint(
-    run: QuickRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_about_to_be_preempted_saves_a_checkpoint(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
     with metadata_server() as (address, taken):
 
         def watching(link: agents.AgentLink) -> list[str]:
@@ -199,7 +197,7 @@ def metadata_server() -> Iterator[tuple[str, threading.Event]]:
             thread.join()
 
 
-def test_a_broken_connection_is_made_anew_and_nothing_is_lost(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_connection_is_reopened_and_nothing_is_lost(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
     links: list[agents.AgentLink] = []
     ensure = agents.AgentLink.ensure_agent
 
@@ -284,7 +282,7 @@ def test_the_budget_ends_a_run_with_a_checkpoint_and_is_kept(run: QuickRun, told
     assert_nothing_is_left(run.folder.path)
 
 
-def test_a_later_run_goes_on_from_the_checkpoints_that_its_job_names(run: QuickRun, tmp_path: Path) -> None:
+def test_a_later_run_continues_from_the_checkpoints_that_its_job_names(run: QuickRun, tmp_path: Path) -> None:
     base = planned(steps=30)
     kept = base.job.checkpoint.model_copy(update={"to": str(tmp_path)})
     first = replace(base, job=base.job.model_copy(update={"checkpoint": kept}))

@@ -41,7 +41,7 @@ def test_what_is_no_path_is_left_as_it_is(provider: str, source: str, tmp_path: 
     assert settled(job, tmp_path) == job
 
 
-def test_data_that_is_not_there_is_refused_where_nodes_stand_on_this_machine(tmp_path: Path) -> None:
+def test_data_that_is_missing_is_refused_where_nodes_stand_on_this_machine(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as refused:
         settled(_job("{source: text, format: text, tokenizer: rules.json}"), tmp_path)
     assert f"data.source: is 'text', but there is no {tmp_path}/text" in str(refused.value)

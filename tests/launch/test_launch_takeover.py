@@ -38,7 +38,7 @@ def steps_on_node(folder: RunFolder) -> list[int]:
     return [e["step"] for e in read_lines(folder.node_dir("n0") / "agent.jsonl") if e["event"] == "step"]
 
 
-def test_training_goes_on_without_a_controller_and_resume_takes_it_over(run: QuickRun) -> None:
+def test_training_continues_without_a_controller_and_resume_takes_it_over(run: QuickRun) -> None:
     run.folder = folder = killed_run(run.home, trained(20), "--steps", "150")
     seen = max(steps_on_node(folder))
     wait_until(lambda: max(steps_on_node(folder)) >= seen + 20, "the ranks to continue alone")
@@ -61,7 +61,7 @@ def test_resume_finds_a_run_that_ended_alone_and_tears_it_down(run: QuickRun) ->
     assert_nothing_is_left(folder.path)
 
 
-def test_resume_starts_anew_from_the_checkpoint_when_a_node_was_lost_meanwhile(run: QuickRun) -> None:
+def test_resume_restarts_from_the_checkpoint_when_a_node_was_lost_meanwhile(run: QuickRun) -> None:
     run.folder = folder = killed_run(run.home, trained(30), "--steps", "80", "--every", "0.5")
     for process in processes.of_node(folder.run_id, "n1"):
         os.kill(process.pid, signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_resume_starts_anew_from_the_checkpoint_when_a_node_was_lost_meanwhile(r
 
 
 @pytest.mark.parametrize("moment", ["run_created", "provision_started", "created"])
-def test_resume_goes_on_where_provisioning_was_cut_off(moment: str, run: QuickRun) -> None:
+def test_resume_continues_where_provisioning_was_cut_off(moment: str, run: QuickRun) -> None:
     run.folder = folder = killed_run(run.home, has(moment), "--steps", "30")
     run.start(planned(steps=30), resume=True)
     outcome = run.end()

@@ -24,7 +24,7 @@ resources: [{provider: local, zones: [local-a], markets: [on-demand], accelerato
 """
 
 
-def test_adapters_beside_frozen_weights_train_as_in_one_process(tmp_path: Path) -> None:
+def test_adapters_with_frozen_weights_train_as_in_one_process(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     shutil.copy(Path(__file__).parents[1] / "factories" / "layered_module.py", tmp_path / "mine" / "model.py")
     job = tmp_path / "job.yaml"

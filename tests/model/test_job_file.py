@@ -117,7 +117,7 @@ def test_a_key_that_is_there_twice_is_named_with_both_lines() -> None:
     assert str(caught.value) == "job.yaml: has the key 'goal' twice, in lines 2 and 3"
 
 
-def test_an_alias_within_what_it_stands_for_is_named_as_a_loop() -> None:
+def test_an_alias_inside_its_own_target_is_reported_as_a_loop() -> None:
     with pytest.raises(RequestError) as caught:
         parse_job("name: a\nmodel: &a [*a]\n", origin="job.yaml")
     assert str(caught.value) == "job.yaml: has the alias *a within &a, a loop, at line 2, column 12"

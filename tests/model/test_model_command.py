@@ -67,6 +67,6 @@ def test_wrong_input_is_named(text: str, words: tuple[str, ...]) -> None:
         assert word in str(caught.value)
 
 
-def test_a_command_without_resources_is_told_what_is_missing() -> None:
+def test_a_command_without_resources_reports_what_is_missing() -> None:
     with pytest.raises(RequestError, match="resources: is missing"):
         parse_job("name: any\nrun: torchrun train.py\n")

@@ -63,7 +63,7 @@ def test_like_pairs_across_regions_spread_no_more_than_stated() -> None:
     assert 0.1 < spread(zone_curves(across=True)) <= estimates.MEASURED_ACROSS_REGIONS_ERROR
 
 
-def test_a_curve_from_anywhere_stands_for_another_zone() -> None:
+def test_a_curve_from_anywhere_represents_another_zone() -> None:
     anywhere = {
         (curve.src_accelerator, curve.pairs): measured_rates(curve)
         for curve in CURVES

@@ -32,7 +32,7 @@ def test_every_shipped_region_pair_and_price_of_egress_parses():
         ("pricing", "egress.csv", 5, "nobody"),
     ],
 )
-def test_a_damaged_row_of_a_folder_that_a_user_names_is_told_with_its_line(tmp_path, folder, name, column, value):
+def test_a_damaged_row_of_a_users_folder_is_reported_with_its_line(tmp_path, folder, name, column, value):
     own = tmp_path / folder
     own.mkdir()
     shutil.copy(DATA / folder / name, own)

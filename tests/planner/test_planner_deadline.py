@@ -72,7 +72,7 @@ def test_a_search_that_ends_soon_has_tried_all_accelerators_and_zones_together()
     assert len({(offer.zone, offer.accelerator) for offer in document.inputs.offers}) == 4
 
 
-def test_a_plan_in_a_smaller_space_stands_there_when_time_is_over() -> None:
+def test_a_plan_in_a_smaller_space_is_the_answer_when_time_is_up() -> None:
     document = limited(example("gcp-a100-v100.yaml"), 200, CountedClock(), Restriction.ONE_ZONE)
     assert document.plan is not None
     zones = {offer.zone for offer in document.inputs.offers}

@@ -53,7 +53,7 @@ def test_more_of_a_quota_is_worth_what_one_more_node_is(catalog: Catalog) -> Non
     assert gain.text.endswith("% better")
 
 
-def test_a_limit_that_rules_everything_out_tells_what_more_of_it_would_give(catalog: Catalog) -> None:
+def test_a_limit_that_rules_everything_out_shows_what_more_of_it_would_give(catalog: Catalog) -> None:
     size = {"blocks": 2, "batch": 4, "zones": ("local-a",), "goal": "minimize-cost"}
     least = plan(tiny_job(**size)).cost.total_usd
     found, _ = told(tiny_job(**size, constraints={"budget_usd": least * 0.95}), catalog)

@@ -26,7 +26,7 @@ def test_layouts_of_two_equal_nodes_are_listed_once_each():
     assert shapes == [[1], [1, 1], [2]]
 
 
-def test_layouts_on_devices_of_one_node_and_of_two_are_told_apart():
+def test_layouts_on_devices_of_one_node_and_of_two_are_distinguished():
     job = example(
         "gcp-a100-v100.yaml",
         resources__0__accelerators={"A100-40": 2},
@@ -42,7 +42,7 @@ def test_layouts_on_devices_of_one_node_and_of_two_are_told_apart():
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data(), st.integers(1, 3), st.integers(1, 12))
-def test_a_batch_is_shared_out_exactly_and_ends_soonest_with_single_samples(data, pipelines, batch):
+def test_a_batch_is_divided_exactly_and_ends_soonest_with_single_samples(data, pipelines, batch):
     paces = [data.draw(PACE) for _ in range(pipelines)]
     counts = share_batch(batch, [1] * pipelines, paces)
     if pipelines > batch:

@@ -64,7 +64,7 @@ def test_without_a_probability_the_plan_is_as_expected() -> None:
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_whatever_searches_find_a_higher_probability_is_never_less_likely_kept(number: int) -> None:
+def test_a_higher_required_probability_never_gives_a_less_likely_plan(number: int) -> None:
     dice = random.Random(number)
     first = planned(54.0, None)
     chances = [dice.random() for _ in range(len(LEVELS) + 1)]

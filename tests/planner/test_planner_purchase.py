@@ -154,7 +154,7 @@ def test_the_document_is_read_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("wish", [{"choose": Pick.BALANCED}, {"top": 3}, {"engine": "megatron"}])
-def test_a_wish_that_needs_a_model_is_refused_rather_than_forgotten(wish: dict[str, Any]) -> None:
+def test_an_option_that_needs_a_model_is_refused_rather_than_ignored(wish: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match="states no model"):
         api.plan(parse_job(f"name: any\nrun: train.sh\nresources:\n{gcp('{A100-40: 16}')}\n"), clock=CLOCK, **wish)
 

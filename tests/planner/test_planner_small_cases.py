@@ -263,7 +263,7 @@ def test_the_search_equals_brute_force_and_more_of_anything_is_never_worse(
     assert min(sizes) < len(plans)
 
 
-def test_plans_of_both_markets_are_among_those_gone_through() -> None:
+def test_plans_of_both_markets_are_enumerated() -> None:
     space = make_space(two_markets(random.Random(0)))
     mixed = [
         layout

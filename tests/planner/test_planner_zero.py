@@ -147,7 +147,7 @@ def test_the_choices_count_plans_of_both_searches():
     assert cheapest.cost.total_usd == pytest.approx(min(usd for _, usd in told))
 
 
-def test_zones_that_meet_seldom_are_no_alternative_to_sums_in_every_step():
+def test_zones_that_meet_rarely_are_no_alternative_to_sums_in_every_step():
     allowed = plan(llama(max_zero_stage=3)).plan
     twice = replace(allowed, pipelines=allowed.pipelines * 2)
     assert apart(make_space(llama(max_zero_stage=3)).scenario, [twice]) == ()
@@ -158,7 +158,7 @@ def test_zero_2_and_3_go_with_no_sync_every():
         llama(max_zero_stage=2, sync_every=100)
 
 
-def test_a_plan_of_single_devices_that_was_made_by_hand_is_no_better_by_half_a_per_cent():
+def test_a_hand_made_plan_of_single_devices_is_not_half_a_per_cent_better():
     # In both zones, 17 samples at a time on the A100 and 5 on the V100: 1.80 s per iteration.
     document = plan(example("gcp-a100-v100.yaml", constraints__budget_usd=135))
     assert document.plan is not None

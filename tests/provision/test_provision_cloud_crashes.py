@@ -96,7 +96,7 @@ def test_an_apply_after_a_killed_terraform_buys_nothing_twice(
 
 
 @CLOUDS
-def test_lost_states_are_made_up_for_by_tags_and_a_bucket_of_the_users_is_left_as_it_was(
+def test_lost_states_are_replaced_by_tags_and_the_users_bucket_stays_unchanged(
     provider: Provider, tmp_path: Path
 ) -> None:
     to = "gs://their-bucket/runs" if provider is Provider("gcp") else "s3://their-bucket/runs"
@@ -114,7 +114,7 @@ def test_lost_states_are_made_up_for_by_tags_and_a_bucket_of_the_users_is_left_a
         assert rights == ([("sweep by tag", True)] if provider is Provider("gcp") else [])
 
 
-def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) -> None:
+def test_an_unreadable_state_is_reported_and_recovered_from_tags(run: CloudRun) -> None:
     obtained(run.apply())
     _state(run).write_text("{ not a state")
     destroyed = run.destroy()
@@ -123,9 +123,7 @@ def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: CloudRun) 
 
 
 @CLOUDS
-def test_lost_states_are_made_up_for_by_adoption_and_repeating_it_changes_nothing(
-    provider: Provider, tmp_path: Path
-) -> None:
+def test_lost_states_are_replaced_by_adoption_which_is_idempotent(provider: Provider, tmp_path: Path) -> None:
     """With everything that the HCL can make: a bucket, identities, NAT, two regions, links, a watchdog."""
     with cloud_run(provider, tmp_path, document=_everything(provider)) as run:
         first = obtained(run.apply())
@@ -254,7 +252,7 @@ def test_errors_while_deleting_are_waited_out_or_reported_and_do_not_stop_the_re
     run.assert_gone(destroyed)
 
 
-def test_what_can_not_be_deleted_is_told_and_goes_at_the_next_try(run: CloudRun) -> None:
+def test_a_failed_deletion_is_reported_and_succeeds_at_the_next_try(run: CloudRun) -> None:
     obtained(run.apply())
     stubborn = "aws_key_pair" if run.provider is Provider("aws") else "google_compute_firewall"
     run.cloud.failures.append(Failure(type=stubborn, message="api error Blocked: no", operation="delete"))

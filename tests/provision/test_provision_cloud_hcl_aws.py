@@ -216,7 +216,7 @@ def test_a_node_with_several_network_cards_gets_its_public_address_separately(fa
         assert addresses[name]["network_interface"] == state["primary_network_interface_id"]
 
 
-def test_the_table_of_network_cards_is_the_one_that_ec2_tells() -> None:
+def test_the_table_of_network_cards_is_that_of_ec2() -> None:
     packed = resources.files("moto.ec2") / "resources" / "instance_types.json.gz"
     known = json.loads(gzip.decompress(packed.read_bytes()))
     rows = {row.instance_type: row for row in load_machine_types() if row.provider == "aws"}

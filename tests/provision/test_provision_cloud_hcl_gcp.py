@@ -108,7 +108,7 @@ def test_a_watchdog_is_called_with_its_own_account_which_may_do_so_until_a_week_
     ]
 
 
-def test_a_bucket_of_the_users_is_none_of_the_watchdogs_business(named: Stacks) -> None:
+def test_the_watchdog_ignores_a_bucket_of_the_user(named: Stacks) -> None:
     (service,) = named.one("google_cloudfunctions2_function")["service_config"]
     assert service["environment_variables"]["BUCKET"] == ""
     granted = {

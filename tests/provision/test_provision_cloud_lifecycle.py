@@ -80,7 +80,7 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
         assert {row.confirmed_by for row in destroyed.resources if row.type == "node"} == {"sweep by tag"}
 
 
-def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept_and_told(provider: Provider, tmp_path: Path) -> None:
+def test_a_bucket_with_unfetched_checkpoints_is_kept_and_reported(provider: Provider, tmp_path: Path) -> None:
     first = GCP_OFFERS[0] if provider is Provider("gcp") else AWS_OFFERS[1]
     watched = {"gcp": GcpAccount(project=PROJECT, watchdog=True), "aws": AwsAccount(watchdog=True)}
     document = with_job(cloud_document(("n0", first), image=None), **watched)
@@ -150,7 +150,7 @@ def test_a_stockout_of_everything_leaves_nothing_that_costs(run: CloudRun) -> No
     run.assert_gone(run.destroy())
 
 
-def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRun) -> None:
+def test_a_quota_is_reported_with_its_numbers_and_where_to_ask_for_more(run: CloudRun) -> None:
     """AWS names no quota: Service Quotas tells the limit of the bought type's, and its instances what is in use."""
     run.cloud.quotas |= {"L-DB2E81BA": 4.0, "NVIDIA_V100_GPUS": 1.0}
     if run.provider is Provider("aws"):
@@ -180,7 +180,7 @@ def test_a_quota_is_told_with_its_numbers_and_where_to_ask_for_more(run: CloudRu
     run.assert_gone(run.destroy())
 
 
-def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun) -> None:
+def test_transient_errors_are_retried_after_growing_pauses(run: CloudRun) -> None:
     """A cloud that is slow, then one that wants to be asked less often, then one that has a fault of its own."""
     for message in (NO_ANSWER, THROTTLED, BACKEND_ERROR):
         run.fail(message, times=1, where={"zone": ZONES[run.provider][0]})
@@ -191,7 +191,7 @@ def test_what_may_pass_is_tried_again_after_growing_pauses(run: CloudRun) -> Non
 
 
 @pytest.mark.parametrize(("message", "attempts"), [(THROTTLED, 2), (NO_ANSWER, 6)], ids=["throttled", "slow"])
-def test_a_cloud_that_stays_overloaded_is_given_up_and_leaves_nothing_after_teardown(
+def test_a_cloud_that_stays_overloaded_is_abandoned_and_leaves_nothing_after_teardown(
     run: CloudRun, message: dict[Provider, str], attempts: int
 ) -> None:
     """What was waited for without success is given up sooner than what was refused at once."""
@@ -215,7 +215,7 @@ def test_refused_credentials_stop_at_once_and_say_what_to_do(run: CloudRun) -> N
     assert pause.seconds == []
 
 
-def test_a_node_that_was_taken_away_behind_our_back_is_bought_again(run: CloudRun) -> None:
+def test_a_node_that_was_preempted_unnoticed_is_bought_again(run: CloudRun) -> None:
     obtained(run.apply())
     run.cloud.delete(INSTANCE[run.provider], run.cloud_name("n1"), why="preempted")
     assert [node.id for node in reachable_nodes(run.run.folder, run.document)] == ["n0"]
@@ -292,7 +292,7 @@ def test_plans_that_can_not_be_bought_are_refused_before_anything_happens(
     assert set(run.cloud.resources) == run.foreign
 
 
-def test_events_of_the_journal_tell_what_was_done(run: CloudRun) -> None:
+def test_events_of_the_journal_describe_what_was_done(run: CloudRun) -> None:
     obtained(run.apply())
     events = [entry.event for entry in run.journal().entries()]
     assert events[0] is Event.PROVISION_STARTED

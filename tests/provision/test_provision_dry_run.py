@@ -192,7 +192,7 @@ def test_two_clouds_that_exchange_weights_rarely_can_be_bought() -> None:
         ({"cut": True}, "pipeline 0 is cut between them"),
     ],
 )
-def test_why_two_clouds_can_not_be_bought_is_told(changes: dict[str, Any], why: str) -> None:
+def test_the_reason_against_two_clouds_is_reported(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(RequestError, match=re.escape(why)):
         refuse_two_clouds(apart(**changes), network.load())
 
@@ -269,7 +269,7 @@ def test_ssh_is_let_in_from_an_address_only(wrong: str) -> None:
         checked_source(wrong)
 
 
-def test_a_bare_address_stands_for_itself_alone() -> None:
+def test_a_bare_address_represents_only_itself() -> None:
     assert (checked_source("203.0.113.7"), checked_source(None)) == ("203.0.113.7/32", None)
 
 

@@ -279,13 +279,13 @@ def test_a_second_ctrl_c_leaves_terraform_to_finish_and_the_run_to_the_next_tear
     assert_gone(run, destroy(run.folder, clock=CLOCK))
 
 
-def test_a_lost_state_is_made_up_for_by_tags(run: LocalRun) -> None:
+def test_a_lost_state_is_replaced_by_a_search_by_tag(run: LocalRun) -> None:
     applied(run)
     root_of(run.folder, Provider("local"), "local").state_file.unlink()
     assert_gone(run, destroy(run.folder, clock=CLOCK))
 
 
-def test_an_unreadable_state_is_reported_and_made_up_for_by_tags(run: LocalRun) -> None:
+def test_an_unreadable_state_is_reported_and_recovered_from_tags(run: LocalRun) -> None:
     applied(run)
     root_of(run.folder, Provider("local"), "local").state_file.write_text("{ not a state")
     destroyed = destroy(run.folder, clock=CLOCK)
@@ -316,7 +316,7 @@ def test_a_stale_lock_does_not_stop_the_teardown(run: LocalRun) -> None:
     assert_gone(run, destroyed)
 
 
-def test_a_node_that_died_before_is_gone_all_the_same(run: LocalRun) -> None:
+def test_a_node_that_died_before_is_gone_anyway(run: LocalRun) -> None:
     result = applied(run)
     for process in processes.of_node(run.run_id, result.nodes[0].id):
         with contextlib.suppress(ProcessLookupError):
@@ -367,7 +367,7 @@ def test_destroying_a_run_that_bought_nothing_is_clean(run: LocalRun) -> None:
     assert_gone(run, destroyed)
 
 
-def test_a_node_whose_hcl_was_removed_is_gone_all_the_same(run: LocalRun) -> None:
+def test_a_node_whose_hcl_was_removed_is_gone_anyway(run: LocalRun) -> None:
     applied(run)
     shutil.rmtree(run.folder.path / "terraform")
     assert_gone(run, destroy(run.folder, clock=CLOCK))

@@ -60,7 +60,7 @@ def test_a_zombie_counts_as_ended() -> None:
         assert process.returncode is None
 
 
-def test_what_ignores_the_polite_signal_is_killed_after_the_grace() -> None:
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     with tagged(STUBBORN, node="n0") as process:
         assert processes.end(lambda: processes.of_node(RUN, "n0"), grace_s=0.3) == ()
         assert process.wait(timeout=60) == -signal.SIGKILL

@@ -42,7 +42,7 @@ def test_a_cloud_that_answers_gives_no_trouble_and_is_asked_once_a_minute() -> N
     assert asked == [100.0, 160.0, 220.0]
 
 
-def test_an_error_of_the_cloud_is_told_until_it_answers_again() -> None:
+def test_an_error_of_the_cloud_is_reported_until_it_answers_again() -> None:
     seconds, broken = Seconds(), [True]
 
     def ask() -> None:
@@ -58,7 +58,7 @@ def test_an_error_of_the_cloud_is_told_until_it_answers_again() -> None:
     assert settled(pulse) == ""
 
 
-def test_a_question_that_hangs_is_told_with_its_time() -> None:
+def test_a_question_that_hangs_is_reported_with_its_time() -> None:
     seconds, answer = Seconds(), threading.Event()
     pulse = Pulse(lambda: answer.wait(30.0), now=seconds)
     assert pulse.trouble() == ""

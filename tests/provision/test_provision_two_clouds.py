@@ -104,7 +104,7 @@ def test_a_node_that_is_lost_before_the_clouds_meet_is_not_made_again(
     assert _nodes(run) == ["n0"]
 
 
-def test_a_node_that_is_lost_while_clouds_meet_and_can_not_be_had_again_is_a_stockout(
+def test_a_node_lost_while_clouds_are_joined_and_unavailable_is_a_stockout(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost_and_sold_out() -> None:
@@ -119,7 +119,7 @@ def test_a_node_that_is_lost_while_clouds_meet_and_can_not_be_had_again_is_a_sto
     assert _nodes(run) == ["n0"]
 
 
-def test_a_rule_that_a_cloud_refuses_is_told_and_nobody_s_node_is_blamed(run: CloudRun) -> None:
+def test_a_rule_that_a_cloud_refuses_is_reported_and_nobody_s_node_is_blamed(run: CloudRun) -> None:
     refusal = (
         "api error RulesPerSecurityGroupLimitExceeded: The maximum number of rules per security group has been reached."
     )

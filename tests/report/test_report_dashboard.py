@@ -77,7 +77,7 @@ def _served(*runs: str) -> Iterator[Dashboard]:
 
 @pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
-def test_charts_grow_while_a_run_goes_on(width: int, dark: bool) -> None:
+def test_charts_grow_while_a_run_continues(width: int, dark: bool) -> None:
     with _served("demo-1") as served, Browser() as browser:
         browser.look(width=width, dark=dark)
         browser.open(served.url)

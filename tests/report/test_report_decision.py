@@ -51,7 +51,7 @@ def test_every_form_begins_with_the_decision() -> None:
         assert form.lower().index("the fastest plan is chosen") < form.index("; searched ") < later
 
 
-def test_old_prices_are_told_once() -> None:
+def test_old_prices_are_reported_once() -> None:
     old = replace(
         cost_line(CostKind.COMPUTE, "old", quantity=1, usd_per_unit=1), stale=True, price_as_of=date(2026, 1, 2)
     )
@@ -75,7 +75,7 @@ def test_how_fast_something_is_reads_as_people_say_it(ratio: float, expected: st
     assert pace_text(ratio) == expected
 
 
-def test_money_is_told_as_a_difference() -> None:
+def test_money_is_shown_as_a_difference() -> None:
     assert [signed_usd_text(usd) for usd in (6.56, -0.0312, 0.00004, 0.0)] == [
         "+6.56 USD",
         "-0.0312 USD",

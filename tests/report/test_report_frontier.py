@@ -40,7 +40,7 @@ def with_points(base: PlanDocument) -> PlanDocument:
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_a_table_tells_devices_zones_time_and_both_sorts_of_money(width: int) -> None:
+def test_a_table_shows_devices_zones_time_and_both_sorts_of_money(width: int) -> None:
     shown = plan_as_text(with_points(document()), width=width)
     rows = [" ".join(line.split()) for line in shown[shown.index("cost against time") :].splitlines()[1:3]]
     zones = ("", "") if width == 60 else (" 2 zones", " us-central1-a")

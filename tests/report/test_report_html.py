@@ -58,7 +58,7 @@ def test_the_file_needs_no_network(report: Path) -> None:
     assert "@import" not in content
 
 
-def test_a_smaller_space_without_a_plan_stands_beside_the_alternatives(report: Path) -> None:
+def test_a_smaller_space_without_a_plan_is_shown_next_to_the_alternatives(report: Path) -> None:
     content = report.read_text(encoding="utf-8")
     beside = content.partition('id="cost-against-time"')[2].partition("</section>")[0]
     assert "does not fit in memory: quota 16 V100-16 &lt; 20 needed" in beside
@@ -244,7 +244,7 @@ def test_bars_and_spans_add_up_to_what_the_document_says(browser: Browser, repor
 
 
 @needs_chromium
-def test_pointing_at_an_alternative_tells_its_machines_and_verdict(browser: Browser, report: Path) -> None:
+def test_pointing_at_an_alternative_shows_its_machines_and_verdict(browser: Browser, report: Path) -> None:
     browser.look(width=1200)
     browser.open(report)
     at = (
@@ -262,7 +262,7 @@ def test_pointing_at_an_alternative_tells_its_machines_and_verdict(browser: Brow
 
 
 @needs_chromium
-def test_pointing_into_the_schedule_tells_the_operation_under_the_pointer(browser: Browser, report: Path) -> None:
+def test_pointing_into_the_schedule_shows_the_operation_under_the_pointer(browser: Browser, report: Path) -> None:
     spans = gcp_timeline()
     wanted = next(span for span in spans if (span.pipeline, span.stage, span.what) == (0, 0, "backward"))
     browser.look(width=1200)

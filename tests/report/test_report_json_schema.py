@@ -44,7 +44,7 @@ def test_the_examples_keep_to_the_schema(example: str) -> None:
     assert [fault.message for fault in validator.iter_errors(job)] == []
 
 
-def test_editors_are_offered_known_names_and_told_of_unknown_fields() -> None:
+def test_editors_suggest_known_names_and_report_unknown_fields() -> None:
     schema = json.loads(schema_text("job"))
     resource = schema["$defs"]["Resource"]["properties"]
     assert "A100-40" in resource["accelerators"]["properties"]

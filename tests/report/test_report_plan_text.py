@@ -49,7 +49,7 @@ def test_every_stage_is_shown_with_layers_device_zone_price_quota_and_age() -> N
     assert "1 4-5 1 CPU-slow local-b 1 x local-cpu-slow on-demand 0.100 1/1 19 d" in lines
 
 
-def test_the_summary_sets_the_totals_beside_their_limits() -> None:
+def test_the_summary_shows_totals_next_to_their_limits() -> None:
     shown = plan_as_text(document())
     assert "0.500 s ± 6.0 % (9 of 10 within 15 %" in shown
     assert "10.0 s from first start to last teardown" in shown
@@ -98,13 +98,13 @@ def test_a_rate_that_is_largely_egress_says_so() -> None:
         assert (" of it egress), worst case " in rate) == told
 
 
-def test_prices_newer_than_the_day_of_the_plan_are_told() -> None:
+def test_prices_newer_than_the_day_of_the_plan_are_reported() -> None:
     early = replace(document(), as_of=document().as_of.replace(year=2025))
     assert "prices up to 2026-11-01 are newer than 2025-11-20: their age is negative" in " ".join(notes(early))
     assert "negative" not in " ".join(notes(document()))
 
 
-def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -> None:
+def test_a_doubtful_price_is_reported_with_the_one_that_counts_and_how_to_buy_it() -> None:
     plan = document()
     first, *others = plan.inputs.offers
     listed = ListedPrice(usd_per_hour=0.05, source="mine", doubts=(Doubt.OUTLIER,), counted_from=Market.ON_DEMAND)
@@ -123,7 +123,7 @@ def test_a_doubtful_price_is_told_with_the_one_that_counts_and_how_to_buy_it() -
     assert "DOUBTFUL" not in plan_as_text(plan)
 
 
-def test_a_zone_that_nobody_saw_sell_a_type_is_told() -> None:
+def test_a_zone_that_was_never_seen_selling_a_type_is_reported() -> None:
     plan = gcp_document()
     first, *others = plan.inputs.offers
     unchecked = replace(first, zone_confidence=ZoneConfidence.UNCHECKED)
@@ -144,7 +144,7 @@ def test_a_zone_that_nobody_saw_sell_a_type_is_told() -> None:
     ],
     ids=["gcp spot", "within the budget", "aws spot", "aws on-demand"],
 )
-def test_what_nodes_can_cost_beyond_the_budget_until_they_end_themselves_is_told(
+def test_possible_costs_beyond_the_budget_until_nodes_end_themselves_are_reported(
     offer: Offer, worst: float, usd: float | None
 ) -> None:
     base = cloud_document(("n0", offer))
@@ -285,14 +285,14 @@ def test_alternatives_say_what_they_cost_more_and_which_limit_they_break() -> No
     assert "misses the deadline by 2 min" in row
 
 
-def test_a_smaller_space_without_a_plan_stands_beside_the_alternatives_with_the_limit_that_binds() -> None:
+def test_a_smaller_space_without_a_plan_is_shown_next_to_the_alternatives_with_the_limit_that_binds() -> None:
     lines = [" ".join(line.split()) for line in plan_as_text(gcp_document(), width=160).splitlines()]
     table = lines[lines.index(next(line for line in lines if line.startswith("instead"))) :]
     assert table[2] == "all V100-16 - - - - - does not fit in memory: quota 16 V100-16 < 20 needed"
     assert sum("all V100-16" in line for line in lines) == 1
 
 
-def test_what_is_ruled_out_alike_in_several_zones_and_markets_is_one_line() -> None:
+def test_equal_exclusions_in_several_zones_and_markets_are_one_line() -> None:
     def out(subject: str, zone: str, market: str, why: str) -> Rejected:
         return Rejected(what=f"{subject}, {zone}, {market}", why=why, subject=subject, zone=zone, market=market)
 

@@ -66,7 +66,7 @@ def test_a_receipt_shows_when_each_resource_came_and_went() -> None:
     assert "the only resource is gone, confirmed by an independent sweep" in shown(RECEIPT)
 
 
-def test_estimates_stand_beside_what_came_of_them() -> None:
+def test_estimates_are_shown_next_to_actual_values() -> None:
     assert "iteration, as planned 0.500 s 0.600 s +20 %" in shown(RECEIPT)
     assert "iteration, as calibrated - 0.600 s -" in shown(RECEIPT)
     assert "whole run 0.00500 USD 0.00400 USD -20 %" in shown(RECEIPT)

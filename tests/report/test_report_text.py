@@ -89,7 +89,7 @@ def test_rounded_parts_add_up_to_the_rounded_whole(
     assert round(sum(shown), 2) == round(whole, 2)
 
 
-def test_a_difference_has_the_decimals_of_the_amount_beside_it() -> None:
+def test_a_difference_has_the_decimals_of_the_amount_next_to_it() -> None:
     assert text.signed_usd_aligned(-7.694, 78.89) == "-7.69"
     assert text.signed_usd_aligned(0.0004, 0.0128) == "+0.0004"
     assert text.signed_usd_aligned(-109.183, 2.560) == "-109.18"

@@ -21,7 +21,7 @@ def test_every_line_is_read_once_and_a_torn_one_when_it_is_whole(tmp_path: Path)
     assert (reader.new_lines(), reader.torn) == (([b"two", b"three"], False), b"")
 
 
-def test_a_file_that_was_begun_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_file_that_was_restarted_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\n")
     reader = AppendedFile(path)

@@ -93,7 +93,7 @@ def test_another_month_has_its_own_money_and_asking_reserves_nothing(book: Book)
     assert mine(book, OURS).reserve("run-3", 999.0, NOW.replace(month=12)) == ()
 
 
-def test_of_many_runs_at_once_only_as_many_begin_as_the_budget_allows(book: Book) -> None:
+def test_only_as_many_concurrent_runs_begin_as_the_budget_allows(book: Book) -> None:
     def begin(number: int) -> bool:
         try:
             mine(book).reserve(f"run-{number}", 30.0, NOW)
@@ -126,7 +126,7 @@ def test_conditional_writes_to_s3_keep_two_runs_from_the_last_dollar(monkeypatch
             assert sum(pool.map(begin, range(8))) == 3
 
 
-def test_a_book_that_others_change_all_the_time_is_given_up_with_a_message() -> None:
+def test_a_book_that_others_change_all_the_time_is_abandoned_with_a_message() -> None:
     book = BucketBook(store=MemoryStore(), prefix="team")
 
     def update(before: Entries) -> Entries:
@@ -157,7 +157,7 @@ def test_a_reservation_that_arrived_although_its_answer_was_lost_counts_once(
 @pytest.mark.parametrize(
     ("bucket", "name"), [("gs://team", "GOOGLE_APPLICATION_CREDENTIALS"), ("s3://team", "AWS_PROFILE")]
 )
-def test_credentials_that_are_not_there_are_one_error(
+def test_credentials_that_are_missing_are_one_error(
     bucket: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "damaged.json").write_text("{")
@@ -250,7 +250,7 @@ def test_a_wrong_file_of_budgets_is_refused(tmp_path: Path, text: str, message: 
         read_allowances(tmp_path / "budgets.yaml")
 
 
-def test_all_faults_of_a_file_of_budgets_are_told_together(tmp_path: Path) -> None:
+def test_all_faults_of_a_file_of_budgets_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "budgets.yaml"
     file.write_text('- {owner: a, month: x, usd: -1}\n- {owner: a, month: "*", usd: 0.5}\n- {month: "*", usd: y}')
     with pytest.raises(RequestError) as caught:
@@ -272,7 +272,7 @@ def test_a_file_of_budgets_has_a_mebibyte_at_most(tmp_path: Path, more: int, mes
         read_allowances(tmp_path / "budgets.yaml")
 
 
-def test_an_object_beside_states_has_sixteen_mebibytes_at_most() -> None:
+def test_an_object_next_to_states_has_sixteen_mebibytes_at_most() -> None:
     book = BucketBook(store=MemoryStore(), prefix="team")
     obstore.put(book.store, "team/budgets.yaml", b" " * 16_777_216)
     assert len(book.budgets_file()[1]) == 16_777_216
@@ -306,7 +306,7 @@ def test_a_budget_may_be_used_to_its_last_cent_and_nothing_is_left_below_zero(bo
         mine(book).reserve("run-4", 1.0, NOW)
 
 
-def test_each_books_notes_are_told(tmp_path: Path) -> None:
+def test_each_books_notes_are_reported(tmp_path: Path) -> None:
     both = Budgets(books=((local(tmp_path), (ME,)), (bucket(tmp_path), (OURS,))), owner=ME.owner, project=OURS.project)
     assert [note[:25] for note in both.reserve("run-1", 1.0, NOW)] == [
         "budget 2026-11 owner me@e",
@@ -325,7 +325,7 @@ def test_what_a_run_may_cost_is_its_budget_else_its_worst_case() -> None:
     assert budgets.most_usd(replace(unlimited, cost=None)) is None
 
 
-def test_a_receipt_counts_here_and_beside_shared_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receipt_counts_here_and_next_to_shared_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, shared = local(tmp_path), bucket(tmp_path)
     monkeypatch.setattr(budgets, "bucket_book", lambda state: shared)
     for book in (here, shared):
@@ -336,7 +336,7 @@ def test_a_receipt_counts_here_and_beside_shared_states(tmp_path: Path, monkeypa
         assert "12.50 spent and 50.00 reserved" in mine(book).reserve("run-3", 1.0, NOW)[0]
 
 
-def test_whose_budgets_hold_is_told_by_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_determines_which_budgets_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = gcp_document().job.cloud
     assert cloud.gcp is not None
     found = budgets.budgets_of(cloud, tmp_path)
@@ -352,7 +352,9 @@ def test_whose_budgets_hold_is_told_by_the_job(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("long", "told"), [(301, 300), (10, 10)])
-def test_only_the_beginning_of_a_stores_error_is_told(long: int, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_beginning_of_a_stores_error_is_reported(
+    long: int, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise obstore.exceptions.BaseError("x" * long + "\na trace\nof many lines")
 

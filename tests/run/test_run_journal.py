@@ -73,7 +73,7 @@ def test_a_line_that_a_crash_cut_off_is_left_out_and_does_not_spoil_the_next(
     assert events[-1] is Event.TEARDOWN_STARTED
 
 
-def test_a_journal_that_is_opened_again_goes_on_counting(path: Path, clock: FixedClock) -> None:
+def test_a_journal_that_is_opened_again_continues_counting(path: Path, clock: FixedClock) -> None:
     Journal(path, clock).append(Event.RUN_CREATED)
     Journal(path, clock).append(Event.TEARDOWN_STARTED)
     assert [entry.seq for entry in read(path)] == [1, 2]

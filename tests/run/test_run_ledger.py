@@ -106,7 +106,7 @@ def reprice(ledger: Ledger, key: str, usd_per_hour: float, *, hours: float) -> b
     return ledger.reprice(key, usd_per_hour=usd_per_hour, at=at, price_source="newer", price_as_of=at.date())
 
 
-def test_a_price_that_moves_counts_from_when_it_was_told(ledger: Ledger) -> None:
+def test_a_changed_price_counts_from_its_record_on(ledger: Ledger) -> None:
     open_node(ledger, "n0", 3.0)
     open_node(ledger, "n1", 1.0)
     assert reprice(ledger, "n0", 5.0, hours=2.0)
@@ -159,7 +159,7 @@ def test_the_least_that_is_billed_is_paid_at_the_price_of_its_time(ledger: Ledge
     assert ledger.spent_usd(START) == pytest.approx(1.0 + 24 / 18)
 
 
-def test_prices_hold_in_the_order_in_which_they_were_told_whatever_the_clock_does(ledger: Ledger) -> None:
+def test_prices_apply_in_the_order_of_their_records_whatever_the_clock_does(ledger: Ledger) -> None:
     open_node(ledger, "n0", 1.0)
     reprice(ledger, "n0", 2.0, hours=3.0)
     reprice(ledger, "n0", 4.0, hours=2.0)
@@ -202,7 +202,7 @@ def test_lines_are_those_of_now_unless_a_time_is_given(ledger: Ledger, clock: Fi
     assert line.quantity == 2.0
 
 
-def test_a_ledger_that_is_opened_again_goes_on(ledger: Ledger, clock: FixedClock) -> None:
+def test_a_ledger_that_is_opened_again_continues(ledger: Ledger, clock: FixedClock) -> None:
     open_node(ledger, "n0", 3.6)
     with open(ledger.path, "ab") as file:
         file.write(b'{"record": "closed", "key"')
@@ -211,9 +211,7 @@ def test_a_ledger_that_is_opened_again_goes_on(ledger: Ledger, clock: FixedClock
     assert again.spent_usd(START + timedelta(hours=9)) == 3.6
 
 
-def test_what_belongs_together_is_written_at_once_and_counts_once(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_related_records_are_written_together_and_count_once(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     append = ledger_module.append_line
 
@@ -293,7 +291,7 @@ def test_what_had_been_used_until_some_time_in_the_past_is_what_a_bill_of_that_d
     ("field", "value"),
     [("usd_per_hour", -1.0), ("usd_per_hour", True), ("what", []), ("part", 1e308), ("minimum_s", -60)],
 )
-def test_a_line_that_is_no_bill_is_left_out_and_told(tmp_path: Path, field: str, value: object) -> None:
+def test_a_line_that_is_no_bill_is_skipped_and_reported(tmp_path: Path, field: str, value: object) -> None:
     """A negative price would hide what others cost."""
     path = tmp_path / "ledger.jsonl"
     raw = {"record": "opened", "key": "node/n0", "kind": "compute", "what": "n0", "part": "", "usd_per_hour": 1.0}
@@ -319,7 +317,7 @@ def test_a_line_that_is_no_bill_is_left_out_and_told(tmp_path: Path, field: str,
     ],
     ids=str,
 )
-def test_a_damaged_line_of_any_kind_is_left_out_and_told(tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_a_damaged_line_of_any_kind_is_skipped_and_reported(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, FixedClock(START + timedelta(hours=2)))
     open_node(ledger, "node/n0", 1.0)
@@ -356,7 +354,7 @@ def test_a_ledger_that_can_not_be_written_to_says_so_unless_it_is_a_teardowns(
     assert kept.usd_per_hour() == 1.0
 
 
-def test_a_price_of_nothing_is_a_price_and_an_endless_one_is_damage(tmp_path: Path, clock: FixedClock) -> None:
+def test_a_price_of_zero_is_valid_and_an_infinite_one_is_damage(tmp_path: Path, clock: FixedClock) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, clock)
     open_node(ledger, "free", 0.0)
@@ -367,7 +365,7 @@ def test_a_price_of_nothing_is_a_price_and_an_endless_one_is_damage(tmp_path: Pa
     assert ledger.damage() == (f"1 lines of {path} can't be read: more may have been spent than the ledger says",)
 
 
-def test_damage_is_forgotten_once_the_file_is_begun_anew(tmp_path: Path, clock: FixedClock) -> None:
+def test_damage_is_forgotten_once_the_file_is_restarted(tmp_path: Path, clock: FixedClock) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, clock)
     open_node(ledger, "a", 1.0)

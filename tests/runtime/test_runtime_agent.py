@@ -311,7 +311,7 @@ def test_a_stand_in_for_a_cloud_s_machine_never_powers_the_real_one_off(agents, 
     assert (tmp_path / "called").exists()
 
 
-def test_words_of_a_controller_keep_an_agent_that_has_no_generation(agents):
+def test_heartbeats_of_a_controller_keep_an_agent_without_a_generation(agents):
     agent = agents("finish", "--hold-s", "1.5")
     agent.start()
     agent.wait_for("stopped")
@@ -325,7 +325,7 @@ def test_words_of_a_controller_keep_an_agent_that_has_no_generation(agents):
     assert agent.events("stopped")[-1]["reason"] == "held"
 
 
-def test_a_generation_that_trains_goes_on_without_a_controller(agents):
+def test_a_generation_that_trains_continues_without_a_controller(agents):
     agent = agents("serve", "--hold-s", "0.1")
     agent.start()
     agent.wait_for("step", 2)
@@ -344,7 +344,7 @@ def test_ranks_die_with_a_killed_agent(agents):
     wait_until(lambda: all(is_gone(pid) for pid in ranks), "orphans to be gone")
 
 
-def test_a_second_agent_in_the_same_folder_is_turned_away(agents):
+def test_a_second_agent_in_the_same_folder_is_rejected(agents):
     agents("serve").wait_for("hello")
     second = agents("serve")
     assert second.process.wait(PATIENCE_S) == 1

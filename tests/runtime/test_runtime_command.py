@@ -168,7 +168,7 @@ def test_a_folder_that_is_removed_before_it_is_copied_leaves_no_mark(
 
 
 @pytest.mark.parametrize(("nodes", "meanwhile"), [(1, ["last"]), (2, [])])
-def test_a_folder_that_changes_stays_complete_only_where_one_node_saves_it_and_is_so_again_once_it_is_as_it_was(
+def test_a_changed_folder_stays_complete_only_with_a_single_writer_and_again_once_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, meanwhile: list[str]
 ) -> None:
     for rank in reversed(range(nodes)):
@@ -185,7 +185,7 @@ def test_a_folder_that_changes_stays_complete_only_where_one_node_saves_it_and_i
     assert [*saved.complete()] == ["last"]
 
 
-def test_a_node_saves_and_removes_its_own_part_alone_of_what_it_was_brought(tmp_path: Path) -> None:
+def test_a_node_saves_and_removes_only_its_own_part_of_restored_files(tmp_path: Path) -> None:
     for rank in (0, 1):
         saved = node(tmp_path, rank)
         (saved.folder / "last").mkdir(exist_ok=True)
@@ -315,7 +315,7 @@ def test_folders_of_known_formats_wait_for_their_last_file(tmp_path: Path) -> No
     assert looked(saved) == ["checkpoint-10"]
 
 
-def test_steps_are_told_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path) -> None:
+def test_steps_are_reported_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path) -> None:
     output = Output(lambda rank: tmp_path / f"rank{rank}.log", 2, 2, leads=True)
     told = output.take(b'[default0]:{"step": 1, "loss": 2.5, "tokens": 64}\n[default1]:hello\n{"step": 1}\nplain\n{"st')
     told += output.take(b'ep": 3, "loss": NaN}\n{"step": true}\n[1, 2]\n{"step" no JSON}\n')
@@ -328,7 +328,7 @@ def test_steps_are_told_by_lines_of_json_and_every_rank_has_a_log(tmp_path: Path
     assert "hello" in output.tail
 
 
-def test_other_nodes_than_the_first_tell_no_steps(tmp_path: Path) -> None:
+def test_only_the_first_node_reports_steps(tmp_path: Path) -> None:
     output = Output(lambda rank: tmp_path / f"rank{rank}.log", 1, 1, leads=False)
     assert output.take(b'{"step": 1, "loss": 2.5}\n') == []
 
@@ -434,7 +434,7 @@ class Command:
         return [json.loads(line) for line in (self._home / "events").read_text().splitlines()]
 
 
-def test_a_node_on_which_a_command_starts_nothing_says_finished_when_it_is_told_that_it_is_over(tmp_path: Path) -> None:
+def test_a_node_without_processes_of_the_command_reports_finished_on_request(tmp_path: Path) -> None:
     spec = command_spec(tmp_path, "true", nodes=2)
     idle = replace(spec, nodes=(spec.nodes[0], replace(spec.nodes[1], processes=0)))
     journal = EventJournal(tmp_path / "agent.jsonl")
@@ -541,7 +541,7 @@ def test_a_command_that_ends_well_before_anybody_has_looked_has_not_failed(tmp_p
     assert Command(tmp_path / "home", "true", before=slow).events()[-1]["reason"] == "finished"
 
 
-def test_a_checkpoint_that_is_removed_while_it_is_looked_at_ends_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_removed_while_it_is_examined_ends_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     stat = "stat = module.Path.stat\ndef gone(path, **how):\n"
     stat += "    if path.name == 'step-1' and sys._getframe(1).f_code.co_filename == module.__file__:\n"
@@ -551,7 +551,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_looked_at_ends_nothing(tmp_pat
     assert events[-1]["reason"] == "finished"
 
 
-def test_a_command_that_never_stops_writing_is_still_told_to_end(tmp_path: Path) -> None:
+def test_a_command_that_never_stops_writing_still_gets_the_stop_request(tmp_path: Path) -> None:
     home = tmp_path / "home"
     endless = "read = os.read; os.read = lambda pipe, size: b'y' if size == 1 << 16 else read(pipe, size)"
     command = Command(home, f"touch {home}/ready; sleep 1000", before=endless)

@@ -66,7 +66,7 @@ def test_the_unigram_entropy_is_that_of_the_byte_frequencies(tmp_path):
     assert _samples(path, seed=0).description()["unigram_entropy"] == pytest.approx(math.log(2))
 
 
-def test_of_a_large_source_a_part_stands_for_the_whole_entropy(tmp_path, monkeypatch):
+def test_a_part_of_a_large_source_represents_its_entropy(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "_PART", 100)
     monkeypatch.setattr(samples, "_COUNTED", 1000)
     np.save(tmp_path / "tokens.npy", np.resize(np.arange(4, dtype=np.uint16), 100_000))
@@ -140,7 +140,7 @@ def test_a_folder_of_texts_is_read_file_by_file_and_mapped(tmp_path):
     assert all(isinstance(array, np.memmap) for array in sources.byte_arrays(str(folder)) if len(array))
 
 
-def test_data_is_told_apart_by_size_and_content(tmp_path):
+def test_data_is_distinguished_by_size_and_content(tmp_path):
     path = tmp_path / "text"
     found = []
     for content in (b"ab" * 50, b"ab" * 58, b"ba" * 50, b"ab" * 50):

@@ -522,7 +522,7 @@ def _interrupted_islands(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_islands_that_were_killed_between_two_meetings_go_on_as_if_they_had_not_been(results):
+def test_islands_that_were_killed_between_two_meetings_continue_as_if_never_killed(results):
     before, after = results["islands before"], results["islands after"]
     assert (before["last_step"], after["first_step"], after["last_step"]) == (3, 3, 6)
     assert before["weights"] <= 1e-10, "each island is compared with its own reference"
@@ -530,7 +530,7 @@ def test_islands_that_were_killed_between_two_meetings_go_on_as_if_they_had_not_
 
 
 @pytest.mark.parametrize("name", METERED)
-def test_what_crosses_zones_is_what_the_bill_counts(results, name):
+def test_the_egress_across_zones_is_that_of_the_bill(results, name):
     assert_metered_as_billed(METERED[name], results[name]["sent"])
 
 
@@ -636,7 +636,7 @@ def test_islands_meet_after_the_last_step_even_if_it_overflows(results):
     assert one == two
 
 
-def test_training_goes_on_under_another_plan_as_if_never_interrupted(results, tmp_path, monkeypatch, capsys):
+def test_training_continues_under_another_plan_as_if_never_interrupted(results, tmp_path, monkeypatch, capsys):
     folder = results["interrupted"]["folder"]
     found = [results[name] for name in ("first", "second", "third", "fourth")]
     assert [(each["first_step"], each["last_step"]) for each in found] == [(0, 2), (2, 4), (4, 6), (4, 6)]

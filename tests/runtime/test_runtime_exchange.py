@@ -86,7 +86,7 @@ def test_a_model_that_went_through_an_uneven_plan_gives_the_same_logits(found, n
         torch.testing.assert_close(back(TOKENS).logits, theirs(TOKENS).logits, atol=1e-6, rtol=1e-6)
 
 
-def test_a_loss_scale_goes_on_under_another_tensor_parallel_degree(found):
+def test_a_loss_scale_continues_under_another_tensor_parallel_degree(found):
     three, two, whole = found["three"], found["two"], found["whole"]
     assert three["scale"] < 2.0**24, "the scale has been found"
     assert (two["first_step"], two["notes"]) == (6, {"kept": "beside"})

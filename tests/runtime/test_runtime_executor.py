@@ -39,7 +39,7 @@ class _Layers:
         return gradient
 
 
-def test_an_output_that_was_sent_is_let_go():
+def test_an_output_that_was_sent_is_freed():
     stages = tuple(
         StageSpec(first_layer=s, end_layer=s + 1, node="n", devices=(s,), ranks=(s,), later_ranges=((s + 2, s + 3),))
         for s in range(2)

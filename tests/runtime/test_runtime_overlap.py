@@ -103,7 +103,7 @@ def test_all_ranks_begin_their_common_sums_in_the_same_order(summed, tmp_path, n
             left[rank].pop(0)
 
 
-def test_an_iteration_without_microbatches_to_wait_for_starts_anew(summed, tmp_path):
+def test_an_iteration_without_pending_microbatches_starts_over(summed, tmp_path):
     spec = run_spec(PLANS["unequal depth"], directory=tmp_path)
     sums, _ = sums_of(spec, 3)
     sums.finish()
@@ -134,7 +134,7 @@ def test_a_sum_needs_no_copy_of_gradients_that_the_same_ranks_hold_whole(monkeyp
     assert bytes_of([*gradients, *given]) == sum(gradient.nbytes for gradient in gradients)
 
 
-def test_gradients_cut_differently_elsewhere_are_copied_and_the_copies_let_go(monkeypatch, tmp_path):
+def test_gradients_cut_differently_elsewhere_are_copied_and_the_copies_freed(monkeypatch, tmp_path):
     spec = run_spec(PLANS["unequal tp"], directory=tmp_path)
     given: list[weakref.ref[torch.Tensor]] = []
 

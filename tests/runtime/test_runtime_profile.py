@@ -44,7 +44,7 @@ TASK = ProfileTask(
 )
 
 
-def test_a_task_survives_being_written_and_its_key_tells_what_layers_depend_on():
+def test_a_task_survives_writing_and_its_key_covers_what_layers_depend_on():
     assert ProfileTask.from_json(TASK.to_json()) == TASK
     assert dataclasses.replace(TASK, microbatch_sizes=(4,), tps=(1,), link=None).key == TASK.key
     for other in ({"precision": "bf16"}, {"together": 2}, {"sequence_length": 8}, {"accelerator": "T4-16"}):

@@ -201,7 +201,7 @@ DATA = {"samples": 60, "sha256": "a" * 64}
         ("training", {"global_batch_size": 6}, "has global_batch_size 12, the job 6"),
     ],
 )
-def test_a_job_does_not_go_on_from_the_checkpoint_of_another(tmp_path, part, changes, message):
+def test_a_job_does_not_continue_from_the_checkpoint_of_another(tmp_path, part, changes, message):
     spec = run_spec(ONE, directory=tmp_path)
     check_description(_saved(spec, DATA), spec, DATA, where="run/step-4")
     with pytest.raises(RefusedError, match=message):
@@ -214,7 +214,7 @@ def test_a_checkpoint_of_an_earlier_format_is_refused_with_the_way_on(tmp_path):
         check_description({**_saved(spec, DATA), "format": 1}, spec, DATA, where="run/step-4")
 
 
-def test_a_job_may_go_on_with_another_plan_more_steps_and_another_adamw_but_not_with_other_data(tmp_path):
+def test_a_job_may_continue_with_another_plan_more_steps_and_another_adamw_but_not_with_other_data(tmp_path):
     spec = run_spec(ONE, directory=tmp_path)
     other = run_spec([(6, 2, [(0, 3, 2), (3, 6, 1)])], directory=tmp_path, zero_stage=1, training={"steps": 99})
     other = _changed(_changed(other, "training", optimizer="fused-adam"), "model", weights="/models/first")

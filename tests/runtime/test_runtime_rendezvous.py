@@ -49,7 +49,7 @@ def test_a_plan_of_another_version_is_refused(tmp_path: Path) -> None:
         artefact(tmp_path, spec={})
 
 
-def test_a_plan_without_a_token_takes_the_jobs_and_without_one_nobody_listens(
+def test_a_plan_without_a_token_uses_the_job_s_and_without_any_nobody_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAILOR_JOB_TOKEN", "drawn")
@@ -115,7 +115,7 @@ def test_nodes_that_do_not_come_are_named(tmp_path: Path) -> None:
         Rendezvous(artefact(tmp_path), "n1", "somewhere", lambda nodes: None)
 
 
-def test_what_says_no_sensible_word_is_turned_away_and_the_others_meet(tmp_path: Path) -> None:
+def test_peers_with_invalid_messages_are_rejected_and_the_others_meet(tmp_path: Path) -> None:
     plan, port = artefact(tmp_path), free_port()
     answers: list[bytes] = []
 
@@ -164,9 +164,7 @@ def test_a_plans_hash_is_no_credential_and_deep_brackets_end_no_agent(tmp_path: 
     thread.join()
 
 
-def test_strangers_that_say_nothing_or_one_byte_at_a_time_keep_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_or_slow_unknown_peers_delay_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "_MOST_PENDING", 8)
     plan, port, specs = artefact(tmp_path), free_port(), {}
     ends = {node: Rendezvous(plan, node, f"127.0.0.1:{port}", lambda nodes: None) for node in plan.nodes}

@@ -110,7 +110,7 @@ def test_a_large_models_plan_is_verified_with_a_narrow_copy(runs):
     assert runs.events("step")[0]["loss"] == pytest.approx(math.log(2048), abs=0.1)
 
 
-def test_after_a_killed_rank_the_next_generation_goes_on_from_the_checkpoint(runs):
+def test_after_a_killed_rank_the_next_generation_continues_from_the_checkpoint(runs):
     runs.start(training=ENDLESS)
     runs.wait_for("step", 3)
     # As a system that shuts down does; when to end is the agent's to say.
@@ -146,7 +146,7 @@ def test_a_loss_that_is_not_finite_stops_training_with_a_clear_message(runs):
     assert "there is no checkpoint yet; lower the learning rate" in reason
 
 
-def test_training_does_not_begin_anew_where_what_was_saved_has_gone(runs):
+def test_training_does_not_start_over_if_its_checkpoints_are_gone(runs):
     checkpoint = CheckpointSpec(directory=str(runs.folder / "checkpoints"), every_s=3600.0, keep=2, saved_step=40)
     runs.start([(12, 1, [(0, 6, 1)])], training=ENDLESS, checkpoint=checkpoint)
     runs.wait_for("stopped")

@@ -65,7 +65,7 @@ def test_each_half_computes_its_products_alone():
     assert_equal(residual, own, found)
 
 
-def test_a_device_that_stands_for_a_slower_one_repeats_both_halves():
+def test_a_device_that_emulates_a_slower_one_repeats_both_halves():
     own = parameters()
     counts, found = halves(residual, own, repeats=3)
     assert counts == [6, 6]
@@ -80,7 +80,7 @@ def test_gradients_add_up_over_microbatches():
     torch.testing.assert_close(own[0].grad, 2.0 * gradients[0], atol=1e-12, rtol=0)
 
 
-def test_what_becomes_of_a_parameter_on_its_way_is_part_of_the_second_half():
+def test_operations_on_a_parameter_belong_to_the_second_half():
     def scaled(value: Tensor, own: list[nn.Parameter]) -> Tensor:
         return nn.functional.linear(value, own[0] @ own[1])
 
@@ -100,7 +100,7 @@ def test_a_weight_of_several_products_gets_the_gradients_of_all_in_the_second_ha
     assert_equal(thrice, [*own, parameters()[1]], found)
 
 
-def test_where_two_steps_of_the_way_share_a_parameter_as_it_is_the_pass_stays_whole():
+def test_a_pass_stays_whole_if_two_operations_share_a_parameter_directly():
     def scaled_twice(value: Tensor, own: list[nn.Parameter]) -> Tensor:
         return nn.functional.linear((value.sum() + value.mean() * own[0]) * own[0], own[1])
 

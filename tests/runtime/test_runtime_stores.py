@@ -165,7 +165,7 @@ def test_a_protocol_that_nothing_serves_names_the_extra():
 
 
 @pytest.mark.parametrize("place", ["nowhere/step-3", "ftpz://host/run/step-3"])
-def test_a_checkpoint_that_is_not_there_is_named_without_a_traceback(place, tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_that_is_missing_is_named_without_a_traceback(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["export", "--checkpoint", place, "--out", str(tmp_path / "model")])
     assert export.main() == 2
     assert capsys.readouterr().err.startswith(f"sailor_runtime: can't export {place}: ")

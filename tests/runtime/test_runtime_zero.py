@@ -158,7 +158,7 @@ def test_a_checkpoint_of_one_stage_is_loaded_under_any_other(results, name):
 
 
 @pytest.mark.parametrize("name", METERED)
-def test_what_crosses_zones_is_what_the_bill_counts(results, name):
+def test_the_egress_across_zones_is_that_of_the_bill(results, name):
     assert_metered_as_billed(METERED[name], results[name]["sent"])
 
 

@@ -200,24 +200,24 @@ def lines_of(cost: Cost, kind: str, text: str) -> list[CostLine]:
 
 
 @pytest.mark.parametrize(("kind", "text"), BY_HAND)
-def test_a_line_costs_what_was_worked_out_by_hand(kind: str, text: str) -> None:
+def test_a_line_costs_the_amount_computed_by_hand(kind: str, text: str) -> None:
     for line in lines_of(bill_of(), kind, text):
         assert (line.usd, line.worst_usd) == (pytest.approx(BY_HAND[kind, text]),) * 2
 
 
 @pytest.mark.parametrize(("kind", "text"), SPOT_BY_HAND)
-def test_a_line_with_spot_costs_what_was_worked_out_by_hand(kind: str, text: str) -> None:
+def test_a_line_with_spot_costs_the_amount_computed_by_hand(kind: str, text: str) -> None:
     for line in lines_of(bill_of(Market.SPOT), kind, text):
         assert (line.usd, line.worst_usd) == pytest.approx(SPOT_BY_HAND[kind, text])
 
 
 @pytest.mark.parametrize(("kind", "text"), PRIVATE_BY_HAND)
-def test_a_line_of_private_nodes_costs_what_was_worked_out_by_hand(kind: str, text: str) -> None:
+def test_a_line_of_private_nodes_costs_the_amount_computed_by_hand(kind: str, text: str) -> None:
     for line in lines_of(bill_of(access=NetworkAccess.PRIVATE), kind, text):
         assert (line.usd, line.worst_usd) == (pytest.approx(PRIVATE_BY_HAND[kind, text]),) * 2
 
 
-def test_every_kind_of_line_has_an_amount_worked_out_by_hand() -> None:
+def test_every_kind_of_line_has_an_amount_computed_by_hand() -> None:
     assert {kind for kind, _ in (*BY_HAND, *SPOT_BY_HAND)} == set(CostKind)
     # Instances of either region with all that comes with them, and the traffic.
     assert bill_of().total_usd == pytest.approx(2 * 11.50399153719 + 2 * 0.02875997884 + 0.05757268256)
@@ -252,7 +252,7 @@ def test_every_island_writes_its_weights_and_the_first_what_all_share() -> None:
         (Market.SPOT, NetworkAccess.PRIVATE, 14.18, 20.18),
     ],
 )
-def test_rates_are_those_worked_out_by_hand(west: Market, access: NetworkAccess, rate: float, worst: float) -> None:
+def test_rates_are_those_computed_by_hand(west: Market, access: NetworkAccess, rate: float, worst: float) -> None:
     cost = bill_of(west, access)
     assert (cost.usd_per_hour, cost.worst_case_usd_per_hour) == pytest.approx((rate, worst))
     assert cost.usd_per_iteration == pytest.approx(rate / 1000)
@@ -308,7 +308,7 @@ def test_a_price_that_is_stale_may_have_risen_by_a_fifth() -> None:
 
 
 @pytest.mark.parametrize(("per_hour", "usd"), [(10.0, 100.0), (0.1, 1.0)])
-def test_what_is_paid_for_whole_at_a_stale_price_may_cost_a_fifth_more(per_hour: float, usd: float) -> None:
+def test_prepaid_capacity_at_a_stale_price_may_cost_a_fifth_more(per_hour: float, usd: float) -> None:
     scenario = scenario_of(make_job(model=TINY, resources=[GCP], steps=10))
     terms = Terms(name="flex", nodes=2, least_s=36000.0)
     stale = {"as_of_from": date(2026, 1, 1), "usd_per_hour": per_hour}
@@ -328,7 +328,7 @@ def test_a_line_is_known_to_the_ledger_by_its_part_or_by_its_text() -> None:
     assert not disks.stale
 
 
-def test_a_spot_price_that_has_no_other_beside_it_is_the_worst() -> None:
+def test_a_spot_price_without_an_on_demand_price_is_the_worst_case() -> None:
     scenario = scenario_of(make_job(model=TINY, resources=[GCP]))
     spot = offer_in(scenario, CENTRAL, "A100-40", market=Market.SPOT)
     rare = dataclasses.replace(spot, instance_type="rare", accelerator="L4-24", usd_per_hour=0.5)
@@ -341,7 +341,7 @@ def test_bytes_inside_a_zone_cost_nothing() -> None:
     assert egress_usd_per_byte(CENTRAL, WEST, scenario) == pytest.approx(2e-11)
 
 
-def test_the_estimate_of_a_run_is_what_was_worked_out_by_hand() -> None:
+def test_the_estimate_of_a_run_is_what_was_computed_by_hand() -> None:
     # An hour of training and 540 s around it. A node is lost 0.001 times an hour, and with it 300 s of work and 420 s
     # of start-up: 0.72 s, at worst 2.16 s. 1 USD of traffic.
     expected, worst = run_usd(
@@ -514,7 +514,7 @@ def mixed(least_h: float, usd_per_hour: float, nodes: int) -> Cost:
     return bill(lay_out(plan, scenario), {}, 3.6)
 
 
-def test_a_node_beside_those_that_are_paid_whole_is_on_the_bill() -> None:
+def test_a_node_in_addition_to_prepaid_ones_is_on_the_bill() -> None:
     # Five hours at 4 USD; an hour of the other.
     cost = mixed(5.0, 4.0, 1)
     assert [line.usd for line in lines_of(cost, "compute", "")] == [pytest.approx(20.0), pytest.approx(10.0)]

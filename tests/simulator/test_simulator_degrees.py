@@ -78,7 +78,7 @@ def test_nodes_of_several_kinds_are_filled_in_their_order() -> None:
     assert [[stage.node for stage in pipeline.stages] for pipeline in plan.pipelines] == [["n0", "n0"], ["n1", "n1"]]
 
 
-def test_a_layout_that_fits_nothing_is_told_every_reason_at_once() -> None:
+def test_a_layout_that_fits_nothing_gets_every_reason_together() -> None:
     degrees = Degrees(tp=3, pp=25, dp=2, microbatch_size=5, zero_stage=4)
     assert reasons(degrees, scenario_of(precision="bf16"), {("A100-40", 8): 1, ("V100-16", 4): 1}) == [
         "layout: tp 3 does not divide the 16 attention heads of sailor-opt-350 ()",
@@ -99,7 +99,7 @@ def test_a_number_of_pipelines_that_fits_is_named() -> None:
     ]
 
 
-def test_counts_below_one_are_told_alone() -> None:
+def test_counts_below_one_are_shown_alone() -> None:
     assert reasons(Degrees(tp=0, dp=-1, microbatch_size=0), scenario_of(), {}) == [
         "layout: tp must be 1 or more, got 0 ()",
         "layout: dp must be 1 or more, got -1 ()",
@@ -130,7 +130,7 @@ def test_each_zero_stage_needs_less_memory_than_the_one_before() -> None:
     assert len(set(peaks)) == 4
 
 
-def test_a_schedule_that_an_engine_does_not_have_is_told() -> None:
+def test_a_schedule_that_an_engine_does_not_have_is_reported() -> None:
     degrees = Degrees(tp=2, pp=2, dp=4, zero_stage=1, schedule=PipelineSchedule.ZERO_BUBBLE)
     assert reasons(degrees, scenario_of("megatron"), {("A100-40", 8): 2}) == [
         "layout: schedule zero-bubble is not simulated under megatron (1f1b is)"

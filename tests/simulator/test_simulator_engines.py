@@ -33,7 +33,7 @@ def test_the_default_engine_is_our_own_runtime() -> None:
     assert engine_named("sailor") == Engine(modules=TORCH_MODULES)
 
 
-def test_an_unknown_engine_is_told_with_the_known_ones() -> None:
+def test_an_unknown_engine_is_reported_with_the_known_ones() -> None:
     with pytest.raises(
         RequestError, match=r"'jax' is not known; known: sailor, deepspeed, megatron, fsdp, nanotron, sailor-artifact"
     ):

@@ -16,7 +16,7 @@ from sailor_cloud.report.plan.plan_text import plan_as_text
 from sailor_cloud.simulator import evaluate
 
 
-def test_every_form_of_the_report_tells_the_error() -> None:
+def test_every_form_of_the_report_shows_the_error() -> None:
     document = gcp_document()
     assert document.prediction is not None
     prediction = dataclasses.replace(document.prediction, error_p50=0.06, error_p90=0.37)

@@ -97,7 +97,7 @@ def test_a_tp_that_cuts_no_head_in_whole_is_refused_with_its_place_and_numbers()
     assert f"{where}: tp 3 does not divide the 16 attention heads of sailor-opt-350" in str(raised.value)
 
 
-def test_an_offer_in_a_zone_that_nobody_knows_is_refused() -> None:
+def test_an_offer_in_an_unknown_zone_is_refused() -> None:
     scenario = make_scenario(make_job())
     plan = two_stage_plan(scenario)
     offers = dict(scenario.offers)

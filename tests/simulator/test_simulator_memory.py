@@ -153,7 +153,7 @@ def test_fully_sharded_weights_are_fp32_masters_of_which_layers_are_cast_when_ga
     assert cut["weights"] + cut["gradients"] + cut["optimizer"] == pytest.approx(16 * parameters / 8, abs=3)
 
 
-def test_sequence_parallel_devices_share_out_what_stands_between_matrices() -> None:
+def test_sequence_parallel_devices_divide_the_work_between_matrices() -> None:
     """Of the 16 hidden states that a block keeps, 4 stand between cut matrices."""
     whole, shared = (
         stage_table(gcp_scenario(engine=engine), "A100-40", tp=4, microbatch_size=1)
@@ -176,7 +176,7 @@ def test_selective_recomputation_of_fsdp_is_that_of_every_second_block() -> None
     assert kept[1] == pytest.approx((kept[0] + kept[2]) / 2)
 
 
-def test_plain_attention_keeps_a_mask_and_an_output_of_dropout_beside_its_probabilities() -> None:
+def test_plain_attention_keeps_a_dropout_mask_and_output_besides_its_probabilities() -> None:
     flash, plain = (
         stage_table(gcp_scenario(engine=Engine(attention=kind)), "A100-40", tp=1, microbatch_size=1)
         for kind in (Attention.FLASH, Attention.PLAIN)

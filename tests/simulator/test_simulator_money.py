@@ -233,7 +233,7 @@ def test_checkpoints_are_kept_at_the_price_of_object_storage() -> None:
     assert writes.usd_per_unit == 0.005
 
 
-def test_checkpoints_in_a_folder_cost_nothing_beside_its_disk() -> None:
+def test_checkpoints_in_a_folder_cost_only_the_disk() -> None:
     assert checkpoint_bill(changed(gcp_scenario(batch=64), checkpoint={"to": "/mnt/runs"})) == {}
 
 

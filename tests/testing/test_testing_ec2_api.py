@@ -71,14 +71,14 @@ def test_every_kind_that_a_run_can_have_is_found_by_tag_and_deleted_and_nothing_
     assert remove_aws(swept.found, poll_s=0.01) == ()
 
 
-def test_what_others_stand_in_can_not_be_deleted_before_them(cloud: FakeCloud) -> None:
+def test_a_container_of_other_resources_can_not_be_deleted_before_them(cloud: FakeCloud) -> None:
     build(cloud, TAGS)
     kept = [found for found in sweep_aws(["us-east-1"], run_id="r1").found if found.type != "aws_instance"]
     assert any("DependencyViolation" in problem for problem in remove_aws(kept, poll_s=0.01))
     assert cloud.of_type("aws_subnet")
 
 
-def test_an_instance_tells_its_addresses_and_its_host_key(cloud: FakeCloud) -> None:
+def test_an_instance_reports_its_addresses_and_its_host_key(cloud: FakeCloud) -> None:
     build(cloud, TAGS)
     (instance,) = instances(scopes_named("region", ["us-east-1"]), "r1")
     assert (instance.provider, instance.node, instance.running) == (Provider("aws"), "n0", True)

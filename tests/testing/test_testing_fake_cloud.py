@@ -54,7 +54,7 @@ def test_the_books_hold_what_is_billed_and_what_became_of_it() -> None:
     ]
 
 
-def test_whoever_settles_waits_for_what_is_under_way() -> None:
+def test_settle_waits_for_creations_in_progress() -> None:
     cloud = FakeCloud()
     begun, finish = threading.Event(), threading.Event()
 

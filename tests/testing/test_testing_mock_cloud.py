@@ -98,7 +98,7 @@ def test_a_machine_that_is_powered_off_from_inside_is_no_longer_billed(mock_aws:
     assert mock_aws.cloud.history[-1][0] == "ended"
 
 
-def test_the_metadata_server_tells_a_node_that_it_will_be_taken(mock_aws: MockCloud) -> None:
+def test_the_metadata_server_announces_a_node_s_preemption(mock_aws: MockCloud) -> None:
     made = aws_instance(mock_aws)
     program = "import os; print(os.environ['SAILOR_CLOUD_METADATA'])"
     address = output_of(made["public_ip"], made["host_public_key"], f'python3 -c "{program}"').strip()
@@ -109,7 +109,7 @@ def test_the_metadata_server_tells_a_node_that_it_will_be_taken(mock_aws: MockCl
         assert b"terminate" in answer.read()
 
 
-def test_failures_are_told_in_the_providers_words_and_can_be_taken_back(mock_gcp: MockCloud) -> None:
+def test_failures_have_the_providers_messages_and_can_be_cancelled(mock_gcp: MockCloud) -> None:
     mock_gcp.run_out("us-central1-a")
     with pytest.raises(CloudError, match="does not have enough resources available"):
         gcp_instance(mock_gcp)

@@ -61,7 +61,7 @@ def test_the_compute_client_sees_zones_with_and_without_types(google: FakeGoogle
     assert found["zones/us-east1-b"].warning.code == "UNREACHABLE"
 
 
-def test_a_fault_is_used_up_after_its_times(google: FakeGoogle) -> None:
+def test_a_fault_ends_after_its_number_of_times(google: FakeGoogle) -> None:
     google.faults = [Fault("/skus", 500)]
     client = billing_v1.CloudCatalogClient(transport="rest", **reach(google))
     with pytest.raises(InternalServerError):
@@ -100,7 +100,7 @@ def test_spot_history_offerings_and_quotas_are_those_of_the_world(aws: AwsWorld)
     assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-7212CCBC")["Quota"]["Value"] == 64.0
 
 
-def test_a_told_fault_reaches_the_client_with_its_code(aws: AwsWorld) -> None:
+def test_a_requested_fault_reaches_the_client_with_its_code(aws: AwsWorld) -> None:
     aws.faults.append(AwsFault("DescribeSpotPriceHistory", "UnauthorizedOperation"))
     ec2 = boto3.client("ec2", region_name="us-east-1")
     with pytest.raises(ClientError, match="UnauthorizedOperation"):

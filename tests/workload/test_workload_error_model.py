@@ -43,7 +43,7 @@ def test_errors_are_no_narrower_than_what_half_and_nine_in_ten_were_below() -> N
         assert likely.ratio(0.95) >= 1.0 + stated[1] - 1e-9
 
 
-def test_what_can_not_be_exceeded_is_certain() -> None:
+def test_a_limit_that_can_t_be_exceeded_is_certain() -> None:
     exact = ErrorDistribution(half=0.0, tail=-0.1)
     assert (exact.probability(1.0), exact.probability(0.99), exact.probability(-1.0)) == (1.0, 0.0, 0.0)
     assert ErrorDistribution(half=0.1, tail=-0.1).probability(math.inf) == pytest.approx(1.0)

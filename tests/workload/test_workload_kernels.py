@@ -123,7 +123,7 @@ def test_each_pass_adds_up_over_what_a_block_does() -> None:
     np.testing.assert_allclose(products.backward_s[1:-1], 2 * products.forward_s[1:-1], rtol=1e-3)
 
 
-def test_what_nobody_measured_says_so_and_is_less_sure_the_further_away_the_measurements_are() -> None:
+def test_unmeasured_layers_say_so_and_are_less_certain_the_further_away_measurements_are() -> None:
     known = profiles.load()
     errors = known.errors
     assert errors.accelerator > 0.0

@@ -82,7 +82,7 @@ def test_other_models_learn_half_other_accelerators_and_precisions_nothing() -> 
         assert (nothing.mean, nothing.left, nothing.runs) == (0.0, 1.0, 0)
 
 
-def test_a_run_that_waits_for_its_network_tells_of_the_link_and_little_of_the_layers() -> None:
+def test_a_run_that_waits_for_its_network_informs_about_the_link_and_little_about_layers() -> None:
     waited = dataclasses.replace(RUN, src_zone="a", dst_zone="b", layers_error=0.01, network_error=0.3)
     own = taught(waited)
     assert 0.3 * own.network("b", "a").mean == pytest.approx(math.log(1.2), rel=0.02)
@@ -208,7 +208,7 @@ def test_a_damaged_table_says_what_to_do(tmp_path: Path, old: str, new: str) -> 
         own_measurements.read(table)
 
 
-def test_thousands_of_runs_say_what_the_same_regression_over_all_of_them_would() -> None:
+def test_thousands_of_runs_give_the_same_result_as_the_full_regression() -> None:
     kinds = [("V100-16", "m0"), ("V100-16", "m1"), ("A100-40", "m0")]
     runs = []
     for number in range(2000):

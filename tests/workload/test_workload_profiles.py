@@ -170,7 +170,7 @@ def test_a_broken_profile_is_named(tmp_path: Path, content: str, message: str) -
         profiles.load(profiles=tmp_path)
 
 
-def test_a_feature_that_nobody_knows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+def test_an_unknown_feature_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     raw = json.loads((FOLDER / "V100-16.fp32.json").read_text())
     raw["coefficients"]["block"]["forward"] = {"moonlight": 1.0}
     (tmp_path / "x.json").write_text(json.dumps(raw))
@@ -239,7 +239,7 @@ def test_the_claimed_error_is_that_of_models_left_out_not_of_configurations() ->
     assert found.error_p90 > np.quantile(held_out_errors(own, [lambda sample: sample.configuration]), 0.9)
 
 
-def test_of_one_model_microbatch_sizes_and_degrees_are_left_out() -> None:
+def test_with_one_model_microbatch_sizes_and_degrees_are_held_out() -> None:
     several, alone = samples_of(TRUTH), samples_of(TRUTH, models=1)
     assert [family(several[4]) for family in families(several)] == ["model 1"]
     assert [family(alone[4]) for family in families(alone)] == [5, 1]
@@ -265,7 +265,7 @@ def test_a_guess_decides_only_what_was_not_measured() -> None:
 
 
 @pytest.mark.parametrize("accelerator", COVERED)
-def test_the_guess_is_the_roofline_in_other_words(accelerator: str) -> None:
+def test_the_guess_equals_the_roofline(accelerator: str) -> None:
     part = CATALOG.accelerator(accelerator)
     for precision in Precision:
         if part.peak_tflops(precision) is None:

@@ -24,7 +24,7 @@ def test_a_machine_named_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch, w
         this_machine(load().local)
 
 
-def test_the_cores_of_this_process_count_and_their_speed_is_told_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cores_of_this_process_count_and_their_speed_is_reported_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
     usable = os.sched_getaffinity(0)
     try:
@@ -38,7 +38,7 @@ def test_the_cores_of_this_process_count_and_their_speed_is_told_in_steps(monkey
 
 
 @pytest.mark.parametrize(("load_average", "told"), [(0.0, []), (9.5, ["9.5"])])
-def test_other_programs_that_take_its_cores_are_told(
+def test_other_programs_that_take_its_cores_are_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, load_average: float, told: list[str]
 ) -> None:
     monkeypatch.delenv(VARIABLE)

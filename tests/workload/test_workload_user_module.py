@@ -93,7 +93,7 @@ def test_what_can_not_be_trained_says_which_part(changes: dict[str, object], mes
         described(replace(SPEC, **changes), 8)
 
 
-def test_a_module_that_is_not_there_is_an_error_of_the_job() -> None:
+def test_a_module_that_is_missing_is_an_error_of_the_job() -> None:
     with pytest.raises(RequestError, match=r"model\.module: module nowhere\.model:build: No module named 'nowhere'"):
         with_module(decoder(SOURCE), "nowhere.model:build", TESTS)
 
@@ -125,7 +125,7 @@ def test_a_module_that_ends_python_is_an_error_of_the_job(program: Path, code: s
         with_module(decoder(SOURCE), "own:build", program.parent)
 
 
-def test_a_module_is_built_anew_once_a_file_of_its_folder_has_changed(program: Path) -> None:
+def test_a_module_is_rebuilt_once_a_file_of_its_folder_has_changed(program: Path) -> None:
     part = program.parent / "package" / "part.py"
     part.parent.mkdir()
     part.write_text("")

@@ -51,7 +51,7 @@ def row(identity: str, **more: object) -> dict[str, object]:
     }
 
 
-def test_aws_tells_reservations_and_capacity_blocks_that_are_there_or_will_be(aws: Gaps) -> None:
+def test_aws_lists_present_and_future_reservations_and_capacity_blocks(aws: Gaps) -> None:
     aws.capacity_reservations["us-east-1"] = [
         row("cr-open"),
         row("cr-old", State="expired"),
@@ -71,7 +71,7 @@ def test_aws_tells_reservations_and_capacity_blocks_that_are_there_or_will_be(aw
     assert not block.taken_unasked
 
 
-def test_gcp_tells_specific_reservations_of_the_regions_asked_for(google: FakeGoogle) -> None:
+def test_gcp_lists_specific_reservations_of_the_requested_regions(google: FakeGoogle) -> None:
     machine = {
         "machineType": "n1-standard-8",
         "guestAccelerators": [{"acceleratorType": "nvidia-tesla-v100", "acceleratorCount": 1}],

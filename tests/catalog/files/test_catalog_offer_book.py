@@ -35,7 +35,7 @@ def test_every_shipped_row_is_an_offer_under_its_own_id_and_zone():
     assert book.every([zone, zone]) == tuple(offer for offer in every if offer.zone == zone)
 
 
-def test_a_damaged_row_is_told_with_its_line_when_it_is_asked_for(damaged):
+def test_a_damaged_row_is_reported_with_its_line_when_it_is_asked_for(damaged):
     book = OfferBook.read([damaged])
     fine = book.every(["us-west4-b"])
     assert fine
@@ -43,7 +43,7 @@ def test_a_damaged_row_is_told_with_its_line_when_it_is_asked_for(damaged):
         book.every()
 
 
-def test_a_damaged_row_of_a_folder_that_a_user_names_is_told_at_once(damaged, tmp_path):
+def test_a_damaged_row_of_a_users_folder_is_reported_immediately(damaged, tmp_path):
     (tmp_path / "own" / "offers").mkdir(parents=True)
     shutil.copy(damaged, tmp_path / "own" / "offers")
     with pytest.raises(DataError, match="line 3"):

@@ -43,7 +43,7 @@ def test_offers_without_the_newer_columns_are_unchecked_and_no_outliers(mine: Pa
         catalog.load(pricing=mine)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere is not a folder; --pricing wants one"):
         catalog.load(pricing=tmp_path / "nowhere")
 

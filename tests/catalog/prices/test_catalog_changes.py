@@ -36,7 +36,7 @@ def two_refreshes() -> None:
 
 
 @pytest.mark.usefixtures("two_refreshes")
-def test_shipped_against_refreshed_tells_what_moved_by_how_much() -> None:
+def test_shipped_against_refreshed_shows_what_moved_by_how_much() -> None:
     found = changes.diff(changes.offers_known_on(None), changes.offers_known_on(date(2026, 11, 21)))
     moved = [change for change in found if change.relative is not None]
     assert [change.offer.id for change in moved] == [ONE]
@@ -80,7 +80,7 @@ def test_history_goes_back_before_the_shipped_offers() -> None:
     assert [point.day for point in recorded] == sorted(point.day for point in recorded)
 
 
-def test_a_price_that_repeats_is_told_once() -> None:
+def test_a_repeated_price_is_listed_once() -> None:
     points = changes.history("a2-highgpu-1g", regions=["us-central1"])
     for before, after in itertools.pairwise(points):
         if (before.region, before.zone, before.market) == (after.region, after.zone, after.market):

@@ -100,7 +100,7 @@ def test_a_total_needs_a_price_of_every_accelerator_and_is_as_old_as_its_oldest(
     ]
 
 
-def test_todays_prices_come_from_gpuhunts_catalog_and_are_kept_beside_those_of_other_providers(
+def test_todays_prices_come_from_gpuhunts_catalog_and_are_kept_with_those_of_other_providers(
     home: Path, recorded: None
 ) -> None:
     found = ask_gpuhunt(["lambda"], TODAY)
@@ -113,7 +113,7 @@ def test_todays_prices_come_from_gpuhunts_catalog_and_are_kept_beside_those_of_o
     assert set(prices_elsewhere()) == {*others, *found}
 
 
-def test_a_provider_that_gpuhunt_lacks_or_cannot_load_is_told(home: Path, recorded: None) -> None:
+def test_a_provider_that_gpuhunt_lacks_or_cannot_load_is_reported(home: Path, recorded: None) -> None:
     with pytest.raises(RequestError, match="gpuhunt's catalog has no coreweave"):
         ask_gpuhunt(["coreweave"], TODAY)
     with pytest.raises(DataError, match="could not be loaded for nebius"):
@@ -136,7 +136,7 @@ def test_prices_list_shows_a_provider_to_compare_with_and_says_that_nothing_is_b
         (("--provider", "gcp", "--now"), "--now is for providers to compare with"),
     ],
 )
-def test_what_prices_list_cannot_do_is_told(home: Path, options: tuple[str, ...], message: str) -> None:
+def test_what_prices_list_cannot_do_is_reported(home: Path, options: tuple[str, ...], message: str) -> None:
     answer = called("prices", "list", *options)
     assert answer.returncode == 2
     assert message in answer.stderr

@@ -57,7 +57,7 @@ def _started(decoder: Any, job: Any) -> _Heard:
     return heard
 
 
-def test_what_is_compared_is_said():
+def test_the_compared_figures_are_named():
     small, large = read_job(EXAMPLES / "quickstart.yaml"), read_job(EXAMPLES / "gcp-a100-v100.yaml")
     assert _started(job_decoder(small), small).shown == ["checking the first steps against one process"]
     heard = _started(job_decoder(large), large)
@@ -71,7 +71,7 @@ def test_what_is_compared_is_said():
     ]
 
 
-def test_a_large_module_of_the_users_is_not_compared_and_that_is_said():
+def test_a_large_module_of_the_user_is_not_compared_and_a_note_says_so():
     job = read_job(EXAMPLES / "gcp-a100-v100.yaml")
     own = dataclasses.replace(job_decoder(job), module="layers:build")
     assert compared_of(job, own) is Compared.NOTHING

@@ -82,7 +82,7 @@ def test_the_same_files_give_the_same_bytes_and_a_program_stays_one(tmp_path: Pa
     assert code.pack(job(), tmp_path) != first
 
 
-def test_a_folder_that_is_not_there_or_too_large_is_one_clear_error(
+def test_a_folder_that_is_missing_or_too_large_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RequestError, match=r"workdir: is 'work', and .* is not there"):

@@ -68,7 +68,7 @@ def _told(link: AgentLink) -> list[str]:
     return cast(_Link, link).connection.told[-1]
 
 
-def test_each_node_is_told_of_those_on_other_clouds_alone() -> None:
+def test_each_node_learns_only_the_nodes_on_other_clouds() -> None:
     a, b, c = _link("a", "gcp", 1), _link("b", "gcp", 2), _link("c", "aws", 3)
     asyncio.run(Overlay().join([a, b, c]))
     of_c = ["key-of-c", "203.0.113.3", "10.64.0.3"]
@@ -124,7 +124,7 @@ def test_a_new_node_that_ends_during_the_handshake_is_no_closed_port(monkeypatch
         asyncio.run(Overlay().join([a, b]))
 
 
-def test_a_node_of_before_that_ends_during_the_handshake_keeps_no_other_from_joining(
+def test_an_earlier_node_that_ends_during_the_handshake_does_not_prevent_others_from_joining(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     net, a, gone, new = Overlay(), _link("a", "gcp", 1), _link("gone", "aws", 2), _link("new", "aws", 3)
@@ -167,7 +167,7 @@ def test_a_wireguard_that_fails_is_no_handshake(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.strip()) == (1, "Unable to access interface")
 
 
-def test_peers_without_a_handshake_are_told_and_others_are_not(tmp_path: Path) -> None:
+def test_peers_without_a_handshake_are_reported_and_others_are_not(tmp_path: Path) -> None:
     assert _script(tmp_path, overlay._ANSWERS, wg='printf "a\\t0\\nb\\t17\\n"').stdout.split() == ["a"]
     assert _script(tmp_path, overlay._ANSWERS, wg='printf "a\\t9\\nb\\t17\\n"').stdout.split() == []
 

@@ -52,7 +52,9 @@ class Watcher(Notes):
 
 
 @pytest.mark.slow
-def test_a_run_over_three_groups_loses_a_node_goes_on_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_three_groups_loses_a_node_continues_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     skip_without_slurm()
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SAILOR_CLOUD_ACCELERATORS", "cpu")

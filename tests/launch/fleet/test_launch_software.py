@@ -94,7 +94,7 @@ def failed_installation(node: Here, software: Software) -> str:
     return str(error.value)
 
 
-def test_an_installation_that_fails_is_told_with_its_last_lines(node: Here) -> None:
+def test_an_installation_that_fails_is_reported_with_its_last_lines(node: Here) -> None:
     # Answers whether it is new enough, and fails to make an environment.
     command(node, "python3.13", '[ "$1" != -m ] || { echo "no room for $3"; exit 1; }')
     told = failed_installation(node, Software(torch="0.0.1"))
@@ -109,7 +109,7 @@ def test_an_installation_that_fails_is_told_with_its_last_lines(node: Here) -> N
         (software_for([7.0]), "470.82.01", "525.60.13"),
     ],
 )
-def test_a_driver_that_is_too_old_is_told_before_anything_is_installed(
+def test_a_driver_that_is_too_old_is_reported_before_anything_is_installed(
     node: Here, software: Software, driver: str, needed: str
 ) -> None:
     gpu = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
@@ -120,7 +120,7 @@ def test_a_driver_that_is_too_old_is_told_before_anything_is_installed(
     assert "python began" not in told
 
 
-def test_a_node_without_a_driver_is_told(node: Here) -> None:
+def test_a_node_without_a_driver_is_reported(node: Here) -> None:
     gpu = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
     command(gpu, "nvidia-smi", "echo 'has failed because it could not communicate with the driver' >&2; exit 9")
     assert "nvidia-smi names no NVIDIA driver" in failed_installation(gpu, Software(torch="0.0.1"))

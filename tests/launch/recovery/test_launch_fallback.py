@@ -93,7 +93,7 @@ class Failing:
             raise self.errors.pop(0)
 
 
-def test_a_stockout_is_planned_around_and_every_step_is_told(tmp_path: Path) -> None:
+def test_a_stockout_is_planned_around_and_every_step_is_reported(tmp_path: Path) -> None:
     run = Simulated(tmp_path, trace(a_a=0))
     outcome = run.run()
     assert outcome.ending is Ending.COMPLETED, outcome.message
@@ -274,7 +274,7 @@ def test_a_run_waits_for_its_nodes_where_nothing_else_can_be_had(tmp_path: Path)
 
 
 @pytest.mark.parametrize("dearer", [False, True])
-def test_today_s_prices_decide_between_replacing_and_planning_anew(dearer: bool, tmp_path: Path) -> None:
+def test_today_s_prices_decide_between_replacing_and_replanning(dearer: bool, tmp_path: Path) -> None:
     """A zone's nodes are lost; bought again they cost what they cost now, not what they did at the start."""
     clock: list[SimulatedClock] = []
 

@@ -131,7 +131,7 @@ def test_a_slow_link_is_planned_around_once_where_that_is_wanted(tmp_path: Path)
     assert outcome.receipt.clean
 
 
-def test_without_the_wish_a_slow_link_is_told_only(tmp_path: Path) -> None:
+def test_without_the_option_a_slow_link_is_only_reported(tmp_path: Path) -> None:
     run = Run(tmp_path, allowed=False)
     assert run.carry_out().ending is Ending.COMPLETED
     assert any("links far below the plan" in note and "90 % less" in note for note in run.notes)

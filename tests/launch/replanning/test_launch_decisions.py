@@ -115,7 +115,7 @@ CHEAP = Goal.MINIMIZE_COST
         (Figures(wait_s=2000.0, seconds=9000.0), MEANWHILE),
     ],
 )
-def test_each_way_to_go_on_wins_where_its_figures_are_best(figures: Figures, best: str) -> None:
+def test_each_option_wins_where_its_figures_are_best(figures: Figures, best: str) -> None:
     option = figures.decided().option
     assert option is not None
     assert option.label == best
@@ -201,7 +201,7 @@ class Slow(QuickSearch):
         return replace(known, prediction=replace(known.prediction, iteration_s_replay=seconds))
 
 
-def test_what_a_user_stated_is_given_up_where_a_run_could_not_end_in_time_with_it() -> None:
+def test_a_stated_setting_is_dropped_if_the_run_could_not_end_in_time_with_it() -> None:
     found, quick = Figures(kept=0, wait_s=600.0, elsewhere=6, goal=CHEAP, seconds=7000.0).situation()
     assert found.document.plan is not None
     situation = replace(found, stated=replace(found.document.plan, zero_stage=1))

@@ -55,7 +55,7 @@ def situation(*, kept: int) -> Situation:
     )
 
 
-def test_moving_the_state_is_part_of_every_way_to_go_on():
+def test_moving_the_state_is_part_of_every_option():
     free, dear = (decide(situation(kept=1), Moving(*cost)).option for cost in ((0.0, 0.0), (500.0, 3.0)))
     assert free is not None
     assert dear is not None
@@ -71,7 +71,7 @@ def test_a_run_does_not_grow_where_moving_takes_longer_than_what_is_gained():
     assert growth(situation(kept=2), Moving(50_000.0, 0.0), least_gain_s=60.0, label="grow") is None
 
 
-def test_the_catalogs_search_tells_what_the_planner_says():
+def test_the_catalog_search_returns_what_the_planner_says():
     from factories.planning import AS_OF, data, example, plan
     from sailor_cloud import workload
     from sailor_cloud.clock import FixedClock

@@ -67,7 +67,7 @@ def test_what_runs_of_a_refused_type_may_stay_but_not_grow() -> None:
     assert sum(number for number, _, _ in rows) == 4, "never more than the job allows"
 
 
-def test_going_on_with_what_is_left_buys_nothing() -> None:
+def test_continuing_with_what_is_left_buys_nothing() -> None:
     rows = resources_left(one_zone(), SMALL, LARGE, held=("large",), survivors=True)
     assert rows == [(2, (Market.SPOT,), ("vm-large",))]
 
@@ -76,7 +76,7 @@ def test_nothing_is_left_where_everything_is_refused() -> None:
     assert resources_left(one_zone(), SMALL, blocked=(SMALL,)) == []
 
 
-def test_what_is_left_of_money_time_and_steps_binds_the_rest() -> None:
+def test_the_remaining_money_time_and_steps_limit_the_rest() -> None:
     devices = Devices(survivors=(), blocked=frozenset(), offers={SMALL.id: SMALL})
     left = remaining_job(one_zone(), devices, LEFT, only_survivors=False)
     assert left is not None
@@ -84,7 +84,7 @@ def test_what_is_left_of_money_time_and_steps_binds_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, 4.0), (3.0, 3.0), (5.0, 4.0)])
-def test_no_plan_is_asked_for_that_the_rest_of_the_money_would_not_outlast(own: float | None, expected: float) -> None:
+def test_no_plan_is_requested_that_the_remaining_money_can_t_sustain(own: float | None, expected: float) -> None:
     devices = Devices(survivors=(), blocked=frozenset(), offers={SMALL.id: SMALL})
     wanted = one_zone()
     limits = wanted.constraints.model_copy(update={"max_usd_per_hour": own})

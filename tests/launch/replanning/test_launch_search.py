@@ -30,7 +30,7 @@ def test_a_new_plan_is_offered_doubtful_prices_only_where_they_are_allowed(allow
 
 
 @pytest.mark.parametrize("agreed", [None, False, True])
-def test_whoever_takes_a_run_over_knows_whether_doubtful_prices_are_allowed(
+def test_a_controller_that_takes_over_knows_whether_doubtful_prices_are_allowed(
     agreed: bool | None, tmp_path: Path
 ) -> None:
     folder = RunFolder.create("doubtful", root=tmp_path)

@@ -133,7 +133,7 @@ def test_a_run_leaves_spot_in_time_and_goes_back_to_it(left_h: float, held: Mark
     assert (None if option is None else markets_of(option)) == (None if to is None else [to])
 
 
-def test_what_a_journal_says_of_spot_is_told_by_pool() -> None:
+def test_a_journal_s_observations_of_spot_are_grouped_by_pool() -> None:
     def entry(seq: int, event: Event, **changes: object) -> Entry:
         values = {"resource": "", "key": "", "data": {}} | changes
         return Entry(seq=seq, ts=NOW + timedelta(seconds=seq), event=event, **values)  # type: ignore[arg-type]

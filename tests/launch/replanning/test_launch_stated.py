@@ -97,7 +97,7 @@ class _Full:
         return replace(document, prediction=replace(document.prediction, memory=(stage,)))
 
 
-def test_what_does_not_fit_is_not_kept_and_is_told() -> None:
+def test_what_does_not_fit_is_dropped_and_reported() -> None:
     job = _job("sailor-opt-350", {"A100-40": 2}, ["a2-highgpu-1g"], 24)
     document = api.simulate_layout(
         job, layout="pp=2", nodes=[f"2 x a2-highgpu-1g@{_ZONE}"], clock=FixedClock(AS_OF)

@@ -102,7 +102,7 @@ def test_traces_are_read_in_both_forms(tmp_path: Path) -> None:
     assert market.available(Place(B, "A100-40"), 0.0) == 0
 
 
-def test_faults_of_a_trace_are_told_together(tmp_path: Path) -> None:
+def test_faults_of_a_trace_are_reported_together(tmp_path: Path) -> None:
     path = tmp_path / "bad.csv"
     path.write_text("at_s,A100,A100-40_us-central1-a\n0,1,2\n0,1,2\n5,1,-3\n")
     with pytest.raises(RequestError) as error:

@@ -165,7 +165,7 @@ def test_a_trace_that_is_wrong_is_refused_by_name(tmp_path: Path, content: objec
     assert "zone.json" in str(caught.value)
 
 
-def test_an_empty_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_missing_file_are_reported(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="holds no availability traces"):
         read_spot_traces(tmp_path)
     with pytest.raises(RequestError, match="can't be read: No such file"):

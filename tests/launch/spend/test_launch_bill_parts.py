@@ -45,7 +45,7 @@ def paid(kind: CostKind, part: str, usd: float) -> LedgerLine:
     )
 
 
-def test_each_line_of_the_plan_stands_beside_what_was_paid_for_it() -> None:
+def test_each_line_of_the_plan_is_shown_next_to_its_actual_cost() -> None:
     # The texts are as they please: only the names say what belongs together.
     kind, disk, traffic = "eight A100s", "a disk", "a to b"
     lines = (
@@ -77,7 +77,7 @@ def test_each_line_of_the_plan_stands_beside_what_was_paid_for_it() -> None:
     ]
 
 
-def test_a_plan_from_before_parts_had_names_keeps_its_lines_and_says_nothing_of_what_it_can_not_tell() -> None:
+def test_a_plan_without_names_of_parts_keeps_its_lines_and_omits_unknown_figures() -> None:
     raw = costing(
         document(), planned(CostKind.COMPUTE, "2 x nodes, training", 2.0), planned(CostKind.EGRESS, "a to b", 4.0)
     )
@@ -93,7 +93,7 @@ def test_a_plan_from_before_parts_had_names_keeps_its_lines_and_says_nothing_of_
     ]
 
 
-def test_without_an_estimate_what_was_paid_is_still_told() -> None:
+def test_without_an_estimate_the_actual_cost_is_still_shown() -> None:
     lines = (paid(CostKind.COMPUTE, "nodes", 9.0),)
     assert [(row.what, row.estimate, row.actual) for row in bill_parts(None, lines, 1.0)] == [("nodes", None, 9.0)]
 

@@ -55,7 +55,7 @@ def test_without_budgets_or_on_this_machine_nothing_is_reserved(home: Path) -> N
     assert not (home / "budgets").exists()
 
 
-def test_a_bucket_that_cannot_be_read_is_told_and_stops_only_who_has_budgets(
+def test_an_unreadable_bucket_is_reported_and_stops_only_runs_with_budgets(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

@@ -20,7 +20,7 @@ def test_a_plan_never_outlives_its_own_ttl() -> None:
     assert life_s(replace(document(), ttl_s=15.0)) == 15.0
 
 
-def test_a_plan_whose_duration_nobody_knows_lives_for_its_ttl() -> None:
+def test_a_plan_of_unknown_duration_lives_for_its_ttl() -> None:
     assert life_s(replace(document(), ttl_s=15.0, prediction=None)) == 15.0
 
 

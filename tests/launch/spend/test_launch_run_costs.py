@@ -77,7 +77,7 @@ def test_nothing_is_left_after_the_last_step(tmp_path: Path) -> None:
     assert found.projected_usd == found.spent_usd
 
 
-def test_without_a_pace_or_a_number_of_steps_nobody_knows_what_is_left(tmp_path: Path) -> None:
+def test_without_a_pace_or_a_number_of_steps_the_rest_is_unknown(tmp_path: Path) -> None:
     assert costs(tmp_path / "slow", 2).projected_usd is None
     assert costs(tmp_path / "endless", 10, plan=planned(steps=None)).projected_usd is None
 
@@ -91,7 +91,7 @@ def test_costs_of_a_plan_without_a_bill_stand_alone(tmp_path: Path) -> None:
     assert costs(tmp_path, plan=replace(document(), cost=None)).planned_usd is None
 
 
-def test_prices_that_are_given_are_not_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_prices_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[UsagePrices] = []
 
     def charges(document: PlanDocument, legs: object, prices: UsagePrices, *, until: object) -> tuple[LedgerLine, ...]:

@@ -84,12 +84,12 @@ def test_steps_since_a_rank_s_newest_measure_are_charged_as_planned() -> None:
     assert quantities(found) == {THERE: (7.0, "metered"), BACK: (pytest.approx(3.2), "metered for 8 of 10 steps")}
 
 
-def test_one_step_that_was_measured_is_told() -> None:
+def test_one_step_that_was_measured_is_reported() -> None:
     found = leg(sent(0, 10, n1=7 * GB), sent(1, 1, n0=GB))
     assert quantities(found)[BACK][1] == "metered for 1 of 10 steps"
 
 
-def test_of_two_ranks_in_a_zone_each_sends_half_of_what_is_not_measured() -> None:
+def test_two_ranks_in_a_zone_each_send_half_of_what_is_not_measured() -> None:
     # One of two ranks in local-a has told of all ten steps, the other of six: 4 of 20 shares of 0.1 GB are as planned.
     base = planned()
     assert base.plan is not None
@@ -116,7 +116,7 @@ def test_without_a_number_of_steps_a_step_has_no_price() -> None:
     assert egress.usd_per_step(costing(document(steps=None), *planned().cost.lines)) == 0.0
 
 
-def test_money_spent_does_not_fall_when_a_rank_that_was_behind_tells_the_rest() -> None:
+def test_money_spent_does_not_fall_when_a_late_rank_reports() -> None:
     # A step sends what is planned: 0.2 GB there, 0.1 GB back.
     counts = [(2, 2), (8, 2), (8, 8), (10, 8), (10, 10)]
     legs = [leg(sent(0, a, n1=a * GB // 5), sent(1, b, n0=b * GB // 10)) for a, b in counts]
@@ -124,7 +124,7 @@ def test_money_spent_does_not_fall_when_a_rank_that_was_behind_tells_the_rest() 
 
 
 @pytest.mark.parametrize("events", [(), (sent(0, 10, n1=7 * GB),)], ids=["nobody", "not all ranks"])
-def test_without_a_measure_of_every_rank_the_plan_s_figures_are_charged_and_told(
+def test_without_a_measure_of_every_rank_the_plan_s_figures_are_charged_and_noted(
     events: tuple[dict[str, Any], ...],
 ) -> None:
     note = "by the plan's figures"
@@ -222,7 +222,7 @@ def test_checkpoints_are_charged_by_what_was_written_and_how_long_it_was_kept() 
     assert "2 x a2 spot, stalled" not in charges, "nodes are charged by their own clocks"
 
 
-def test_checkpoints_whose_size_nobody_told_are_charged_as_planned() -> None:
+def test_checkpoints_of_unknown_size_are_charged_as_planned() -> None:
     found = leg(saved(4, 1.0), saved(8, 2.0, (1, GIB), (1, GIB)), of=stored())
     charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
     assert [(one.quantity, one.what.rpartition(", ")[2]) for one in charges] == [
@@ -239,7 +239,7 @@ def test_a_checkpoint_in_a_folder_hides_none_in_a_bucket() -> None:
     assert requests == pytest.approx((2 * GIB / PART_BYTES + 2) / 1000.0)
 
 
-def test_a_checkpoint_of_the_moment_has_been_kept_for_no_time() -> None:
+def test_a_checkpoint_of_this_moment_has_been_kept_for_zero_time() -> None:
     found = leg(saved(4, 1.0, (1, GIB), (1, GIB)), of=stored())
     charges = checkpoint_storage.charges(found.document, [found], PRICES, until=NOW)
     assert charges[0].quantity == 0.0

@@ -28,7 +28,7 @@ def test_tokens_per_second_are_those_of_an_iteration_however_many_were_trained_o
     assert monitor.tokens_per_s == 200
 
 
-def test_a_command_tells_the_tokens_since_its_last_line() -> None:
+def test_a_command_reports_the_tokens_since_its_last_line() -> None:
     monitor = Monitor(generation=1, tokens_per_iteration=0)
     for number in range(1, UNSETTLED_STEPS + 4):
         monitor.apply("n0", {**step(number), "tokens_since_last": 400, "iterations": 4})
@@ -72,7 +72,7 @@ def test_nothing_is_measured_before_the_first_settled_step() -> None:
     assert monitor.tokens_per_s is None
 
 
-def test_the_parts_of_the_last_iteration_are_kept_where_the_runtime_tells_them() -> None:
+def test_the_parts_of_the_last_iteration_are_kept_if_the_runtime_reports_them() -> None:
     monitor = Monitor(generation=1, tokens_per_iteration=10)
     monitor.apply("n0", step(1, iteration_s=0.5))
     assert monitor.parts == {}

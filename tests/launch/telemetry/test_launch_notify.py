@@ -27,7 +27,7 @@ def test_a_webhook_that_never_answers_breaks_nothing_and_its_address_is_not_logg
     assert "s3cret" not in caplog.text
 
 
-def test_without_an_address_nobody_is_told() -> None:
+def test_without_an_address_no_notice_is_sent() -> None:
     assert isinstance(notifier_from({}), NoNotifier)
     assert isinstance(notifier_from({URL_VARIABLE: "file:///etc/passwd"}), NoNotifier)
 

@@ -35,7 +35,7 @@ def found(bytes_per_s: float, src: str = "n0", dst: str = "n1") -> dict[str, obj
 
 
 @pytest.mark.parametrize(("measured", "slow"), [(1.0e9, False), (0.71e9, False), (0.69e9, True)])
-def test_a_link_more_than_thirty_per_cent_below_its_profile_is_told(measured: float, slow: bool) -> None:
+def test_a_link_more_than_thirty_per_cent_below_its_profile_is_reported(measured: float, slow: bool) -> None:
     note = preflight_note(planned(1.0e9), found(measured))
     assert "2 devices (A100, V100) compute and sum correctly" in note
     assert ("links far below the plan" in note) is slow
@@ -46,7 +46,7 @@ def test_links_that_the_plan_does_not_reckon_with_are_left_out() -> None:
     assert measured_links(planned(1.0e9), found(1.0, src="n1", dst="n0")) == ()
 
 
-def test_the_driver_is_told_where_there_is_one() -> None:
+def test_the_driver_is_reported_where_there_is_one() -> None:
     devices = [{"rank": 0, "name": "Tesla V100", "torch": "2.13.0", "driver": "550.54.15"}]
     assert "1 devices (Tesla V100 with driver 550.54.15)" in preflight_note(
         planned(1.0e9), {"devices": devices, "links": []}

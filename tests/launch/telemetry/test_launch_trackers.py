@@ -83,7 +83,7 @@ def test_wandb_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert b"tiny" in record.read_bytes(), "the job's name is part of the run's configuration"
 
 
-def test_mlflow_keeps_a_run_in_a_folder_and_goes_on_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_keeps_a_run_in_a_folder_and_continues_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("mlflow")
     from mlflow.tracking import MlflowClient
 
@@ -99,7 +99,7 @@ def test_mlflow_keeps_a_run_in_a_folder_and_goes_on_with_it(tmp_path: Path, monk
     assert [(row.step, row.value) for row in client.get_metric_history(found.info.run_id, "loss")] == [(1, 4), (2, 3)]
 
 
-def test_a_tracker_that_is_down_is_told_once_without_its_address_and_tried_again(
+def test_a_tracker_that_is_down_is_reported_once_without_its_address_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(trackers, "RETRY_S", 0.0)

@@ -30,7 +30,7 @@ def guard(**limits: float) -> BudgetGuard:
     return BudgetGuard.of(replace(base, constraints=changed), started_at=NOW, reserve_s=60.0)
 
 
-def test_a_run_goes_on_while_its_spending_and_the_reserve_fit_the_budget(ledger: Ledger) -> None:
+def test_a_run_continues_while_its_spending_and_the_reserve_fit_the_budget(ledger: Ledger) -> None:
     assert guard(budget_usd=1.0).verdict(ledger, now=NOW + timedelta(minutes=8), beyond_ledger_usd=0.0) is None
 
 

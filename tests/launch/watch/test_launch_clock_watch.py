@@ -75,7 +75,7 @@ def test_a_clock_that_jumps_is_compared_at_once() -> None:
     assert clock.compared == 1
 
 
-def test_what_is_found_later_is_told_and_journaled(tmp_path: Path) -> None:
+def test_later_findings_are_reported_and_journaled(tmp_path: Path) -> None:
     folder, notes = RunFolder.create("tiny-20261121-000000-a1b2", root=tmp_path), Notes()
     own = FixedClock(NOW)
     clock = made(own)

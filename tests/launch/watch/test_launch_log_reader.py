@@ -16,7 +16,7 @@ from sailor_cloud.run.journal import Entry, Event, Journal
 
 
 @pytest.mark.parametrize("empty", [False, True])
-def test_logs_show_the_controllers_course_before_the_first_rank_writes(tmp_path: Path, empty: bool) -> None:
+def test_logs_show_the_controllers_events_before_the_first_rank_writes(tmp_path: Path, empty: bool) -> None:
     clock = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
     folder = RunFolder.create("run-1", root=tmp_path)
     folder.write_text("plan.json", document().to_json())

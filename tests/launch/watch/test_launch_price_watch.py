@@ -53,7 +53,7 @@ def test_prices_of_the_job_s_clouds_and_regions_are_asked_for(tmp_path: Path) ->
     assert asked == [((Provider("gcp"),), ("us-central1",))]
 
 
-def test_a_refresh_that_fails_is_told_once_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_refresh_that_fails_is_reported_once_and_ends_nothing(tmp_path: Path) -> None:
     notes: list[str] = []
 
     def refused(providers: tuple[Provider, ...], regions: tuple[str, ...]) -> None:

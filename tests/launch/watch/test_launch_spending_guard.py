@@ -196,12 +196,14 @@ def test_without_a_pace_no_last_steps_count(tmp_path: Path) -> None:
         (99, [Notice.BUDGET_50, Notice.BUDGET_80, Notice.BUDGET_100]),
     ],
 )
-def test_half_four_fifths_and_all_of_the_budget_are_told(minutes: float, notices: list[Notice], tmp_path: Path) -> None:
+def test_half_four_fifths_and_all_of_the_budget_are_reported(
+    minutes: float, notices: list[Notice], tmp_path: Path
+) -> None:
     run = run_of(tmp_path).at(minutes)
     assert [notice for notice, _, _ in run.told.notices] == notices
 
 
-def test_shares_of_the_budget_are_told_once_with_their_amounts(tmp_path: Path) -> None:
+def test_shares_of_the_budget_are_reported_once_with_their_amounts(tmp_path: Path) -> None:
     run = run_of(tmp_path).at(50).at(51).at(80).at(81).at(99)
     texts = [
         "50 % of the budget is spent: 5.00 of 10.00 USD",
@@ -217,13 +219,13 @@ def test_a_run_that_ends_by_its_deadline_has_not_used_up_its_budget(tmp_path: Pa
     assert run.told.notices == []
 
 
-def test_without_a_budget_no_share_of_it_is_told(tmp_path: Path) -> None:
+def test_without_a_budget_no_share_of_it_is_reported(tmp_path: Path) -> None:
     run = run_of(tmp_path, budget_usd=None, ttl=timedelta(minutes=60)).at(59)
     assert run.ending is Ending.BUDGET
     assert run.told.notices == []
 
 
-def test_a_controller_that_took_over_does_not_tell_a_share_again(tmp_path: Path) -> None:
+def test_a_controller_that_took_over_does_not_report_a_share_again(tmp_path: Path) -> None:
     first = run_of(tmp_path).at(50)
     second = run_of(tmp_path, folder=first.context.folder).at(80)
     assert [notice for notice, _, _ in second.told.notices] == [Notice.BUDGET_80]

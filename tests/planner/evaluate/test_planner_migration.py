@@ -49,7 +49,7 @@ def test_state_is_moved_from_the_bucket_and_paid_for_between_regions() -> None:
     assert there.usd == pytest.approx(there.nbytes / 1e9 * per_gb, rel=1e-6)
 
 
-def test_a_folder_on_the_spot_takes_no_network() -> None:
+def test_a_local_folder_needs_no_network() -> None:
     job = tiny_job(zones=("local-a",), accelerators={"CPU-fast": 1})
     space = make_space(job)
     document = plan(job)

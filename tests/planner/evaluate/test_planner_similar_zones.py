@@ -24,7 +24,7 @@ def test_zones_of_one_region_that_sell_the_same_are_a_family_and_others_are_not(
     assert families(space) == [("us-central1-a", "us-central1-b"), ("us-east1-b",)]
 
 
-def test_a_zone_with_another_limit_is_no_twin():
+def test_a_zone_with_another_limit_is_not_similar():
     job = example("gcp-a100-v100.yaml")
     less = job.resources[0].model_copy(update={"zones": ("us-central1-b",), "accelerators": {"A100-40": 4}})
     more = job.resources[0].model_copy(update={"zones": ("us-central1-a",), "accelerators": {"A100-40": 8}})
@@ -47,7 +47,7 @@ def test_a_plan_of_one_zone_is_judged_with_the_links_and_prices_of_the_other(spa
     assert there.figures == assessor.draft(shapes_of(there)).figures
 
 
-def test_nothing_moves_to_where_it_is_not_sold_or_nodes_stand_already(space):
+def test_nodes_move_only_to_zones_that_sell_them_and_are_unused(space):
     pools = {pool.offer.id: number for number, pool in enumerate(space.pools)}
     here, there = (pools[f"gcp/{zone}/a2-highgpu-8g/8xA100-40/spot"] for zone in ZONES[:2])
     shapes = tuple(Shape(slots=(Slot(pool, 0, 8),), cut=(0, space.layers), microbatch_size=4) for pool in (here, there))

@@ -34,7 +34,7 @@ def document():
     return searched(tiny_job(**SIZE), alternatives=True, frontier=True, top=3)
 
 
-def test_the_best_plan_of_each_smaller_space_stands_beside_the_chosen_one(document):
+def test_the_best_plan_of_each_smaller_space_is_an_alternative(document):
     offers = {offer.id: offer for offer in document.inputs.offers}
     assert len({offers[node.offer].zone for node in document.plan.nodes}) == 2
     alone = next(other for other in document.alternatives if other.restrictions == ("one-zone",))
@@ -45,7 +45,7 @@ def test_the_best_plan_of_each_smaller_space_stands_beside_the_chosen_one(docume
     assert alone.throughput_iterations_per_s <= document.prediction.throughput_iterations_per_s * (1 + 1e-9)
 
 
-def test_a_better_plan_of_a_smaller_space_is_chosen_and_the_one_before_stands_beside_it_where_that_is_not():
+def test_a_better_plan_of_a_smaller_space_is_chosen_and_the_previous_one_stays_an_alternative_outside_it():
     space, target = make_space(tiny_job(**SIZE)), target_of(tiny_job(**SIZE))
     answer, best = Searched().best(space, target)
     zone = {space.pools[slot.pool].offer.zone for part in best.draft.pipelines for slot in part.slots}
@@ -78,7 +78,7 @@ def test_the_frontier_begins_with_the_fastest_plan_and_falls_in_price(document):
     assert usd == sorted(usd, reverse=True)
 
 
-def test_the_share_that_is_done_is_told_and_never_falls():
+def test_the_completed_share_is_reported_and_never_falls():
     for job in (tiny_job(**SIZE), tiny_job(**SIZE, constraints={"budget_usd": 1e-6, "deadline": "1h"})):
         shares: list[float] = []
         searched(job, alternatives=True, frontier=True, progress=shares.append)

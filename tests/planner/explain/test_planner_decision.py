@@ -63,7 +63,7 @@ def first_look(job: Job, asked: Pick | None = None) -> Decision:
     return decision
 
 
-def test_the_goal_chooses_and_every_choice_holds_the_plan_that_it_tells_of(document: PlanDocument) -> None:
+def test_the_goal_chooses_and_every_choice_contains_its_plan(document: PlanDocument) -> None:
     decision = document.decision
     assert decision is not None
     assert (decision.chosen, decision.asked, decision.complete) == (Pick.FASTEST, None, True)
@@ -99,7 +99,7 @@ def test_where_money_is_the_goal_the_fastest_choice_is_about_what_a_search_for_s
     assert len(cheap.choice(Pick.FASTEST).devices) == 2
 
 
-def test_people_hear_of_choices_before_the_search_and_the_goal_gets_no_worse(
+def test_choices_are_reported_during_the_search_and_the_goal_gets_no_worse(
     document: PlanDocument, told: list[Decision]
 ) -> None:
     assert len(told) >= 2
@@ -109,9 +109,7 @@ def test_people_hear_of_choices_before_the_search_and_the_goal_gets_no_worse(
 
 
 @pytest.mark.parametrize("pick", [Pick.CHEAPEST, Pick.BALANCED])
-def test_what_was_asked_for_is_the_plan_and_not_measured_by_the_goal_s_bound(
-    document: PlanDocument, pick: Pick
-) -> None:
+def test_a_requested_choice_is_the_plan_and_gets_no_bound_of_the_goal(document: PlanDocument, pick: Pick) -> None:
     chosen = searched(tiny_job(**SIZE), choose=pick)
     assert chosen.decision.asked is chosen.decision.chosen is pick
     assert chosen.plan == chosen.decision.choice(pick).plan
@@ -156,7 +154,7 @@ def test_the_chosen_plan_is_compared_with_the_next_slower_choice() -> None:
 PAIR = (Pick.FASTEST, Pick.BALANCED)
 
 
-def test_little_time_for_much_money_is_told() -> None:
+def test_little_time_for_much_money_is_reported() -> None:
     one_zone = {"resources__0__zones": ["us-central1-a"], "resources__0__markets": ["on-demand"]}
     one_zone["constraints"] = {"budget_usd": 500}
     decision = first_look(example("gcp-a100-v100.yaml", **one_zone))
@@ -169,7 +167,7 @@ def test_little_time_for_much_money_is_told() -> None:
     assert not any("USD less and is" in note for note in cheapest.notes)
 
 
-def test_of_equally_fast_plans_the_cheaper_one_is_chosen() -> None:
+def test_the_cheaper_of_equally_fast_plans_is_chosen() -> None:
     """Without steps preemption costs no time, so spot and on-demand nodes are equally fast."""
     one_zone = {"resources__0__zones": ["us-central1-a"], "training__steps": None, "constraints": {}}
     job = example("gcp-a100-v100.yaml", **one_zone)
@@ -225,7 +223,7 @@ def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_
         assert f"+{row.total_usd - decision.choice(Pick.CHEAPEST).usd:.2f} USD" in row.why
 
 
-def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_beside_the_chosen_one() -> None:
+def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_relative_to_the_chosen_one() -> None:
     job = example("seven-kinds.yaml")
     space, decision = make_space(job), first_look(job)
     fastest = decision.choice(Pick.FASTEST)
@@ -244,7 +242,7 @@ def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_beside_th
         assert row.iteration_s / fastest.iteration_s + row.total_usd / fastest.usd <= 1.01 * min(kept)
 
 
-def test_a_decision_tells_of_stale_prices_of_egress_and_of_memory_within_the_error_of_its_estimate() -> None:
+def test_a_decision_warns_of_stale_prices_egress_and_memory_within_its_error() -> None:
     plan = made()
     assert plan.cost is not None
     assert plan.prediction is not None
@@ -394,7 +392,7 @@ def test_a_chosen_plan_is_tried_in_the_zone_and_the_market_that_it_leaves_out() 
     assert "spot" not in rows["on-demand"].runs_on
 
 
-def test_nodes_of_a_market_beside_others_are_not_what_insisting_on_it_means() -> None:
+def test_insisting_on_a_market_means_all_nodes_and_not_some() -> None:
     rows = [row for row in first_look(example("seven-kinds.yaml")).left_out if row.subject is Subject.MARKET]
     assert [row.name for row in rows] == ["on-demand"]
     assert "spot" not in rows[0].runs_on

@@ -86,7 +86,7 @@ def test_points_that_are_near_their_neighbours_leave_no_stretch_without_any():
     assert all(later > earlier * 1.02 for earlier, later in pairwise(seconds[1:]))
 
 
-def test_of_too_many_points_those_that_cost_more_for_the_run_go_first_and_the_ends_stay():
+def test_too_many_points_are_thinned_by_the_cost_of_the_run_and_the_ends_stay():
     chosen, *others = made_up(41, slower=1.03, cheaper=1.03, cheapest=True)
     dearer = [
         replace(point, iteration_s=1.001 * point.iteration_s)
@@ -114,7 +114,7 @@ def test_points_are_compared_by_the_time_of_the_run_where_its_steps_are_known():
     assert {point.iteration_s for point in traded(short[0], short[1:])} >= {3.81}
 
 
-def test_drafts_promise_by_the_price_of_their_nodes_what_no_cheaper_ones_are_expected_to_reach():
+def test_promising_drafts_have_no_cheaper_rival_expected_to_be_as_fast():
     space, _, every = exhausted()
     rate_of = OfNodes(space)
     found = promising(every.others, rate_of)
@@ -158,7 +158,7 @@ def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_
         ]
 
 
-def test_the_chosen_plan_stands_on_the_frontier_with_the_figures_that_are_told_of_it():
+def test_the_chosen_plan_is_on_the_frontier_with_its_reported_figures():
     space, target, every = exhausted()
     chosen = first_that_holds(space, target, every.drafts)
     shown = chosen.evaluation

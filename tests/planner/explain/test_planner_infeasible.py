@@ -93,7 +93,7 @@ def test_a_quota_that_rules_every_plan_out_is_named_with_the_least_that_would_do
     assert big((quota("FAST", why.needed + 1, {"CPU-fast": None}, used=2),)).plan is None
 
 
-def test_an_account_that_may_buy_nothing_is_told_which_quota_it_needs():
+def test_an_account_that_may_buy_nothing_learns_which_quota_it_needs():
     document = plan(
         tiny_job(zones=("local-a",), accelerators={"CPU-fast": 2}), quotas=(quota("F", 0, {"CPU-fast": None}),)
     )
@@ -101,7 +101,7 @@ def test_an_account_that_may_buy_nothing_is_told_which_quota_it_needs():
     assert document.rejected[0].why.startswith("quota 0 < 1 devices of a node")
 
 
-def test_a_quota_stands_beside_the_constraint_that_it_keeps_from_being_met():
+def test_a_quota_is_reported_next_to_the_constraint_that_it_prevents():
     job = tiny_job(blocks=4, batch=8, hidden=64, zones=("local-a",), accelerators={"CPU-fast": 2}, steps=5000)
     both = plan(job).prediction.duration_s
     late = job.model_copy(update={"constraints": job.constraints.model_copy(update={"deadline": both * 1.05})})
@@ -135,7 +135,7 @@ REACHED = {
         ({"CPU-fast": 4}, 8, "minimize-cost", ("max_usd_per_iteration", "min_throughput")),
     ],
 )
-def test_limits_at_what_a_plan_reaches_let_one_in_though_not_all_plans_are_gone_through(devices, batch, goal, names):
+def test_limits_that_a_plan_just_keeps_permit_one_even_without_full_enumeration(devices, batch, goal, names):
     job = tiny_job(blocks=2, batch=batch, hidden=64, accelerators=devices, goal=goal, steps=1000)
     assert small_layouts(make_space(job)) is None
     free = plan(job)

@@ -54,7 +54,7 @@ def test_a_plan_without_room_for_what_islands_keep_computes_more_again() -> None
     assert [stage.recompute for part in found.plan.pipelines for stage in part.stages] == [Recompute.SELECTIVE] * 2
 
 
-def test_nothing_is_shown_of_one_zone_or_where_zones_meet_seldom_already() -> None:
+def test_nothing_is_shown_of_one_zone_or_where_zones_meet_rarely_already() -> None:
     scenario = gcp_scenario(batch=64)
     assert apart(scenario, [plan_in(scenario, *["us-central1-a"] * 2)]) == ()
     seldom = gcp_scenario(batch=64, sync_every=20)

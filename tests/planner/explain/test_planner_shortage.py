@@ -40,7 +40,7 @@ def test_one_zone_has_the_devices_of_one_zone_only():
     assert "quota 2 CPU-slow < " not in shortage(space, one_zone=False)
 
 
-def test_a_model_of_which_no_device_holds_a_layer_is_told_by_its_largest_layer():
+def test_a_model_with_a_layer_too_large_for_any_device_is_explained_by_that_layer():
     told = shortage(make_space(tiny_job(blocks=1, hidden=1024, accelerators={"CPU-slow": 4})), one_zone=False)
     assert told.startswith("does not fit in memory: one layer takes ")
     assert told.endswith(" of 16 MiB of a CPU-slow")
@@ -58,7 +58,7 @@ def document():
     return search(given, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=options)
 
 
-def test_every_accelerator_alone_stands_beside_the_plan_or_says_what_it_lacks(document):
+def test_every_accelerator_alone_is_an_alternative_or_says_what_it_lacks(document):
     (alone,) = (row for row in document.rejected if row.restrictions == ("one-accelerator",))
     assert alone.what == "all CPU-slow"
     assert alone.why.startswith("does not fit in memory: quota 1 CPU-slow < ")

@@ -86,7 +86,7 @@ def test_every_neighbour_is_a_plan_that_can_be_bought_and_its_figures_are_exact(
     assert checked > 20
 
 
-def test_what_is_left_out_by_the_lower_bound_is_no_better(found):
+def test_plans_excluded_by_the_lower_bound_are_no_better(found):
     space, target, drafts = found
     improver = Improver(space, target)
     for draft in drafts[:3]:

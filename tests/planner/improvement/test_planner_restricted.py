@@ -112,7 +112,7 @@ def test_even_layers_and_even_batches_are_kept_and_a_larger_space_has_no_worse_p
     assert seconds == sorted(seconds)
 
 
-def test_the_best_even_plans_stand_beside_the_chosen_one_unless_it_is_one_itself():
+def test_the_best_even_plans_are_alternatives_unless_the_chosen_one_is_even():
     document = searched(example("gcp-a100-v100.yaml", constraints={}), alternatives=True)
     job = document.job
     even = {
@@ -144,7 +144,7 @@ def test_an_account_s_quotas_leave_layers_even():
     assert has_even_layers(plan(job, Restriction.EVEN_LAYERS, quotas=quotas).plan)
 
 
-def test_what_is_told_of_evening_never_falls(gcp):
+def test_reported_progress_of_an_even_search_never_falls(gcp):
     """Models that press on memory have plans at two ZeRO stages, which are evened one after the other."""
     model = {"preset": "opt-30b"}
     accelerators = {"A100-40": 32, "V100-16": 32}
@@ -164,7 +164,7 @@ def test_what_is_told_of_evening_never_falls(gcp):
 
 
 @pytest.mark.parametrize("restriction", [Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS])
-def test_even_rows_are_no_worse_than_others_that_stand_evenly(restriction):
+def test_even_rows_are_no_worse_than_other_even_rows(restriction):
     """Where no plan keeps the limits, either: then all of them break some."""
     check = has_even_batches if restriction is Restriction.EVEN_BATCHES else has_even_layers
     for constraints in ({"max_nodes": 5}, {"max_usd_per_hour": 8, "min_throughput": 0.06}):
@@ -182,7 +182,7 @@ def test_even_rows_are_no_worse_than_others_that_stand_evenly(restriction):
             assert row.iteration_s <= min(other.iteration_s for other in alike) * 1.001
 
 
-def test_evened_plans_stand_evenly_and_none_that_is_known_is_better(gcp):
+def test_even_plans_are_even_and_no_known_plan_is_better(gcp):
     answer = solve(gcp, target_of(gcp.scenario.job))
     known = [*answer.drafts, *answer.others]
     for restriction in (Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS):

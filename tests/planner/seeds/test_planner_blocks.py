@@ -160,7 +160,7 @@ def tight():
     return make_space(Job.model_validate({**job.model_dump(mode="json"), "constraints": {}, "resources": [resource]}))
 
 
-def test_stages_between_may_hold_more_layers_than_those_beside_a_large_embedding(tight):
+def test_middle_stages_may_hold_more_layers_than_those_next_to_a_large_embedding(tight):
     search = Blocks(tight, target_of(tight.scenario.job))
     guess = min(search.rate((1, 1)).guesses, key=lambda guess: guess.iteration_s)
     assert sum(option.stages for option in guess.options) == 8
@@ -170,14 +170,14 @@ def test_stages_between_may_hold_more_layers_than_those_beside_a_large_embedding
     assert max(layers[1:-1]) > max(layers[0], layers[-1])
 
 
-def test_nodes_of_every_size_are_looked_at(tight):
+def test_nodes_of_every_size_are_examined(tight):
     assert {unit.devices for unit in units(tight)} == {1, 2, 4, 8}
 
 
 @pytest.mark.parametrize(
     ("batch", "sizes"), [(16, {1, 2, 4, 8, 16}), (24, {1, 2, 3, 4, 6, 8, 12, 24}), (50, {1, 2, 5, 10, 25, 50})]
 )
-def test_sizes_that_divide_a_batch_are_looked_at_powers_of_two_and_one_between_each_two(batch, sizes):
+def test_sizes_that_divide_a_batch_are_tried_at_powers_of_two_and_one_between_each_two(batch, sizes):
     job = example(
         PATH,
         model__preset="gpt2",

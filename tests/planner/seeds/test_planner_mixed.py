@@ -43,7 +43,7 @@ def test_the_bound_is_on_the_far_side_of_the_value_and_the_gap_between_them(docu
     assert document.optimality_gap == pytest.approx(1 - document.objective.value / document.bound)
 
 
-def test_the_searchs_figure_is_the_simulators(document):
+def test_the_search_s_figure_is_the_simulator_s(document):
     assert document.objective.value == pytest.approx(1 / document.prediction.iteration_s_replay, rel=1e-9)
 
 

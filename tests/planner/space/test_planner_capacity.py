@@ -170,6 +170,6 @@ def test_capacity_without_a_plan_says_what_keeps_it_from_one() -> None:
     assert over(small_job(flex(wait="5h", max_duration="9h")), why=why).rejected[-1].why.startswith("begins in 5 h")
 
 
-def test_what_costs_nothing_is_not_above_a_bound_of_nothing() -> None:
+def test_a_value_of_zero_is_not_above_a_bound_of_zero() -> None:
     assert share_above(0.0, 0.0) == 0.0
     assert share_above(4.0, 3.0) == 0.25

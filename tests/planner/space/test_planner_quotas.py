@@ -101,7 +101,7 @@ def test_a_quota_of_another_region_or_accelerator_limits_nothing():
     assert make_space(job, (elsewhere, other)).candidates == make_space(job).candidates
 
 
-def test_too_small_a_quota_is_told_in_figures():
+def test_a_quota_that_is_too_small_is_reported_in_figures():
     wanted = {"A100-40": 16}
     job = example(
         "gcp-a100-v100.yaml", resources__0__accelerators=wanted, resources__0__instance_types=["a2-megagpu-16g"]

@@ -94,20 +94,20 @@ def test_the_oracle_never_chooses_a_plan_slower_than_the_strategy_s_own(strategy
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if not s.mixed], ids=lambda strategy: strategy.name)
-def test_what_knows_one_kind_of_gpu_uses_one(strategy: Strategy) -> None:
+def test_a_planner_for_one_kind_of_gpu_uses_one(strategy: Strategy) -> None:
     for proposal in list(strategy.propose(cluster()))[:50]:
         kinds = {node.offer for node in proposal.build().nodes}
         assert len(kinds) == 1
 
 
-def test_plans_that_do_not_fit_are_passed_over_and_counted() -> None:
+def test_plans_that_do_not_fit_are_skipped_and_counted() -> None:
     large = cluster("V100-16: 4", blocks=160, batch=256)
     outcome = next(carried_out(strategy_named("amp"), large))
     assert outcome.evaluation is None or outcome.evaluation.fits
     assert outcome.out_of_memory > 0, "it has no model of memory"
 
 
-def test_plans_that_break_a_limit_are_passed_over_and_counted() -> None:
+def test_plans_that_break_a_limit_are_skipped_and_counted() -> None:
     unlimited = next(carried_out(strategy_named("metis"), cluster()))
     assert unlimited.evaluation is not None
     most = unlimited.evaluation.cost.usd_per_hour
@@ -216,7 +216,7 @@ def test_the_page_says_what_each_strategy_can_express_as_the_registry_does() -> 
     assert told == {each.name: [each.mixed, each.zones, each.money, each.memory] for each in STRATEGIES}
 
 
-def test_a_name_that_nobody_knows_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_is_reported_with_the_nearest() -> None:
     with pytest.raises(RequestError, match="no strategy 'mettis'; did you mean 'metis'"):
         strategy_named("mettis")
 

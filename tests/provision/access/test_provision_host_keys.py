@@ -47,7 +47,7 @@ def instance(name: str = "i-1", address: str = "127.0.0.1") -> Instance:
 
 
 @pytest.mark.parametrize("told", ["AAAA\ni-2 ssh-ed25519 BBBB", "AAAA BBBB", "", "\x1b[2J", "AAAA\n"])
-def test_a_node_tells_its_own_key_and_nothing_else(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_publishes_only_its_own_key(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is root on a node of Google Cloud writes what the cloud says of its keys."""
     provider = SimpleNamespace(host_keys=lambda found: {"ssh-ed25519": told, "ssh-rsa": "CCCC=="})
     monkeypatch.setattr(instances.providers, "of", lambda name: provider)
@@ -95,7 +95,7 @@ def test_nodes_are_logged_into_at_port_22_outside_of_tests(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
-def test_a_node_whose_cloud_tells_no_host_key_is_refused_unless_the_job_lets_it_be_believed(
+def test_a_node_whose_cloud_publishes_no_host_key_is_refused_unless_the_job_trusts_first_contact(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_keys, "published_host_key", lambda found: None)

@@ -96,7 +96,7 @@ def test_a_private_node_has_no_public_address_and_answers_through_the_tunnel(bou
     assert bought.mocked.tunnels() == (*before, "n0")
 
 
-def test_what_is_about_to_be_created_is_told_with_its_price_gateways_too(bought: PrivateRun) -> None:
+def test_resources_about_to_be_created_are_reported_with_prices_gateways_too(bought: PrivateRun) -> None:
     """The machine has a disk and no address; NAT has a gateway and an address, on AWS in a resource of its own."""
     offer, services = bought.document.inputs.offers[0], catalog.load_services()
     gateway, address, disk = (
@@ -125,7 +125,7 @@ def instances_name(bought: PrivateRun) -> str:
     return instance.machine
 
 
-def test_a_host_key_that_the_cloud_does_not_tell_is_learned_through_the_tunnel(bought: PrivateRun) -> None:
+def test_a_host_key_that_the_cloud_does_not_publish_is_learned_through_the_tunnel(bought: PrivateRun) -> None:
     (instance,) = instances(scopes_of(bought.document), bought.run.run_id)
     file = bought.run.folder.path / FILE
     known = file.read_text()

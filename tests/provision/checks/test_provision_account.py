@@ -102,7 +102,7 @@ def test_what_is_missing_is_listed_in_the_clouds_words_with_the_next_step(aws: F
     ]
 
 
-def test_a_run_that_lacks_nodes_is_gone_on_with_only_by_who_may_buy_them(aws: FakeCloud, tmp_path: Path) -> None:
+def test_only_a_caller_who_may_buy_nodes_continues_a_run_that_lacks_some(aws: FakeCloud, tmp_path: Path) -> None:
     aws.denied = {"ec2:TerminateInstances"}
     document, folder = aws_document(), RunFolder.create(RUN, root=tmp_path)
 
@@ -165,7 +165,9 @@ def test_what_the_sweep_looks_for_is_needed_although_the_run_does_not_make_it(
     assert checked(with_job(gcp_document(), to="/data")).missing == ("gcp: compute.routers.list",)
 
 
-def test_who_may_not_simulate_is_told_so_and_goes_on(aws: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_who_may_not_simulate_policies_is_warned_and_continues(
+    aws: FakeCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The call and its answer have the shapes of botocore's own model."""
     sts, iam = (boto3.client(name, region_name="us-east-1") for name in ("sts", "iam"))
     arn = "arn:aws:sts::123456789012:assumed-role/deployer/me"
@@ -228,7 +230,7 @@ def test_before_a_search_a_cloud_that_a_plan_can_do_without_is_a_note(home: Path
         before_search("aws")
 
 
-def test_google_that_cannot_be_asked_is_told_and_no_error() -> None:
+def test_google_without_an_answer_is_reported_and_is_no_error() -> None:
     off = {"error": {"code": 403, "message": "Cloud Resource Manager API has not been used in project 1 before"}}
     answer = Answer(status=403, body=json.dumps(off).encode())
     with serving(lambda ask: answer) as url, in_environment(_google(url)):
@@ -253,7 +255,7 @@ def _google(url: str) -> dict[str, str]:
         ("2099-11-21T08:00:00+00:00", ""),
     ],
 )
-def test_session_credentials_that_end_before_the_run_are_told(
+def test_session_credentials_that_end_before_the_run_are_reported(
     aws: FakeCloud, monkeypatch: pytest.MonkeyPatch, expires: str, told: str
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "t")
@@ -289,9 +291,7 @@ def sso(home: Path, monkeypatch: pytest.MonkeyPatch, token: dict[str, str], *, s
     monkeypatch.setenv("AWS_PROFILE", "p")
 
 
-def test_a_login_with_sso_is_told_by_its_end_and_one_that_is_renewed_is_not(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_an_sso_login_is_reported_unless_it_is_renewed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sso(home, monkeypatch, {"expiresAt": "2026-11-21T06:00:00Z"}, session=False)
     end = aws_account.credentials_end()
     assert end is not None
@@ -311,7 +311,7 @@ def test_a_role_that_is_assumed_is_renewed(home: Path, monkeypatch: pytest.Monke
     assert aws_account.credentials_end() is None
 
 
-def test_a_token_of_terraforms_own_is_told(google: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_of_terraform_itself_is_reported(google: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "t")
     (note,) = checked(gcp_document()).notes
     assert "the credentials in GOOGLE_OAUTH_ACCESS_TOKEN end at an unknown time" in note
@@ -478,7 +478,7 @@ def bill_of(provider: str, until: datetime | None) -> Billed:
     return Billed(provider=provider, currency="USD", lines=(("machines", 5.0),), until=until)
 
 
-def test_every_cloud_of_a_run_is_asked_for_its_bill_beside_its_own_share_of_the_ledger(
+def test_every_cloud_of_a_run_is_queried_for_its_bill_next_to_its_share_of_the_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, clock = kept_books(tmp_path)

@@ -118,7 +118,7 @@ def test_a_block_is_bought_as_planned_or_not_at_all(aws: Gaps) -> None:
     check_capacity(document, NOW)
 
 
-def test_nothing_is_bought_apart_unasked_and_its_whole_price_is_said() -> None:
+def test_nothing_is_bought_separately_without_consent_and_its_whole_price_is_shown() -> None:
     bought = (("n0", reserved_offer(BLOCK)), ("n1", reserved_offer(reservation())))
     document = replace(cloud_document(*bought), as_of=NOW, ttl_s=7200.0)
     block, taken = bought_apart(document, NOW + timedelta(hours=2))

@@ -45,7 +45,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsWorld]:
 
 
 @pytest.mark.usefixtures("aws")
-def test_aws_is_asked_for_its_offerings() -> None:
+def test_aws_is_queried_for_its_offerings() -> None:
     (note,) = check_zones(cloud_document(("n0", P3), ("n1", P3)))
     assert note == "aws says that it sells p3.2xlarge in use1-az6, which no source had seen"
 
@@ -75,13 +75,13 @@ def test_what_the_provider_does_not_sell_is_refused_by_name(offer: Offer) -> Non
 
 
 @pytest.mark.usefixtures("aws")
-def test_zones_that_were_seen_are_not_asked_for() -> None:
+def test_zones_that_were_confirmed_are_not_queried() -> None:
     seen = replace(unchecked(Provider("aws"), "use1-az4", "p3.2xlarge", "V100-16"), zone_confidence=ZoneConfidence.SEEN)
     assert check_zones(cloud_document(("n0", seen))) == ()
     assert check_zones(document()) == ()
 
 
-def test_without_an_account_to_ask_it_is_told_and_nothing_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_account_to_query_a_note_replaces_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -90,7 +90,7 @@ def test_without_an_account_to_ask_it_is_told_and_nothing_refused(monkeypatch: p
     assert note.startswith("no source has seen aws sell p3.2xlarge in use1-az6, and it can't be asked (no AWS cred")
 
 
-def test_a_zone_that_can_not_be_read_is_told_and_not_refused(google: FakeGoogle) -> None:
+def test_a_zone_that_can_not_be_read_is_reported_and_not_refused(google: FakeGoogle) -> None:
     google.faults = [Fault("machineTypes", 400, times=9)]
     (note,) = check_zones(cloud_document(("n0", A2)))
     assert "and it can't be asked (gcp machine types of Compute Engine" in note

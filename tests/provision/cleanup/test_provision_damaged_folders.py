@@ -76,7 +76,7 @@ def test_down_needs_none_of_its_files(run: Bought, name: str, damage: Damage) ->
     assert case.verdict is Verdict.GONE, case.text
 
 
-def test_where_nothing_says_where_a_run_bought_it_is_not_confirmed_until_the_user_says_so(run: Bought) -> None:
+def test_a_run_without_known_places_is_not_confirmed_until_the_user_names_them(run: Bought) -> None:
     for name in ("plan.json", "journal.jsonl", "terraform"):
         harm(run.path / name, Damage.MISSING)
     first = called("down", run.run.run.run_id)
@@ -105,7 +105,7 @@ def test_the_receipt_lists_every_place_and_kind_with_the_time_at_which_it_was_as
     assert all(place["asked_at"] >= row["created_at"] for place in receipt["asked"] for row in receipt["resources"])
 
 
-def test_a_bucket_that_the_journal_calls_gone_and_that_is_there_is_told(run: Bought) -> None:
+def test_a_bucket_that_the_journal_calls_gone_and_that_is_there_is_reported(run: Bought) -> None:
     journal = run.run.journal()
     for row in fold(journal.entries()).resources:
         journal.append(Event.GONE, resource=row.resource, key=row.key)

@@ -24,7 +24,9 @@ LOGIN = {"aws": "aws sso login", "gcp": "gcloud auth application-default login"}
 
 
 @pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")], ids=str)
-def test_nothing_is_confirmed_and_the_way_to_log_in_is_told_then_it_goes_on(provider: Provider, tmp_path: Path) -> None:
+def test_nothing_is_confirmed_and_the_login_command_is_shown_before_it_continues(
+    provider: Provider, tmp_path: Path
+) -> None:
     with cloud_run(provider, tmp_path) as run:
         obtained(run.apply())
         made = {row.key for row in fold(run.journal().entries()).live}

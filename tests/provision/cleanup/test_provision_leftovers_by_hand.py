@@ -136,7 +136,7 @@ def looked(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, cloud: CloudSweep
     return Leftovers(folder=folder, places=Places(scopes=Scopes({PROJECT}), other_kinds=None, doubts=())).sweep()
 
 
-def test_a_look_tells_what_stays_from_what_goes(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_separates_what_stays_from_what_is_deleted(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     block = live(BLOCK, "cr-1", provider="aws")
     asked = (SearchedPlace(scope=PROJECT, kind=VM),)
     swept = looked(folder, monkeypatch, CloudSweep(found=(live(), block), asked=asked))
@@ -222,7 +222,7 @@ def test_what_is_found_or_silent_is_not_gone(folder: RunFolder) -> None:
     assert confirms(folder, node, *asks(PROJECT, VM), found=(live(node="n1"),)) == "sweep by tag"
 
 
-def test_a_node_in_one_region_needs_no_word_from_another(folder: RunFolder) -> None:
+def test_a_node_in_one_region_needs_no_answer_from_another(folder: RunFolder) -> None:
     node = row(provider="aws", region="us-east-1")
     machine = "aws_instance"
     asked = (*asks(EAST, machine), *asks(WEST, machine, problem="no answer"))
@@ -238,7 +238,7 @@ def test_a_node_in_one_region_needs_no_word_from_another(folder: RunFolder) -> N
     assert confirms(folder, node, *both, scopes=(EAST, WEST), doubts=doubts) == "sweep by tag"
 
 
-def test_what_an_account_was_asked_for_needs_no_word_from_its_regions(folder: RunFolder) -> None:
+def test_a_kind_that_the_account_answered_for_needs_no_answer_from_regions(folder: RunFolder) -> None:
     role = row("aws_iam_role", "aws/role", provider="aws", region="us-east-1")
     assert confirms(folder, role, *asks(ACCOUNT, "aws_iam_role"), scopes=(EAST,)) == "sweep by tag"
     assert confirms(folder, role, *asks(ACCOUNT, "aws_iam_role", problem="denied"), scopes=(EAST,)) is None
@@ -316,7 +316,7 @@ def test_only_the_runs_own_full_bucket_stays(folder: RunFolder) -> None:
         (row("unheard_of", "v", provider="nobody"), None),
     ],
 )
-def test_a_damaged_row_tells_its_provider_by_its_type(one: ResourceState, provider: str | None) -> None:
+def test_a_damaged_row_reveals_its_provider_by_its_type(one: ResourceState, provider: str | None) -> None:
     assert leftovers.provider_of(one) == provider
 
 

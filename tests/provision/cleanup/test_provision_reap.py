@@ -91,7 +91,7 @@ def left_by(run: LocalRun) -> Leftover:
     return Leftover(run_id=run.run_id, folder=run.folder, resources=(found,), owner="", why="left")
 
 
-def test_what_the_receipt_calls_left_is_told_whether_it_was_found_or_not(
+def test_resources_left_by_a_receipt_are_reported_whether_found_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipt = SimpleNamespace(
@@ -136,7 +136,7 @@ def test_ctrl_c_deletes_no_further_run(tmp_path: Path, monkeypatch: pytest.Monke
         assert f"'sailor-cloud down {first.run_id}' continues with it" in done.output
 
 
-def test_the_command_deletes_after_confirmation_and_tells_what_it_leaves(
+def test_the_command_deletes_after_confirmation_and_reports_what_it_leaves(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(run.run.folder.path.parent.parent))

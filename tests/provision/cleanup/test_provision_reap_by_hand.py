@@ -146,7 +146,7 @@ def test_rights_that_carry_no_tag_are_found_by_the_runs_own_folder(folder: RunFo
         ("garbage", 99.0, None, False, "without an expiry"),
     ],
 )
-def test_a_run_of_another_machine_is_its_own_until_it_has_expired(
+def test_a_run_of_another_machine_is_not_reaped_before_it_expires(
     paper: Paper, expires: str, hours: float, older_than: timedelta | None, reapable: bool, why: str
 ) -> None:
     earlier = "2026-11-24t11-00-00z" if expires.startswith("2026") else ""
@@ -194,7 +194,7 @@ def test_what_is_on_this_machine_and_on_clouds_is_one_runs(folder: RunFolder, pa
     assert confirmed(leftover) == ()
 
 
-def test_what_may_run_on_a_machine_that_does_not_answer_is_told_and_not_deleted(paper: Paper) -> None:
+def test_resources_on_a_machine_that_does_not_answer_are_reported_and_not_deleted(paper: Paper) -> None:
     quiet = live(ELSEWHERE, "job-7", silent="host01 does not answer")
     paper.alive, paper.unsure = [live(ELSEWHERE, expires="2026-11-24t11-00-00z")], (quiet, quiet)
     (leftover,) = found(hours=9.0, scopes=Scopes({PLACE})).reapable
@@ -223,7 +223,7 @@ def test_leftovers_are_looked_for_again_where_they_were_found() -> None:
     assert reap.where_found([live(ELSEWHERE), instance]) == {PLACE, other}
 
 
-def test_problems_of_the_looks_are_told_and_progress_too(
+def test_problems_of_searches_are_reported_and_progress_too(
     folder: RunFolder, paper: Paper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paper.problem = "the project can't be asked"
@@ -243,7 +243,7 @@ def stranger(paper: Paper) -> Any:
     return leftover
 
 
-def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_nothing(
+def test_leftovers_of_another_machine_are_deleted_repeatedly_until_a_search_finds_nothing(
     folder: RunFolder, paper: Paper
 ) -> None:
     leftover = stranger(paper)
@@ -256,7 +256,7 @@ def test_a_strangers_leftovers_are_deleted_again_and_again_until_a_look_finds_no
     assert confirmed(leftover) == ()
 
 
-def test_what_can_not_be_deleted_or_looked_for_is_told(paper: Paper) -> None:
+def test_failed_deletions_and_searches_are_reported(paper: Paper) -> None:
     leftover = stranger(paper)
     paper.refuses = 99
     told = remove_foreign(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, factor=3.0, attempts=3))

@@ -285,7 +285,7 @@ def test_regions_with_a_network_of_others_go_before_it_and_links_before_both(run
     ]
 
 
-def test_a_run_that_was_gone_is_torn_down_again_where_a_look_is_in_doubt(run: Run) -> None:
+def test_a_torn_down_run_is_torn_down_again_if_a_search_is_in_doubt(run: Run) -> None:
     run.bought().roots("gcp")
     run.down()
     run.paper.silent = {"google_compute_disk": "disks can't be listed"}
@@ -299,7 +299,7 @@ def test_a_run_that_was_gone_is_torn_down_again_where_a_look_is_in_doubt(run: Ru
     assert [entry.event for entry in run.journal().entries()].count(Event.TEARDOWN_STARTED) == 4
 
 
-def test_a_run_of_which_nothing_says_where_it_bought_is_in_doubt_although_it_was_gone(run: Run) -> None:
+def test_a_torn_down_run_without_known_places_is_in_doubt(run: Run) -> None:
     run.folder.plan_file.unlink()
     run.journal().append(Event.RUN_CREATED, job="tiny")
     run.journal().append(Event.TORN_DOWN)
@@ -307,7 +307,7 @@ def test_a_run_of_which_nothing_says_where_it_bought_is_in_doubt_although_it_was
     assert run.last().event is Event.TEARDOWN_FAILED
 
 
-def test_a_damaged_journal_is_told_and_what_may_come_late_is_waited_for(run: Run) -> None:
+def test_a_damaged_journal_is_reported_and_what_may_come_late_is_waited_for(run: Run) -> None:
     run.bought().roots("gcp")
     lines = run.folder.journal_file.read_text().splitlines(keepends=True)
     run.folder.journal_file.write_text("".join([*lines[:2], *lines[3:]]))
@@ -345,7 +345,7 @@ def test_where_no_place_is_known_what_is_stuck_here_is_not_waited_for(run: Run) 
     assert run.paper.pauses == []
 
 
-def test_what_the_system_refuses_while_deleting_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_system_refuses_while_deleting_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.bought()
 
     def refuse(found: Iterable[LiveResource], *, folder: RunFolder | None = None) -> tuple[str, ...]:
@@ -419,7 +419,7 @@ def test_a_single_root_is_destroyed_in_one_go(run: Run) -> None:
     assert run.paper.told == ["gcp all"]
 
 
-def test_a_run_that_is_gone_is_only_looked_at_again(run: Run) -> None:
+def test_a_torn_down_run_is_only_searched_again(run: Run) -> None:
     run.bought().roots("gcp")
     run.down()
     entries, run.paper.told = len(run.journal().entries()), []
@@ -510,7 +510,7 @@ def test_a_cloud_that_throttles_is_asked_for_less_after_a_pause(run: Run, monkey
     assert paces[0].at_once == 50  # type: ignore[union-attr] # a quarter of 200
 
 
-def test_a_cloud_that_goes_on_throttling_is_given_up(run: Run) -> None:
+def test_a_cloud_that_keeps_throttling_is_abandoned(run: Run) -> None:
     run.bought().roots("gcp")
     run.paper.failures = [THROTTLED] * 9
     told = run.down(backoff=Backoff(first_s=1.0, attempts=3))
@@ -534,7 +534,7 @@ def test_a_failure_that_names_no_fault_is_tried_twice_at_the_same_pace(
     assert run.paper.pauses == []
 
 
-def test_a_lock_that_can_not_be_broken_or_names_nobody_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_can_not_be_broken_or_names_nobody_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.bought().roots("gcp")
     driver = run.paper.driver
 
@@ -555,7 +555,7 @@ def test_a_lock_that_can_not_be_broken_or_names_nobody_is_told(run: Run, monkeyp
     assert run.down().problems == ()
 
 
-def test_what_outlives_nodes_stays_while_a_cluster_is_not_destroyed(run: Run) -> None:
+def test_data_roots_stay_while_a_cluster_is_not_destroyed(run: Run) -> None:
     """The watchdog stands there, and still deletes what nobody else could."""
     run.bought().roots("gcp", "gcp-data")
     run.paper.failures = [BROKEN, BROKEN, BROKEN, BROKEN]
@@ -569,7 +569,7 @@ def test_what_outlives_nodes_stays_while_a_cluster_is_not_destroyed(run: Run) ->
 
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), ProvisionError("no Terraform")])
-def test_without_terraform_all_is_removed_by_tag_and_that_is_told_once(run: Run, failure: Exception) -> None:
+def test_without_terraform_all_is_removed_by_tag_and_that_is_reported_once(run: Run, failure: Exception) -> None:
     run.bought().roots("gcp", "gcp-data")
     run.paper.failures = [failure] * 4
     told = run.down()
@@ -599,7 +599,7 @@ def test_what_was_called_gone_and_is_found_counts_as_there_again(run: Run) -> No
     assert again[-4:] == [Event.GONE, Event.CREATED, Event.DESTROY_INTENDED, Event.GONE]
 
 
-def test_a_terraform_that_does_not_end_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terraform_that_does_not_end_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.bought()
     other = SimpleNamespace(pid=4711)
     asked: list[dict[str, float]] = []
@@ -614,7 +614,7 @@ def test_a_terraform_that_does_not_end_is_told(run: Run, monkeypatch: pytest.Mon
     assert asked == [{"patience_s": 20.0, "grace_s": 99.0}]
 
 
-def test_a_lost_ledger_is_told_and_made_up_for_by_the_journal(run: Run) -> None:
+def test_a_lost_ledger_is_reported_and_rebuilt_from_the_journal(run: Run) -> None:
     run.bought(charged=False)
     told = run.down()
     (problem,) = told.problems
@@ -644,9 +644,7 @@ def with_bucket(
     return run
 
 
-def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_with_unfetched_checkpoints_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_bucket(tmp_path, monkeypatch)
     told = run.down()
     assert "forget gcp-data" in run.paper.told
@@ -657,7 +655,7 @@ def test_a_bucket_with_checkpoints_that_nobody_has_fetched_is_kept(
     assert run.state().phase is Phase.GONE
 
 
-def test_a_bucket_whose_checkpoints_are_fetched_once_the_nodes_are_gone_goes(
+def test_a_bucket_is_deleted_once_its_checkpoints_are_fetched_after_the_nodes_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_bucket(tmp_path, monkeypatch)
@@ -755,7 +753,7 @@ def test_an_empty_bucket_goes_and_nothing_is_fetched(tmp_path: Path, monkeypatch
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
 
 
-def test_a_bucket_of_a_run_whose_journal_is_damaged_is_left_to_a_look(
+def test_a_bucket_of_a_run_with_a_damaged_journal_is_left_to_a_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_bucket(tmp_path, monkeypatch, saved=False, detail="")
@@ -824,7 +822,7 @@ def test_without_plan_and_places_nothing_is_confirmed(run: Run) -> None:
     assert run.last().event is Event.TEARDOWN_FAILED
 
 
-def test_progress_is_told_of_each_resource(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_of_each_resource(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.bought().roots("gcp")
     events: list[Any] = []
     resource = {"resource_type": "google_compute_instance", "resource_key": "n0", "resource_name": "node"}

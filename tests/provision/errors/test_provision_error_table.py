@@ -169,11 +169,11 @@ TOLD = {
     ("provider", "cause", "text"),
     [(provider, cause, text) for provider, told in TOLD.items() for cause, texts in told.items() for text in texts],
 )
-def test_the_providers_errors_are_told_apart(provider: Provider, cause: Cause, text: str) -> None:
+def test_the_providers_errors_are_distinguished(provider: Provider, cause: Cause, text: str) -> None:
     assert fault(provider, text).cause is cause
 
 
-def test_every_row_of_the_table_names_its_source_and_decides_something_that_somebody_was_told() -> None:
+def test_every_row_of_the_table_names_its_source_and_classifies_a_known_message() -> None:
     for provider, told in TOLD.items():
         rules = of(provider).errors.rules
         deciding = set()
@@ -247,7 +247,7 @@ def test_a_policy_of_the_organization_is_named_with_the_way_out(text: str, polic
     assert way_out in told
 
 
-def test_what_stops_everything_comes_before_what_another_zone_would_cure() -> None:
+def test_fatal_faults_come_before_those_that_another_zone_would_solve() -> None:
     faults = [fault(Provider("gcp"), text) for text in ("something else", STOCKOUT, GPU_QUOTA)]
     assert most_severe(faults).cause is Cause.QUOTA
     assert most_severe(faults[:2]).cause is Cause.STOCKOUT

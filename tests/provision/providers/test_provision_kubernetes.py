@@ -147,7 +147,9 @@ class Watcher(Notes):
             self._reached.set()
 
 
-def test_a_run_loses_a_pods_node_and_goes_on_with_a_new_jobset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_loses_a_pods_node_and_continues_with_a_new_jobset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = spread(tmp_path)
     reached = threading.Event()
     watcher = Watcher(reached)
@@ -276,7 +278,7 @@ def test_a_job_that_is_queued_when_its_controller_dies_is_taken_over(
         assert after._queued
 
 
-def test_events_go_on_where_the_kubelet_began_a_new_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_continue_where_the_kubelet_began_a_new_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, log = exported_job(spread(tmp_path)), tmp_path / "log"
     with kubernetes_api(tmp_path / "api", {"a": {}}) as cluster, subprocess.Popen(["sleep", "5"]) as process:
         monkeypatch.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))

@@ -97,7 +97,7 @@ def test_output_input_and_status_of_a_command_come_through(folder: RunFolder) ->
     assert (result.stdout, result.stderr, result.exit_status) == ("some text", "trouble\n", 7)
 
 
-def test_a_killed_command_tells_its_signal(folder: RunFolder) -> None:
+def test_a_killed_command_reports_its_signal(folder: RunFolder) -> None:
     info = started(folder)
 
     async def work(connection: Any) -> Any:

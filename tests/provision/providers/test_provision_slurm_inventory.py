@@ -8,7 +8,7 @@ from sailor_cloud.provision.providers.slurm import inventory
 from sailor_cloud.provision.providers.slurm.commands import NodeRow
 
 
-def test_two_sizes_of_one_gpu_are_told_apart_by_a_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sizes_of_one_gpu_are_distinguished_by_a_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"n{size}|idle|gpu|ib,a100-{size}|gpu:a100:4|64|512000" for size in (40, 80)]
     monkeypatch.setattr(inventory, "node_rows", lambda: tuple(NodeRow(line) for line in lines))
     monkeypatch.setattr(inventory, "cluster_name", lambda: "lab")

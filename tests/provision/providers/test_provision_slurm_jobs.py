@@ -84,7 +84,7 @@ def test_a_scheduler_that_answers_late_or_with_something_else_is_one_clear_error
         Slurm().check(inventory())
 
 
-def test_what_sbatch_says_beside_a_job_id_is_no_job_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_output_of_sbatch_is_no_job_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins(tmp_path, monkeypatch, "echo Welcome to the cluster")
     job = SimpleNamespace(groups=(), generation=1, artefact="{}")
     monkeypatch.setattr(scheduler, "batch_script", lambda job, **options: "#!/bin/sh\n")

@@ -135,7 +135,7 @@ def test_one_thing_that_can_not_be_deleted_does_not_keep_the_others(ec2: Any) ->
     assert names(sweep_aws([REGION], run_id=OURS).found) == {"aws_key_pair": f"{OURS}-key"}
 
 
-def test_a_kind_that_can_not_be_listed_is_told_and_not_taken_for_gone(ec2: Any) -> None:
+def test_a_kind_that_can_t_be_listed_is_reported_and_not_considered_deleted(ec2: Any) -> None:
     """moto knows neither placement groups nor capacity reservations."""
     problems = sweep_aws([REGION], run_id=OURS).problems
     unknown = ("aws_ec2_capacity_block_reservation", "aws_ec2_capacity_reservation", "aws_placement_group")
@@ -176,7 +176,7 @@ def failing(code: str) -> Any:
     return call
 
 
-def test_who_may_not_list_gateways_still_finds_the_nodes(ec2: Any) -> None:
+def test_a_caller_who_may_not_list_gateways_still_finds_the_nodes(ec2: Any) -> None:
     made = build(ec2, OURS, "10.64.0.0/16")
     client = Odd(ec2, describe_nat_gateways=failing("UnauthorizedOperation"))
     swept = sweep_aws([REGION], run_id=OURS, client_of=lambda region: client)

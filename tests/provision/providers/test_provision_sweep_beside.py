@@ -150,7 +150,7 @@ def test_reaping_finds_the_right_of_a_run_that_has_left_nothing_else(tmp_path: P
         assert find_leftovers([folder], clock=CLOCK).reapable == (), "a run that is gone is not asked about for ever"
 
 
-def test_a_right_is_taken_away_also_when_somebody_changes_the_bucket_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_right_is_removed_also_when_somebody_changes_the_bucket_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     member = f"serviceAccount:{resource_name(OURS, 'node')}@p"
     bucket = _Contested(member)
     monkeypatch.setattr("sailor_cloud.provision.providers.gcp.member_sweep.google_api", lambda *where: bucket)

@@ -130,7 +130,7 @@ def test_a_zone_that_can_not_be_asked_is_a_problem_and_no_proof(monkeypatch: pyt
     assert "zones/us-central1-a can't be reached" in swept.problems[0]
 
 
-def test_refused_credentials_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_credentials_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_compute(FakeCloud(), refused=True) as variables:
         use(monkeypatch, variables)
         with pytest.raises(CredentialsError, match="refused to list resources of my-project"):
@@ -197,7 +197,7 @@ def test_a_cloud_that_is_busy_is_asked_again(status: int, reason: str, monkeypat
     assert bool(data.failed) == (status == 403)
 
 
-def test_who_may_not_list_routers_still_finds_the_nodes(run: LocalRun, cloud: FakeCloud) -> None:
+def test_a_caller_who_may_not_list_routers_still_finds_the_nodes(run: LocalRun, cloud: FakeCloud) -> None:
     created(run, cloud)
 
     class Refusing:

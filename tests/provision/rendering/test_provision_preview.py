@@ -86,7 +86,7 @@ def test_a_preview_lists_exactly_what_terraform_creates(tmp_path: Path, document
         assert named - listed == set()
 
 
-def test_the_hourly_price_of_each_resource_is_told_with_its_parts() -> None:
+def test_the_hourly_price_of_each_resource_is_reported_with_its_parts() -> None:
     services = catalog.load().services
     disk = services.price(Provider("gcp"), "us-central1", Service.DISK_BALANCED).usd_per_unit * 100 / HOURS_PER_MONTH
     address = services.price(Provider("gcp"), "us-central1", Service.PUBLIC_ADDRESS).usd_per_unit
@@ -107,7 +107,7 @@ def test_the_shipped_price_of_hyperdisk_stands_in_the_preview_with_its_source() 
     assert (price.source, price.confidence.value) == ("gcp-hyperdisk-restated", "low")
 
 
-def test_the_prices_beside_machines_are_those_of_the_whole_catalog() -> None:
+def test_the_prices_next_to_machines_are_those_of_the_whole_catalog() -> None:
     assert catalog.load_services().all() == catalog.load().services.all()
 
 
@@ -150,7 +150,7 @@ def test_what_costs_by_use_says_so() -> None:
     }
 
 
-def test_a_price_that_nobody_knows_stops_the_preview() -> None:
+def test_an_unknown_price_stops_the_preview() -> None:
     with pytest.raises(MissingPriceError, match="no price for disk-balanced in gcp us-central1"):
         previewed(cloud_document(("n0", GCP_OFFERS[0])), services=Services([]))
 

@@ -290,7 +290,7 @@ def test_a_spot_node_may_cost_no_more_than_the_budget_pays_for_until_the_ttl() -
     assert sum(spot) == pytest.approx(4.0, abs=1e-3)
 
 
-def test_everything_that_the_job_lacks_is_told_at_once() -> None:
+def test_everything_that_the_job_lacks_is_reported_together() -> None:
     document = cloud_document(("n0", GCP_OFFERS[0]), ("n1", AWS_OFFERS[0]))
     bare = replace(document, job=document.job.model_copy(update={"cloud": Cloud()}))
     with pytest.raises(RequestError) as caught:

@@ -75,7 +75,7 @@ def test_a_region_without_capacity_leaves_the_nodes_of_the_others(run: CloudRun)
     run.assert_gone(run.destroy())
 
 
-def test_all_regions_without_capacity_are_told_at_once(run: CloudRun) -> None:
+def test_all_regions_without_capacity_are_reported_together(run: CloudRun) -> None:
     run.fail(STOCKOUT)
     outcome = run.apply()
     assert isinstance(outcome, Stockout)
@@ -128,7 +128,7 @@ def test_a_cloud_that_throttles_is_asked_for_less_at_a_time(run: CloudRun, monke
     assert {most // 2, most // 4} <= set(asked)
 
 
-def test_terraform_is_told_how_much_to_do_at_a_time(run: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terraform_gets_its_number_of_concurrent_operations(run: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     build = TerraformDriver.generate_cmd_string
 
@@ -201,7 +201,7 @@ def test_ctrl_c_asks_all_calls_to_stop_and_an_interruption_comes_before_other_er
         side_by_side([fails, interrupted], stop)
 
 
-def test_what_still_works_after_ctrl_c_is_waited_for() -> None:
+def test_work_that_still_runs_after_ctrl_c_is_awaited() -> None:
     stop = Interrupt()
 
     def asked_to_stop(lasts_s: float) -> float:
@@ -221,7 +221,7 @@ def test_values_come_in_the_order_of_the_calls() -> None:
     assert side_by_side([], Interrupt()) == []
 
 
-def test_of_regions_refused_for_different_reasons_the_graver_one_is_told_and_none_stays(run: CloudRun) -> None:
+def test_the_more_severe_refusal_of_two_regions_is_reported_and_nothing_stays(run: CloudRun) -> None:
     run.fail(STOCKOUT, where=ELSEWHERE[run.provider])
     run.fail(
         {

@@ -63,7 +63,7 @@ def test_a_lock_is_broken_under_the_name_that_its_backend_gives_it(detail: str, 
     assert (driver.broken, driver.done) == ([held], 1)
 
 
-def test_what_is_no_lock_is_not_broken() -> None:
+def test_only_locks_are_broken() -> None:
     assert lock_id(failure(GCS, summary="Error creating Instance")) is None
     other = failure("no lock told", summary=LOCKED)
     assert lock_id(other) is None

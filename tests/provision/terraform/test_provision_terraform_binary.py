@@ -27,7 +27,7 @@ def test_the_setting_wins(tmp_path: Path) -> None:
     assert (found.command, found.kind, found.version) == ((str(chosen),), Kind.SETTING, "1.9.1")
 
 
-def test_a_setting_that_names_nothing_is_an_error_and_not_passed_over(tmp_path: Path) -> None:
+def test_a_setting_that_names_nothing_is_an_error_and_not_ignored(tmp_path: Path) -> None:
     fake_terraform(tmp_path / "bin" / "terraform", "1.8.0")
     with pytest.raises(
         ProvisionError, match=r"\$SAILOR_CLOUD_TERRAFORM names .*/none, which is not an executable file"
@@ -50,7 +50,7 @@ def test_without_one_on_path_the_one_from_pip_runs() -> None:
     assert tuple(int(part) for part in found.version.split(".")) >= (1, 5, 0)
 
 
-def test_one_that_is_too_old_is_passed_over_for_the_next(tmp_path: Path) -> None:
+def test_one_that_is_too_old_is_skipped_for_the_next(tmp_path: Path) -> None:
     fake_terraform(tmp_path / "terraform", "1.4.7")
     tofu = fake_terraform(tmp_path / "tofu", "1.6.0")
     assert find_terraform({"PATH": str(tmp_path)}).command == (str(tofu),)

@@ -121,7 +121,7 @@ def test_a_failure_carries_the_diagnostics_and_the_log(driver: MakeDriver) -> No
     assert caught.value.diagnostics == (str(fault),)
 
 
-def test_a_root_that_is_wrong_is_told_before_anything_is_created(driver: MakeDriver, tmp_path: Path) -> None:
+def test_a_root_that_is_wrong_is_reported_before_anything_is_created(driver: MakeDriver, tmp_path: Path) -> None:
     made = driver("true")
     (tmp_path / "more.tf").write_text('output "wrong" { value = terraform_data.third.id }')
     with pytest.raises(TerraformCommandError, match="Reference to undeclared resource"):

@@ -87,7 +87,7 @@ def test_the_clock_asks_for_no_save_while_the_loss_rises_but_a_request_does(tmp_
     assert saver.wanted(leads=True)
 
 
-def test_saves_that_fail_now_and_then_are_told_and_outlived():
+def test_occasional_failures_of_saves_are_reported_and_survived():
     events: list[Any] = []
     checkpoints = Checkpoints(["failed", "failed", "saved", "failed", "failed", "saved"])
     saver = _saver(checkpoints, events)

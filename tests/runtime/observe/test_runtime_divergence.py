@@ -19,7 +19,7 @@ def _course(losses: list[float], most_rise: float | None = 2.0) -> LossTrend:
 FALLING = [8.0 - step / 40 for step in range(200)]
 
 
-def test_a_falling_loss_is_on_course():
+def test_a_falling_loss_is_not_diverging():
     assert not _course(FALLING).diverged
 
 
@@ -63,7 +63,7 @@ def test_losses_that_are_not_finite_are_left_to_others():
     assert not _course([*FALLING, math.inf, math.nan]).diverged
 
 
-def test_the_course_goes_on_after_a_checkpoint():
+def test_the_loss_trend_continues_after_a_checkpoint():
     whole, first = _course([*FALLING, *[9.0] * 10]), _course(FALLING)
     second = LossTrend(most_rise=2.0)
     second.restore(first.notes())

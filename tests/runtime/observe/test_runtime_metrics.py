@@ -69,7 +69,7 @@ def test_partners_are_those_who_hold_the_same_parameters(tmp_path):
     assert partners(layout.atoms(spec)) == {0: {2}, 1: {2}, 2: {0, 1}}
 
 
-def test_a_step_is_written_once_all_ranks_have_told_where_it_went(tmp_path):
+def test_a_step_is_written_once_all_ranks_have_reported_its_parts(tmp_path):
     spec = run_spec(TWO_PIPELINES, directory=tmp_path)
     metrics = Metrics(tmp_path / "metrics", spec, layout.places(spec), layout.atoms(spec))
     file = tmp_path / "metrics" / "g1.jsonl"

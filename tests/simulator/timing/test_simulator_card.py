@@ -26,7 +26,7 @@ def test_cuts_that_leave_a_node_in_one_direction_share_its_card() -> None:
     assert cut_flows([["a"], ["a"]]) == ((), ())
 
 
-def test_gradients_beside_activations_share_the_cards_of_pipelines_that_lead_back_to_their_first_node() -> None:
+def test_gradients_and_activations_share_the_cards_of_pipelines_that_return_to_their_first_node() -> None:
     assert cut_flows([["a", "b", "a"]], around=True) == ((2, 2),)
     assert cut_flows([["a", "b", "a"]] * 2, around=True) == ((4, 4), (4, 4))
     assert cut_flows([["a", "a", "b", "b", "a"]], around=True) == ((1, 2, 1, 2),)
@@ -187,7 +187,7 @@ def test_the_closed_form_of_plans_that_share_cards_stays_within_its_bound_of_the
     assert iteration.closed_form_s - iteration.replay_s <= 2.5 * max(fills)
 
 
-def test_links_are_told_apart_by_everything_that_makes_them_differ() -> None:
+def test_links_are_distinguished_by_everything_that_makes_them_differ() -> None:
     """A link found once must not be handed out for ends, pairs or flows that it doesn't hold for."""
     scenario = gcp_scenario()
     base = Place(zone="us-central1-a", node="x", accelerator="A100-40", instance_type="a2-highgpu-4g")

@@ -199,7 +199,7 @@ def test_overlapped_transfers_hide_behind_compute() -> None:
     assert totals[Transfers.OVERLAPPED] == pytest.approx(16 * (3 * 3.0 + 4 * 0.2) / 3 + (9.8 - 9.8 / 3))
 
 
-def test_of_waiting_for_an_overlapped_tensor_its_own_way_is_transfer_and_the_rest_bubble() -> None:
+def test_waiting_for_an_overlapped_tensor_is_transfer_for_its_own_time_and_bubble_otherwise() -> None:
     """One microbatch: stage 1 waits 1 for the forward pass and 0.5 for the tensor; stage 0 waits 2 + 4 and 0.25."""
     done = replay(times([1.0, 2.0], [3.0, 4.0], [0.5], 1, back=[0.25]), Transfers.OVERLAPPED)
     assert done.transfer_s == pytest.approx((0.25, 0.5))
@@ -352,5 +352,5 @@ def test_ten_million_microbatches_take_as_long_as_the_busiest_stage() -> None:
 
 
 @pytest.mark.parametrize("transfers", [Transfers.RECEIVER, Transfers.BLOCKING])
-def test_long_schedules_in_which_stages_wait_for_tensors_go_on_as_they_began(transfers: Transfers) -> None:
+def test_long_schedules_in_which_stages_wait_for_tensors_stay_periodic(transfers: Transfers) -> None:
     assert_ends_are_those_of_the_replay(times([0.5, 0.6, 0.5], [1.0, 1.1, 0.9], [0.1, 0.2], 2600), transfers)

@@ -101,7 +101,7 @@ def test_zones_add_up_their_gradients_before_they_send_them_to_another() -> None
         }
 
 
-def test_zones_that_meet_seldom_send_each_other_a_share_and_sum_at_home_as_before() -> None:
+def test_zones_that_meet_rarely_send_each_other_a_share_and_sum_at_home_as_before() -> None:
     found = {}
     for every in (None, 10):
         scenario = gcp_scenario(batch=128, sync_every=every)
@@ -159,7 +159,7 @@ def test_overlapping_the_sums_with_the_backward_pass_is_never_slower() -> None:
         assert seconds[True] < seconds[False]
 
 
-def test_a_sum_beside_the_backward_pass_begins_with_the_first_bucket_and_ends_a_bucket_after_the_last() -> None:
+def test_an_overlapped_all_reduce_begins_with_the_first_bucket_and_ends_one_bucket_after_the_last() -> None:
     """One stage each, so the sum has the whole backward pass of the last microbatch to hide behind."""
     for zones in (("us-central1-a", "us-central1-a"), ("us-central1-a", "us-west1-b")):
         seconds = {}
@@ -350,7 +350,7 @@ def test_an_all_reduce_is_as_much_slower_than_a_link_test_as_its_engine_says() -
     assert plain == pytest.approx(ring_s(1e8, 4, link, bucket_bytes=Engine().bucket_bytes))
 
 
-def test_a_tree_spares_many_ranks_the_latency_of_a_ring() -> None:
+def test_a_tree_avoids_the_latency_of_a_ring_for_many_ranks() -> None:
     scenario = gcp_scenario(batch=64)
     link = _between_nodes(scenario)
     ring, tree = Engine(), Engine(trees=True)
@@ -364,7 +364,7 @@ def test_reductions_that_wait_under_zero_hide_without_it() -> None:
     assert not Engine(overlap_sync=False).overlaps_sync(0)
 
 
-def test_an_optimizer_shared_out_inside_nodes_gathers_no_weights_between_them() -> None:
+def test_an_optimizer_divided_inside_nodes_gathers_no_weights_between_them() -> None:
     seconds = {}
     for near in (False, True):
         scenario = gcp_scenario(batch=64, engine=Engine(gather_in_node=near))

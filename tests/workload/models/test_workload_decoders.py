@@ -126,7 +126,7 @@ MIXTRAL = {
 }
 
 
-def test_experts_are_cut_by_their_columns_or_shared_out_whole(tmp_path: Path) -> None:
+def test_experts_are_cut_by_their_columns_or_distributed_whole(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**MIXTRAL, "num_local_experts": 6}))
     cut = decoder(ModelSource(config="config.json"), base=tmp_path)
     whole = decoder(ModelSource(config="config.json", whole_experts=True), base=tmp_path)

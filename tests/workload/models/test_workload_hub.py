@@ -96,7 +96,7 @@ def planned(home: Path, **more: str) -> tuple[str, str]:
     return answer.stdout, answer.stderr
 
 
-def test_a_plan_pins_the_revision_and_goes_on_without_a_network_from_the_cache(hub: str, tmp_path: Path) -> None:
+def test_a_plan_pins_the_revision_and_continues_without_a_network_from_the_cache(hub: str, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     pinned = f"hf://org/tiny@{SHA} hf://datasets/org/text@{SHA} some text\n"
 
