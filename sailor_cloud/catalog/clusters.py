@@ -118,7 +118,7 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
 
 
 def register_inventory(job: Job) -> None:
-    """Register the job's inventory with the catalog and the network, in place of any other."""
+    """Register the job's inventory with the catalog and the network, replacing any other."""
     inventory = job.cloud.inventory
     if inventory is not None:
         # Groups of two clusters may share a name, and no plan uses both.

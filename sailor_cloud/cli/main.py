@@ -184,7 +184,7 @@ def main() -> None:
         print_error("interrupted")
         sys.exit(INTERRUPTED)
     except (BrokenPipeError, _ClosedPipeError):
-        # The reader of a pipe has closed it; Python would fail again when it flushes at exit.
+        # The reader of a pipe has closed it. Python would fail again when it flushes at exit.
         discard_output(sys.stdout)
         discard_output(sys.stderr)
         sys.exit(0)

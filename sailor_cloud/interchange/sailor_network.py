@@ -51,8 +51,8 @@ def write_curves(path: Path, between: dict[str, Any], within: dict[str, Any], *,
 def write_egress(path: Path, costs: dict[str, dict[str, float]], known: Catalog, *, as_of: str, source: str) -> None:
     """Write the zone-to-zone prices of communication_cost.json.
 
-    Raises DataError for a zone that the catalog lacks, and if two pairs of zones of the same regions have different
-    prices, which our table can't hold.
+    Raises DataError for a zone that the catalog lacks. Also raises it if two pairs of zones of the same regions have
+    different prices, which our table can't hold.
     """
     prices: dict[tuple[str, ...], float] = {}
     for src, by_zone in sorted(costs.items()):

@@ -80,7 +80,7 @@ def read_tree(source: Path) -> Tree:
 def _merged(
     simulator: dict[str, Any], planned: list[Path]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return the times of the simulator, completed from the planner; the completed entries; and those that differ."""
+    """Return the simulator's times, completed from the planner's; the completed entries; and those that differ."""
     times = {model: dict(by_gpu) for model, by_gpu in simulator.items()}
     only, differing = [], []
     for path in planned:

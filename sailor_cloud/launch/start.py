@@ -210,7 +210,7 @@ def resume_run(
 def _report_clock_offset(
     folder: RunFolder, clock: Clock, observer: Observer, compared: list[tuple[str, float]]
 ) -> None:
-    """Report and journal how far this machine's clock is off, now and whenever that is measured later."""
+    """Report and journal the offset of this machine's clock, now and whenever it is measured later."""
 
     def tell(text: str, ahead_s: float) -> None:
         observer.note(text)

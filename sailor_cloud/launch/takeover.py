@@ -14,7 +14,7 @@ from sailor_cloud.run.journal import Event, read
 
 
 async def running_generation(context: RunContext) -> Monitor | None:
-    """Return the state of the generation that runs without a controller, or None if none does.
+    """Return the state of the generation that runs without a controller; None if none does.
 
     Sets the context's document and links.
     """

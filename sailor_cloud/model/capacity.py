@@ -81,7 +81,7 @@ class Capacity(BaseModel):
 
     @property
     def bought_apart(self) -> bool:
-        """Whether a separate purchase precedes the nodes."""
+        """Whether the capacity is bought separately before its nodes."""
         return self.id is None and self.market is not Market.FLEX_START
 
     @property

@@ -10,7 +10,7 @@ from sailor_cloud.units import LONGEST_S, parse_duration_s
 
 
 def reject_boolean(value: Any) -> Any:
-    """Refuse `yes`, which YAML reads as a boolean and which would count as 1."""
+    """Reject `yes`, which YAML reads as a boolean and which would count as 1."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, got {'yes or true' if value else 'no or false'}")
     return value

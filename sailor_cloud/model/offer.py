@@ -179,7 +179,7 @@ class Offer(Hardware):
 
     @property
     def bought_apart(self) -> bool:
-        """Whether a separate purchase precedes the nodes, which then cost nothing more."""
+        """Whether the capacity is bought separately before its nodes, which then cost nothing more."""
         return self.terms is not None and not self.terms.held and not self.queued
 
     @property

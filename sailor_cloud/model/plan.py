@@ -51,8 +51,9 @@ class PipelineSchedule(StrEnum):
 def microbatches_per_round(microbatches: int, stages: int) -> int | None:
     """Return how many microbatches an interleaved schedule sends through each range of layers at a time.
 
-    The least divisor of their number from `stages`, which keeps all stages busy, to below twice that, since stages hold
-    the activations of more of them; else None. Source: torch's ScheduleInterleaved1F1B, which takes others.
+    It is the least divisor of their number that is at least `stages`, which keeps all stages busy, and below twice
+    that, since stages hold the activations of more of them. None if there is no such divisor. Source: torch's
+    ScheduleInterleaved1F1B, which takes others.
     """
     return next((count for count in range(stages, 2 * stages) if microbatches % count == 0), None)
 

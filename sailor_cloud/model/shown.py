@@ -50,7 +50,7 @@ class Rows(tuple[T, ...]):
 
 
 class Shown:
-    """Gives a dataclass a repr of one line and a table in a notebook, both from `shown_facts`; its records are Rows."""
+    """Gives a dataclass a repr of one line and a table in a notebook, both from `shown_facts`; records become Rows."""
 
     __slots__ = ()
 

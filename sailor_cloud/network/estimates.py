@@ -1,8 +1,9 @@
 """Stated estimates for links without measurements.
 
-Every rule gives a scaled copy of a measured curve with its error. That is the bandwidth error that 9 of 10 comparable
-measurements keep when the rule predicts them without having seen them. bandwidth_profiles/README.md derives each
-figure; tests/network/test_network_estimates.py recomputes it."""
+Every rule gives a scaled copy of a measured curve with its error: the bandwidth error that 9 of 10 comparable
+measurements keep if the rule predicts them without having seen them. bandwidth_profiles/README.md derives each figure;
+tests/network/test_network_estimates.py recomputes it.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +115,10 @@ def for_pairs(link: Link, pairs: int) -> Link:
 
 
 def shaped_like_nearest(curves: Iterable[Curve], rate_bytes_per_s: float, *, pairs: int, error: float) -> Link:
-    """Return a link with a highest rate and the shape of the measured curve whose highest rate is nearest in ratio."""
+    """Return a link with a given highest rate and the shape of the measured curve with the nearest highest rate.
+
+    Rates are compared by their ratio.
+    """
     nearest = min(
         curves,
         key=lambda curve: (

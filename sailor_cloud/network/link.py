@@ -34,8 +34,8 @@ class Link:
     error: float
     source: str
     as_of: date
-    # By how many seconds the shortest message on the curve exceeds its bytes at the highest rate, and by how many half
-    # a round trip exceeds those. They are cached because every transfer of a search needs them.
+    # How much longer the shortest message on the curve takes than its bytes at the highest rate; and how much longer
+    # half a round trip takes than this excess. They are cached because every transfer of a search needs them.
     _ramp_s: float = field(init=False, repr=False, compare=False)
     _late_s: float = field(init=False, repr=False, compare=False)
 

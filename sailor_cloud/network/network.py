@@ -71,10 +71,10 @@ class Network:
     def link(self, src: Place, dst: Place, *, pairs: int = 1, flows: int = 1) -> Link:
         """Return the link over which `pairs` devices of one place send to equally many of the other at the same time.
 
-        `flows` such transfers share the network card of either node and the route between regions. Compared with
-        equally many pairs measured together (A100-40 and V100-16, 64 MB and more), four flows are 6 % too fast to 12 %
-        too slow in a region and up to 31 % too fast across regions, two up to 41 and 46 % too fast. Raises DataError
-        for places without a link.
+        `flows` such transfers share the network card of either node and the route between regions. Error against
+        equally many pairs measured together (A100-40 and V100-16, 64 MB and more): four flows are 6 % too fast to 12 %
+        too slow in a region, and up to 31 % too fast across regions. Two flows are up to 41 % and 46 % too fast. Raises
+        DataError for places without a link.
         """
         same_node = src.node is not None and src.node == dst.node and src.zone == dst.zone
         key = (replace(src, node=""), replace(dst, node="" if same_node else None), pairs)

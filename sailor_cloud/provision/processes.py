@@ -96,9 +96,9 @@ def end(find: Callable[[], Iterable[Process]], *, grace_s: float, limit_s: float
 
 
 def await_exit(find: Callable[[], Iterable[Process]], *, patience_s: float, grace_s: float) -> tuple[Process, ...]:
-    """Wait for processes to finish alone; then interrupt the topmost once, then kill all; return what is left.
+    """Wait for processes to exit; then interrupt the topmost once, then kill all; return those left.
 
-    Patience comes first because the processes may have been interrupted already, and a second SIGINT makes Terraform
+    The wait comes first because the processes may have been interrupted already, and a second SIGINT makes Terraform
     drop everything.
     """
     begun = time.monotonic()

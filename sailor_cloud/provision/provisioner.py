@@ -68,7 +68,7 @@ def check_supported(document: PlanDocument) -> None:
 
 
 class TerraformSettings(TypedDict, total=False):
-    """How Terraform is called and repeated, and who is informed; omitted values are a user's defaults."""
+    """How Terraform is called and retried, and who is informed; omitted values are a user's defaults."""
 
     on_progress: Listener | None
     interrupt: Interrupt | None
@@ -160,7 +160,7 @@ def _check_refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> None
 
 
 def _check_refusals_after_growth(document: PlanDocument, added: Sequence[PlacedNode]) -> None:
-    """Raise QuotaError if providers say that these additional nodes prevent the clouds from being joined."""
+    """Raise QuotaError if providers say that these additional nodes prevent joining the clouds."""
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
     if len(used) < 2 or not added:
         return
@@ -363,7 +363,7 @@ class _Apply:
         return [(root, refusal) for root, refusal in zip(wanted, refusals, strict=True) if refusal is not None]
 
     def _open_overlay_ports(self) -> list[tuple[WantedRoot, Refusal]]:
-        """Open the port of WireGuard on each cloud to the nodes of the others, whose addresses are known by now.
+        """Open WireGuard's port on each cloud to the nodes of the others, whose addresses are known by now.
 
         Returns nodes that were lost meanwhile and refused when Terraform made them again. Raises ProvisionError if a
         node is missing or has no public address.
@@ -459,7 +459,7 @@ class _Apply:
         return refused
 
     def _counted(self) -> tuple[ReachableNode, ...]:
-        """Return the nodes, once the cloud lists them all and each has published its host key."""
+        """Return the nodes once the cloud lists them all and each has published its host key."""
         work = self._work
         if self._scopes:
             self._charge_adopted()

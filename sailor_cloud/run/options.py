@@ -42,7 +42,7 @@ class LaunchOptions:
     connect_timeout_s: float = 90.0
     # A VM on a cloud boots and installs its driver before it answers.
     boot_timeout_s: float = 900.0
-    # The shortest interval between questions to a provider whether a silent node still exists.
+    # The shortest interval between queries to a provider whether a silent node still exists.
     ask_s: float = 1.0
     # From the start command until an agent must have begun its generation.
     agent_timeout_s: float = 30.0

@@ -58,8 +58,8 @@ def cost_line(
     )
 
 
-# The download of a node's setup: torch 2.7.1 with its CUDA 12.6 libraries is 2.98 GB of wheels (pip's log of an
-# installation from PyPI, 2025-07), deepspeed and the rest a few MB. Assumption: later releases are as large. A node
+# The download of a node's setup. torch 2.7.1 with its CUDA 12.6 libraries is 2.98 GB of wheels (pip's log of an
+# installation from PyPI, 2025-07); deepspeed and the rest are a few MB. Assumption: later releases are as large. A node
 # with a prepared image downloads nothing.
 SETUP_BYTES = 3.0e9
 

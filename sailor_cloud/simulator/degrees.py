@@ -100,7 +100,7 @@ def plan_of_degrees(degrees: Degrees, groups: Sequence[NodeGroup], scenario: Sce
 
 
 def problems_without_nodes(degrees: Degrees, scenario: Scenario) -> list[Problem]:
-    """Return the reasons why a layout does not fit, whatever the nodes."""
+    """Return the reasons why a layout does not fit, independent of the nodes."""
     return list(_faults_of_counts(degrees)) or [
         *_faults_of_model(degrees, scenario),
         *(_faults_of_batch(degrees, degrees.dp, scenario) if degrees.dp else ()),

@@ -18,7 +18,7 @@ from sailor_cloud.workload import tp_problem
 class Seat:
     """One stage of one pipeline on its node; for a stage with several layer ranges, one of them.
 
-    `virtual_stage`: the seat's position on the way of a microbatch through the pipeline.
+    `virtual_stage`: the seat's position on a microbatch's path through the pipeline.
     """
 
     pipeline: int
@@ -103,7 +103,7 @@ def lay_out(plan: Plan, scenario: Scenario) -> Layout:
     """Return a plan's layout.
 
     Raises RequestError with every fault: layers not covered once, devices used twice, unknown nodes, offers and zones,
-    a tp that does not divide, a precision or batch that is not the job's.
+    an invalid tp, or another precision or batch than the job's.
     """
     _check(plan, scenario)
     nodes = {node.id: node for node in plan.nodes}

@@ -100,9 +100,8 @@ def wait_s(offers: Iterable[Offer], now: datetime) -> float:
 def preemptions_per_hour(offer: Offer, catalog: Catalog) -> float:
     """Return the expected preemptions of one node of an offer per hour.
 
-    This is the upper end of the provider's band for the region and type, as a share of instances lost in a month of 730
-    hours. For an open band (above 20 %) it is twice the lower end, by judgement; without a band, the provider's
-    average.
+    This is the upper end of the provider's band for the region and type, a share of instances in a month of 730 hours.
+    For an open band (above 20 %) it is twice the lower end, by judgement; without a band, the provider's average.
     """
     if offer.market is not Market.SPOT:
         return 0.0

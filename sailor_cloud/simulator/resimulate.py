@@ -48,7 +48,7 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
 def as_given(document: PlanDocument) -> PlanDocument:
     """Return a document without results that only a search can have: the plan's quality, and other plans.
 
-    These can't be verified without the search, and belong to other figures than those computed here.
+    They can't be verified without the search, and they refer to other figures than those computed here.
     """
     return dataclasses.replace(
         document,

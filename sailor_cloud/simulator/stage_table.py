@@ -80,7 +80,7 @@ class StageTable:
         return self.forward_s(first, end) + self.backward_s(first, end)
 
     def handing_s(self, first: Any, end: Any) -> Any:
-        """Return a stage's own time to pass on one microbatch's tensors, for one direction."""
+        """Return a stage's own seconds to pass on the tensors of one microbatch in one direction."""
         neighbours = (np.asarray(first) > 0).astype(np.int64) + (np.asarray(end) < self.layers)
         return self.message_s * neighbours
 
@@ -290,9 +290,9 @@ def _trained_share(costs: LayerCosts) -> Floats:
 def _deferrable_s(backward_s: Floats, costs: LayerCosts, recompute: Recompute) -> Floats:
     """Return the seconds of each layer's backward pass for gradients of weights, which can be deferred.
 
-    By FLOPs, half of those of products with trained weights; recomputed blocks defer nothing. Left out is the cost of
-    halving itself: 2 % of the backward pass of three blocks of 512, and 9 % if each pass allocates its memory from the
-    system again (2026-11, one core).
+    By FLOPs, they are half of those of products with trained weights; recomputed blocks defer nothing. Left out is the
+    cost of halving itself: 2 % of the backward pass of three blocks of 512, and 9 % if each pass allocates its memory
+    from the system again (2026-11, one core).
     """
     trained = costs.trainable / np.maximum(costs.parameters, 1)
     left = costs.backward_flops - (1.0 - trained) * costs.matmul_flops

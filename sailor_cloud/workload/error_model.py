@@ -64,7 +64,7 @@ class ErrorModel:
         return self.of(math.asinh(error))
 
     def at_least(self, half: float, nine_in_ten: float) -> float:
-        """Return the least median error whose distribution has at least the given p50 and p90 relative errors."""
+        """Return the least median error whose distribution has at least the given p50 and p90 errors."""
         return max(math.log1p(half), self.half_of(nine_in_ten))
 
     def half_of(self, nine_in_ten: float) -> float:

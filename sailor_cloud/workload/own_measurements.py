@@ -1,9 +1,8 @@
-"""What the owner's finished runs say about layers, links and memory: corrections of predictions, and what stays
-unknown.
+"""Corrections of predictions from the owner's finished runs, for layers, links and memory, and what stays unknown.
 
-A run's time error consists of parts from its layers, its network and chance, its peak memory error of parts from its
-tensors and chance. All but chance are equal for other plans with these layers or links, so a linear regression on the
-runs (a Gaussian posterior) yields the mean and the remaining spread.
+A run's time error has parts from its layers, its network and chance; its peak memory error has parts from its tensors
+and chance. All but chance are the same for other plans with these layers or links. So a linear regression on the runs
+(a Gaussian posterior) yields the mean and the remaining spread.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def _serve(options: argparse.Namespace, home: Path, artefact: Artefact | None = 
 
 
 def _detach(options: argparse.Namespace, home: Path) -> int:
-    """Run the agent in a separate session; the parent returns once it has said hello."""
+    """Run the agent in a separate session; the parent returns once the agent has reported in."""
     events = home / "agent.jsonl"
     before = events.stat().st_size if events.exists() else 0
     child = os.fork()

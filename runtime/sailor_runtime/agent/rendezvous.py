@@ -224,7 +224,7 @@ def _listening(port: int, until: float) -> Any:
 def _first_messages(server: socket.socket, until: float) -> Iterator[tuple[socket.socket, str, dict[str, Any]]]:
     """Yield each peer with its address and its first message, unless it sends no JSON within five seconds.
 
-    All are read concurrently, so that a silent or slow peer does not delay the others.
+    All peers are read concurrently, so that a silent or slow one does not delay the others.
     """
     pending: dict[socket.socket, tuple[str, bytes, float]] = {}
     server.setblocking(False)

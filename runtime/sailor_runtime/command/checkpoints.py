@@ -247,7 +247,7 @@ class Checkpoints:
         return saved
 
     def _is_known_complete(self, name: str, files: Files) -> bool:
-        """Return whether a known format shows that nothing more was to be written.
+        """Return whether a known format shows that the checkpoint is complete.
 
         In a folder saved again under the same name, the last file may be an old one.
         """

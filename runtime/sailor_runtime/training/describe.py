@@ -1,8 +1,9 @@
 """`python -m sailor_runtime.training.describe MODEL TOKENS`: checks a user's module in one process, on the meta device.
 
-MODEL is a model of a spec as JSON. Prints one line of JSON, or `problem`. For each tensor-parallel degree that can cut
-the module it has the parameters of each layer on one device, how many of them are trained, and those that a later layer
-shares. No memory is allocated for weights or activations: only the shapes of TOKENS tokens pass through all layers.
+MODEL is a model of a spec as JSON. Prints one line of JSON, or `problem`. It has an entry for each tensor-parallel
+degree that can cut the module: the parameters of each layer on one device, how many of them are trained, and those that
+a later layer shares. No memory is allocated for weights or activations: only the shapes of TOKENS tokens pass through
+all layers.
 """
 
 from __future__ import annotations

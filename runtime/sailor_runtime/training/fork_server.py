@@ -90,7 +90,7 @@ def _reap(agent: socket.socket) -> None:
 
 
 def _run_as_rank(request: dict[str, Any], parent: int) -> NoReturn:
-    """Become the requested rank, as if it had been started as a separate process."""
+    """Run as the requested rank, as if this process had been started separately."""
     code = 1
     try:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

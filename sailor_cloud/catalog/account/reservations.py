@@ -25,7 +25,7 @@ class ReservationKind(StrEnum):
 class Reservation:
     """Reserved instances of a type in a zone, of which `free` are not running; times are None if there is no end.
 
-    `taken_unasked`: on-demand nodes of the type and zone use it without naming it. Others must be named.
+    `taken_unasked`: on-demand nodes of the type and zone use it automatically. Others must be named.
     """
 
     provider: Provider

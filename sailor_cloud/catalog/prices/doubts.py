@@ -19,7 +19,7 @@ OLDEST_DAYS = dict.fromkeys(Market, 90) | {Market.SPOT: 7}
 
 
 def age_days(offer: Offer, as_of: date) -> int:
-    """Return the age of an offer's price; a price known between two dates counts from the older one."""
+    """Return the age of an offer's price in days; a price known between two dates counts from the older one."""
     return (as_of - offer.as_of_from).days
 
 
@@ -37,8 +37,8 @@ def is_stale(offer: Offer, as_of: date) -> bool:
 
 # A spot price further below on-demand is believed only if a second source has about the same.
 FAR_UNDER_ON_DEMAND = 0.85
-# A second source agrees if its price is at most this many times as high; judgement: spot prices move between the dates
-# of two sources, but the one known outlier is a third of the other source's price.
+# A second source agrees if its price is at most this many times as high. By judgement: spot prices move between the
+# dates of two sources, but the one known outlier is a third of the other source's price.
 AGREEMENT = 1.5
 
 

@@ -163,7 +163,7 @@ def tables(kind: str, name: str, *, root: Path, named: Path | None = None) -> li
 
 
 def of_buckets(scheme: str) -> Provider | None:
-    """Return the provider whose bucket URLs begin with a scheme."""
+    """Return the provider whose bucket URLs start with a scheme."""
     return next((name for name in map(Provider, names()) if of(name).bucket_scheme == scheme), None)
 
 

@@ -57,8 +57,8 @@ def refresh(
     Without credentials for a provider, its prices come from public catalogs, unless `with_public` is False.
 
     `cloud` names accounts if the credentials alone do not. Writes a snapshot if anything was read. Raises
-    CredentialsError if neither credentials nor public catalogs yield prices of a named provider, RequestError for an
-    unknown region or an unusable folder, DataError if the snapshot can't be written.
+    CredentialsError if neither credentials nor public catalogs yield prices of a named provider. Raises RequestError
+    for an unknown region or an unusable folder, and DataError if the snapshot can't be written.
     """
     resources.writable_home()
     shipped, current = load(resources.data_root()), load()

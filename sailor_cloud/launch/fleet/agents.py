@@ -113,7 +113,7 @@ class AgentLink:
         await self.connection.run(["sh", "-c", unpack + f"mv {folder}.partial {folder}; }}"])
 
     async def _start(self, python: str) -> None:
-        """Start the agent, detached from this connection. Raises LaunchError when it does not say hello."""
+        """Start the agent, detached from this connection. Raises LaunchError if it does not report in."""
         workdir = self.node.workdir
         paths = ":".join((f"{workdir}/runtime/{self.bundle.sha256}", *EXTRA_PATHS))
         environment = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -46,7 +46,7 @@ from sailor_runtime.spec import MOST_LOG_BYTES, read_spec
 
 _T = TypeVar("_T")
 EVENTS_FILE = "agent.jsonl"
-# The shortest interval between questions to a scheduler; agents' events are read at every poll.
+# The shortest interval between queries to a scheduler; agents' events are read at every poll.
 _ASK_S = 1.0
 _ENDS_WITHIN_S = 90.0
 _SETTLES_S = 10.0

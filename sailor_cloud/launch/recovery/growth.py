@@ -52,7 +52,7 @@ class Growth:
             yield
 
     def _cancel_purchase(self) -> bool:
-        """Stop buying; return whether Terraform must be waited for: two runs at once would conflict over the state."""
+        """Stop buying; return whether to wait for Terraform: two runs at once would conflict over the state."""
         self._interrupt.request()
         return self._buying
 
@@ -151,7 +151,7 @@ class Growth:
         await self._create(_with_offers(both, self.context.document))
 
     async def _release_extra(self) -> None:
-        """Release nodes that were bought in addition to the plan's; after a failure, the next look repeats it.
+        """Release nodes that were bought in addition to the plan's; after a failure, the next check repeats it.
 
         If the plan has lost a node, this would create it again; then recovery releases the others.
         """

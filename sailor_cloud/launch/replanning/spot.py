@@ -1,4 +1,4 @@
-"""Spot under a deadline: what a run knows of spot capacity, and how the policy continues."""
+"""Spot under a deadline: a run's observations of spot capacity, and how the policy continues."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def spot_history(entries: Iterable[Entry], now: datetime) -> SpotHistory:
 
 
 class Kind(StrEnum):
-    """The kinds of ways to continue, in the policy's order of preference."""
+    """The kinds of continuations, in the policy's order of preference."""
 
     SPOT = "spot"
     WAIT = "wait"
@@ -65,7 +65,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """A way to continue as the policy sees it: `work_s` of training at a price; `pools` are its spot pools.
+    """One way to continue, as the spot policy sees it: `work_s` of training at a price, on some spot `pools`.
 
     `starts`: whether nodes must start first. `wait_s`: seconds without purchases, until capacity may be back.
     """
@@ -83,7 +83,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a run with a deadline knows of spot capacity.
+    """A run's knowledge of spot capacity under a deadline.
 
     `on_demand` is the fallback if spot brings nothing; it takes `on_demand_s` from now. `change_over_s` passes between
     an order and training. `trains_on_demand`: whether the plan that trains now has no spot node.
@@ -98,13 +98,13 @@ class Outlook:
     trains_on_demand: bool
 
     def safe(self, continuation: Continuation) -> bool:
-        """Whether on-demand can still finish in time if a way brings nothing until the next look."""
+        """Whether on-demand can still finish in time if a continuation brings nothing until the next check."""
         return (
             continuation.kind is Kind.ON_DEMAND or self.on_demand_s + continuation.wait_s + self.margin_s <= self.left_s
         )
 
     def chosen(self, continuations: Collection[Continuation]) -> Kind:
-        """Return the kind that the policy chooses among the kinds of these ways."""
+        """Return the kind that the policy chooses among the kinds of these continuations."""
         allowed = {continuation.kind for continuation in continuations if self._allowed(continuation)}
         return next((kind for kind in Kind if kind in allowed), Kind.ON_DEMAND)
 

@@ -45,7 +45,7 @@ _ALL = MILESTONES | _OTHERS
 
 
 def event_text(entry: Entry) -> str:
-    """Return one line about an entry; of one that lacks its figures, as older journals do, the event's name."""
+    """Return one line about a journal entry; only the event's name if it lacks its figures, as in older journals."""
     what = " ".join(part for part in (entry.resource.replace("_", " "), entry.key) if part)
     name = entry.event.value.replace("_", " ")
     try:

@@ -85,8 +85,8 @@ class Cut:
 class Cluster:
     """The nodes of a job in the order of ranks, with the times of computing and sending on them.
 
-    For every accelerator in every zone, it has one kind of node in its cheapest market, and all nodes that the job and
-    the account allow.
+    For every accelerator in every zone, it has one kind of node, in its cheapest market. It has all nodes that the job
+    and the account allow.
     """
 
     scenario: Scenario

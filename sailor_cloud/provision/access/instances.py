@@ -22,7 +22,7 @@ UNPRIVILEGED_PORT = 20022
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """`workdir` is the folder in which commands start."""
+    """How to log in to a machine; commands start in `workdir`."""
 
     port: int
     user: str
@@ -30,7 +30,7 @@ class Login:
 
 
 def login(machine: str) -> Login:
-    """Return how to log in to a machine: as the user that the HCL creates, or as `sailor_cloud.testing` defines."""
+    """Return the login of a machine: the user that the HCL creates, or as `sailor_cloud.testing` defines."""
     folder = os.environ.get(FAKE_MACHINES)
     if folder:
         return Login(port=UNPRIVILEGED_PORT, user=USER, workdir=str(Path(folder) / machine))

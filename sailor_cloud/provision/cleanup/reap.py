@@ -54,7 +54,7 @@ def find_leftovers(
     """Find all resources with a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
 
     Without `older_than`, resources of other machines' runs are theirs until expiry. With it, they are theirs until the
-    run is that old, and leftovers of this machine's dead controllers count only after that time without a write.
+    run is that old. Leftovers of this machine's dead controllers then count only after that time without a write.
     `progress` gets the number of searches done and their total: one for the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
@@ -147,7 +147,7 @@ def _still_there(left: Iterable[LiveResource]) -> tuple[str, ...]:
 
 
 def _must_keep(resource: LiveResource, folder: RunFolder | None) -> bool:
-    """Whether to keep a resource: a bucket with possibly wanted content, or uncancellable capacity.
+    """Whether to keep a resource: a bucket whose content may be wanted, or uncancellable capacity.
 
     Such buckets are those that a run of this machine has kept, and those of other machines' runs.
     """

@@ -80,8 +80,8 @@ def destroy(
     """Remove a run's resources, compute first, with Terraform and then by tag, and verify it by a sweep.
 
     Continues past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
-    stale lock, a lost or unreadable state, without any Terraform, with damaged files and with a disk that can't be
-    written to. Searches every place that the run's folder names, and `also`; places that can't be asked stay
+    stale lock, a lost or unreadable state, or no Terraform at all. Also works with damaged files and a disk that can't
+    be written to. Searches every place that the run's folder names, and `also`; places that can't be asked stay
     unconfirmed. The run's own bucket is kept while it has unfetched checkpoints; `before_data`, called once the nodes
     are deleted, may fetch them. Raises only ProvisionInterrupted.
     """
@@ -293,7 +293,7 @@ class _Teardown:
             driver.forget(f"{kind}.run")
 
     def _prepare_retry(self, root: Root, driver: TerraformDriver, failure: TerraformCommandError, failed: int) -> bool:
-        """Break a stale lock; wait if the cloud is overloaded; try anything else a second time."""
+        """Break a stale lock or wait for an overloaded cloud; return whether to retry. Other failures get one retry."""
         faults = [classify(root.provider, providers.of(root.provider).errors, fault) for fault in failure.faults]
         if root.provider in self.paces and any(fault.cause is Cause.THROTTLED for fault in faults):
             self.paces[root.provider].slow_down()

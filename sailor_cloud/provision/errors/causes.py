@@ -61,7 +61,7 @@ def classify(provider: Provider, guide: ErrorGuide, diagnostic: Diagnostic) -> F
 
 
 def most_severe(faults: Sequence[Fault]) -> Fault:
-    """Return the fault to act on: faults that stop everything come before those that another zone would solve."""
+    """Return the fault to act on: fatal faults come before those that another zone would solve."""
     return min(faults, key=lambda fault: list(Cause).index(fault.cause))
 
 

@@ -51,7 +51,7 @@ Listener = Callable[[Progress], None]
 
 
 class Pulse:
-    """Checks whether a cloud answers during a long operation: asks it in the background, once a minute."""
+    """Checks whether a cloud answers during a long operation, by a query in the background once a minute."""
 
     def __init__(self, ask: Callable[[], object], *, now: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -72,7 +72,7 @@ class Pulse:
         return self._error
 
     def settle(self) -> None:
-        """Wait for the answer to the pending question, if there is one."""
+        """Wait for the answer to the pending query, if there is one."""
         if self._thread is not None:
             self._thread.join()
 

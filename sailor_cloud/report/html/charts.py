@@ -275,7 +275,7 @@ def _nearby(document: PlanDocument, found: Sequence[Choice]) -> list[FrontierPoi
 
 
 def _cost_limit(document: PlanDocument, found: Sequence[Choice]) -> float:
-    """Return up to which cost points are drawn; without plans to choose from there is no limit."""
+    """Return the cost up to which points are drawn; without plans to choose from there is no limit."""
     picked = () if document.decision is None else document.decision.choices
     if not picked:
         return math.inf

@@ -18,9 +18,9 @@ Stage = TypeVar("Stage", bound=Hashable)
 def cut_flows(pipelines: Sequence[Sequence[Node]], *, around: bool = False) -> tuple[tuple[int, ...], ...]:
     """Return, per pipeline and cut, how many tensors share the busier of its two cards in one direction.
 
-    pipelines: the node of every stage. Gradients take the opposite way of activations, so the number applies to both.
-    It is 1 if both stages are on one node. `around`: the last node of a pipeline is its first one again, so that
-    gradients of one cut share a card with activations of another during the whole iteration.
+    pipelines: the node of every stage. Gradients travel in the opposite direction of activations, so the number applies
+    to both. It is 1 if both stages are on one node. `around`: after the last node of a pipeline comes its first one
+    again. Then gradients of one cut share a card with activations of another during the whole iteration.
     """
     leaving: Counter[Node] = Counter()
     arriving: Counter[Node] = Counter()
@@ -43,7 +43,7 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
     """Return, per ring and node of it, how many simultaneous rings share the node's card.
 
     rings: the members of every sum and their nodes. A stage takes part in one sum at a time. Stages of a node with the
-    same sums do so together; each other kind of stage on the node adds one ring. Rings inside one node use no card.
+    same sums take part together; each other kind of stage on the node adds one ring. Rings inside one node use no card.
     """
     taken: dict[tuple[Node, Stage], dict[int, None]] = defaultdict(dict)
     for number, ring in enumerate(rings):
@@ -62,6 +62,7 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
 def hop_pairs(tp: int, src: Node, dst: Node, members: Mapping[Node, int]) -> int:
     """Return the number of device pairs that a ring uses from one node to another, or inside one.
 
-    members: how many stages of `tp` devices take part on each node. Each of them is a way out, as in NCCL's rings.
+    members: how many stages of `tp` devices take part on each node. As in NCCL's rings, each of them is an exit of the
+    node.
     """
     return tp * min(members[src], members[dst]) if src != dst else tp

@@ -71,7 +71,10 @@ def busy_s(compute_s: Floats, boundary_s: Floats, *, engine: Engine) -> Floats:
 
 
 def _neighbour_means(compute_s: Floats, after: Floats) -> Floats:
-    """Return per stage the largest mean over runs of neighbours from it; each direction of a cut has its own limit."""
+    """Return, per stage, the largest mean over runs of neighbours that start there.
+
+    Each direction of a cut has its own limit.
+    """
     stages = compute_s.shape[-1]
     spent = np.concatenate([np.zeros_like(compute_s[..., :1]), np.cumsum(compute_s + after, axis=-1)], axis=-1)
     busy = np.maximum(compute_s, after / 2.0)
@@ -120,8 +123,9 @@ def interleaved_s(compute_s: Floats, boundary_s: Floats, microbatches: int) -> f
 def filled_s(weights_s: Floats, microbatches: int) -> float:
     """Return the bubble seconds of a pipeline that a zero-bubble schedule fills with gradients of weights.
 
-    weights_s: shape [stages], of one microbatch. Those of every stage except the first no longer delay the last
-    microbatch's way back, and as many fill the stages' waits at the start. Exact for even stages without transfers.
+    weights_s: shape [stages], of one microbatch. The gradients of weights of every stage except the first no longer
+    delay the return of the last microbatch, and as many fill the stages' waits at the start. Exact for even stages
+    without transfers.
     """
     later = float(weights_s[1:].sum())
     return later * (1.0 + min(1.0, (microbatches - 1) / max(1, len(weights_s) - 1)))

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 class SharedClock:
     """Converts times of a schedule with one core per rank into times on shared cores.
 
-    Both arrays increase from 0, shape [knots]; time is linear between knots and advances at the original pace after the
+    Both arrays increase from 0, shape [knots]. Time is linear between knots and advances at the original pace after the
     last.
     """
 
@@ -127,7 +127,7 @@ def run_iteration(layout: Layout, *, timeline: bool = False) -> Iteration:
 
 
 def _scaled_from_shorter(layout: Layout, passes: int) -> Iteration:
-    """Return a long iteration on shared cores, slowed down like one with proportionally fewer microbatches."""
+    """Return a long iteration on shared cores, slowed down as one with proportionally fewer microbatches."""
     pipelines = []
     for pipeline in layout.plan.pipelines:
         fewer = -(-pipeline.microbatches * _MOST_SHARED // passes)
@@ -344,7 +344,7 @@ def _passes(layout: Layout, groups: tuple[SyncGroup, ...]) -> dict[tuple[int, in
 
 
 def _overlapped_passes(seat: Seat, forward_s: float, backward_s: float, exposed: float) -> Passes:
-    """Return a stage's passes; of compute and overlapped exchange, `exposed` of the shorter one remains visible."""
+    """Return the passes of a stage; `exposed` is the visible share of the shorter one of compute and exchange."""
     span = seat.stage.first_layer, seat.stage.end_layer
     handing = float(seat.table.handing_s(*span))
     compute = float(seat.table.forward_s(*span)) + handing, float(seat.table.backward_s(*span)) + handing
@@ -385,9 +385,9 @@ def _replay(times: PipelineTimes, transfers: Transfers, *, spans: bool) -> Pipel
 def _synchronise(
     layout: Layout, groups: tuple[SyncGroup, ...], replays: list[PipelineReplay]
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float], list[TimelineSpan]]:
-    """Run the sums in one global order; return when each stage ends, how long its sums delay it, and the spans.
+    """Run the sums in one global order; return each stage's end, the delay by its sums, and the spans.
 
-    A sum begins when its last member is ready, and a stage's sums follow one another. With overlap a member is ready
+    A sum begins when its last member is ready, and a stage's sums follow one another. With overlap, a member is ready
     with the first bucket of gradients, and a sum ends at the earliest one bucket after its last gradient.
     """
     clock = {(pipeline, stage): replays[pipeline].end_s[stage] for pipeline, stage in layout.devices}
@@ -497,7 +497,7 @@ def _update_s(layout: Layout, seats: Sequence[Seat]) -> float:
 def _stage_waits(
     layout: Layout, seats: Sequence[Seat], done: PipelineReplay, exposed_s: float, synced_s: float, total_s: float
 ) -> StageWaits:
-    """Return the parts of a stage's time; the visible part of exchanges during passes, `exposed_s`, counts as sync."""
+    """Return the parts of a stage's time; `exposed_s`, the visible exchanges during passes, counts as sync."""
     seat = seats[0]
     exposed = exposed_s * layout.plan.pipelines[seat.pipeline].microbatches
     synced_s += exposed

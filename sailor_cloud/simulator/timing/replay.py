@@ -85,9 +85,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReplay:
-    """Each stage's end of its last pass, its compute time, and its waits for tensors.
+    """The end of each stage's last pass, its compute time, and its waits for tensors.
 
-    `last_backward_start_s`: of the pass that completes the gradients of the weights, by virtual stage.
+    `last_backward_start_s`: the start of the pass that completes the gradients of the weights, by virtual stage.
     """
 
     end_s: tuple[float, ...]
@@ -177,8 +177,8 @@ def interleaved_steps(stages: int, stage: int, microbatches: int, chunks: int, p
     """Return the operations of one of several stages with `chunks` layer ranges, which sends tensors immediately.
 
     `per_round` microbatches, a divisor of all and no fewer than the stages, run through each range at a time. A stage
-    begins with the forward passes of a round through all ranges except the last, and two more for each stage after it,
-    then alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
+    begins with the forward passes of a round through all ranges except the last. It adds two more for each stage after
+    it, then alternates. Source: Narayanan et al. (SC'21), as torch.distributed.pipelining's ScheduleInterleaved1F1B.
     """
     round_passes, count, last = per_round * chunks, microbatches * chunks, stages * chunks - 1
     ahead = min((chunks - 1) * per_round + 2 * (stages - 1 - stage), count)

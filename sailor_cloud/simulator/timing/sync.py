@@ -1,9 +1,10 @@
-"""Gradient synchronisation: the devices with the same layers, the duration of their sums, and traffic between zones.
+"""Gradient synchronisation: the devices with the same layers, the duration of their all-reduces, and traffic.
 
-Neighbouring layers on the same stages are summed together, in a ring that visits regions, zones and nodes one after the
-other, so that each border is crossed once each way; its slowest link decides. Our engine first sums gradients inside
-each zone, so that a byte leaves a zone once, however many pipelines are there; of the links between zones those of the
-ring count. Left out: stages on one node also share its network card when they sum at the same time.
+Neighbouring layers on the same stages are reduced together. The ring visits regions, zones and nodes one after the
+other, so that it crosses each border once in each direction. Its slowest link determines the time. Our engine first
+reduces gradients inside each zone, so that a byte leaves a zone once, however many pipelines are there. Of the links
+between zones, those of the ring count. Left out: stages on one node also share its network card if they reduce at the
+same time.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Traffic = dict[tuple[str, str], float]
 class SyncGroup:
     """Layers [first_layer, end_layer) and the stages, one per pipeline, that have them.
 
-    `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their sum. `tied` marks a
-    tied weight, which the first and the last stage of each pipeline have. With ZeRO both include all exchanges: `sum_s`
-    of `seconds` are for the sum, `gather_s` for weights that are gathered after the step, `forward_s` and `backward_s`
-    for the exchange of every such pass.
+    `nbytes` are the gradients of all tensor-parallel shards together, `seconds` the time of their all-reduce. `tied`
+    marks a tied weight, which the first and the last stage of each pipeline have. With ZeRO both include all exchanges.
+    Of `seconds`, `sum_s` are for the sum, `gather_s` for weights gathered after the step, and `forward_s` and
+    `backward_s` for the exchange of each such pass.
     """
 
     first_layer: int
@@ -93,8 +94,8 @@ def ring_order(members: Iterable[Seat], layout: Layout) -> list[Seat]:
 class Gather:
     """A gather of updated weights; members are pipelines and stages, `bucket` the share of a message.
 
-    `needed_s`: by member, when its next iteration first uses the first message's weights and the last one's, from its
-    start.
+    `needed_s`: for each member, the times in its next iteration at which it first uses the weights of the first message
+    and of the last one.
     """
 
     members: Sequence[tuple[int, int]]
@@ -154,9 +155,9 @@ def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
 def between_zones(members: Mapping[str, int], to_owners: float = 0.5) -> dict[tuple[str, str], float]:
     """Return how many times a sum's bytes go from one zone to another; `members`: the number in each zone.
 
-    Every member owns an equal part: other zones send it their contributions, and receive its result. `to_owners`: the
-    share of the bytes that goes to owners. Less than half returns under ZeRO-1 in half precision, and under ZeRO-2 with
-    several microbatches; there the mean of both directions is used.
+    Every member owns an equal part: other zones send their contributions to it and receive its result. `to_owners`: the
+    share of the bytes that goes to owners. Under ZeRO-1 in half precision, and under ZeRO-2 with several microbatches,
+    less than half returns; then the mean of both directions is used.
     """
     count = sum(members.values())
     return {
@@ -211,7 +212,10 @@ def _timed(layout: Layout, groups: list[SyncGroup]) -> tuple[SyncGroup, ...]:
 
 
 def islands(layout: Layout) -> list[set[int]]:
-    """Return the pipelines that sum their gradients at every step: all, or with `sync_every` those that share zones."""
+    """Return the groups of pipelines that sum gradients at every step: one, or with `sync_every` several.
+
+    Pipelines that share a zone are in the same group.
+    """
     if layout.seats[0].table.sync_every == 1:
         return [set(range(len(layout.pipelines)))]
     found: list[tuple[set[str], set[int]]] = []

@@ -27,7 +27,7 @@ _RUN = "a finished run of this job and 'sailor-cloud history --measurements'"
 
 
 class Kind(StrEnum):
-    """What a run of a plan shows about others: its layers, its network, or nothing, which is chance."""
+    """What a run of a plan tells about other runs: its layers, its network, or nothing (chance)."""
 
     LAYERS = "layers"
     NETWORK = "network"
@@ -49,8 +49,8 @@ class Unknown:
 class Uncertainty:
     """The unknowns of a prediction, largest share first; errors of different things are independent.
 
-    `accelerator`: the one with the least known layers, by the name under which its runs are kept; `zones`: those of the
-    least known link between nodes.
+    `accelerator`: the one with the least certain layers, by the name under which its runs are kept. `zones`: those of
+    the least certain link between nodes.
     """
 
     unknowns: tuple[Unknown, ...]
@@ -81,8 +81,8 @@ class Uncertainty:
 def uncertainty(layout: Layout, iteration: Iteration) -> Uncertainty:
     """Return the possible error of a replayed iteration.
 
-    Every unknown counts with the share of the iteration that the busiest stage spends on it; bubbles belong to the
-    passes and transfers that they wait for. Of different stages and links, the least known one represents all.
+    Every unknown counts with the share of the iteration that the busiest stage spends on it. Bubbles belong to the
+    passes and transfers that they wait for. The least certain stage represents all stages, and so for links.
     """
     model = layout.scenario.profiles.errors
     found = [each for each in _unknowns(layout, iteration, model) if each.half > 0.0]

@@ -14,7 +14,7 @@ _KEPT = 0.5 ** (1.0 / HALF_LIFE)
 
 @dataclass(slots=True)
 class LossTrend:
-    """The loss averaged over about `HALF_LIFE` steps, and the lowest that average has been; nats per token.
+    """The loss averaged over about `HALF_LIFE` steps, and the lowest average so far; nats per token.
 
     Diverged: the average is more than `most_rise` above its lowest. Cross-entropy is on an absolute scale (2 nats are a
     factor of 7 in perplexity), so the rule is a difference. None disables it. Every rank sees the same loss.

@@ -24,8 +24,8 @@ def open_store(address: str, port: int, *, rank: int, size: int, timeout: dateti
 def _listener(address: str, port: int) -> int | None:
     """Return a listening socket for torch to close; None if it must listen on all addresses.
 
-    That is the case if the machine does not have the address itself, or if its name means only the machine, as
-    127.0.1.1 does in hosts files of Debian: other nodes use another address.
+    That is the case if the machine does not have the address itself. It is also the case if the name means only the
+    machine, as 127.0.1.1 does in Debian's hosts files: other nodes use another address.
     """
     family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     if place[0] != address and ipaddress.ip_address(str(place[0])).is_loopback:

@@ -1,10 +1,10 @@
 """DTFM (Yuan et al., NeurIPS'22): an evolutionary search groups devices by communication alone.
 
 Devices are divided into groups, one per stage. A grouping costs the slowest all-reduce inside a group plus twice the
-slowest path through all groups, by a bottleneck matching between neighbours and an open tour over the groups. Groupings
-evolve: two parents, a child, and swaps that lower its cost. It models no computation, memory, tensor parallelism or
-money, and takes stages and microbatch as given. So we run it for every number of stages that divides the devices and
-every power of two, and rank the results by what even stages compute, send and reduce.
+slowest path through all groups. That path is an open tour over the groups, with a bottleneck matching between
+neighbours. Groupings evolve: two parents, a child, and swaps that lower its cost. It models no computation, memory,
+tensor parallelism or money, and takes stages and microbatch as given. So we run it for every number of stages that
+divides the devices and every power of two. The results are ranked by what even stages compute, send and reduce.
 """
 
 from __future__ import annotations

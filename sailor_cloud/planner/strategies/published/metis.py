@@ -1,6 +1,6 @@
 """Metis (Um et al., ATC'24): kinds of GPUs in every order of stages, groups of devices in powers of two.
 
-Kinds either follow one another as stages, each with its own tensor parallelism, or form different replicas, which then
+Kinds either follow one another as stages, each with its own tensor parallelism, or form different replicas. Replicas
 take shares of the batch by their speed (its data balancer). Stages get layers by their speed; if a stage would not fit,
 up to three times a layer moves to a neighbour (its layer balancer). It always uses as many GPUs as its groups allow,
 and models no zones and no money. Metis may give stages different numbers of replicas; our plans can't state that, so
