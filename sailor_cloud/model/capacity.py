@@ -80,7 +80,7 @@ class Capacity(BaseModel):
         return self
 
     @property
-    def bought_apart(self) -> bool:
+    def bought_separately(self) -> bool:
         """Whether the capacity is bought separately before its nodes."""
         return self.id is None and self.market is not Market.FLEX_START
 

@@ -483,7 +483,7 @@ class Job(_Part):
         return env
 
     @property
-    def why_one_cloud(self) -> str | None:
+    def one_cloud_reason(self) -> str | None:
         """Why nodes on several clouds can't train this job together; None if they can, given a bucket."""
         if self.run is not None:
             return "a command under 'run' gets nodes of one cloud, because gradients cross clouds too slowly"

@@ -178,7 +178,7 @@ class Offer(Hardware):
     terms: Terms | None = None
 
     @property
-    def bought_apart(self) -> bool:
+    def bought_separately(self) -> bool:
         """Whether the capacity is bought separately before its nodes, which then cost nothing more."""
         return self.terms is not None and not self.terms.held and not self.queued
 

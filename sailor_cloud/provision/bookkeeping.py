@@ -39,7 +39,7 @@ def node_intent(placed: PlacedNode) -> Draft:
         "instance_type": offer.instance_type,
         "market": offer.market.value,
         # The price of capacity that is bought separately is on its own line.
-        "usd_per_hour": 0.0 if offer.bought_apart else offer.usd_per_hour,
+        "usd_per_hour": 0.0 if offer.bought_separately else offer.usd_per_hour,
         "services": _services(offer, placed.network),
         "price_source": offer.source,
         "price_as_of": offer.as_of_from.isoformat(),

@@ -95,8 +95,8 @@ def two_clouds_problem(document: PlanDocument) -> str | None:
     where = f"the plan has nodes on {' and '.join(name for name in names() if name in used)}, which can't be bought"
     if not all(on_a_cloud(name) for name in used):
         return f"{where}: no network joins them"
-    if job.why_one_cloud is not None:
-        return f"{where}: {job.why_one_cloud}"
+    if job.one_cloud_reason is not None:
+        return f"{where}: {job.one_cloud_reason}"
     if not job.checkpoint.to_bucket:
         return f"{where}: the job names no bucket that nodes on both can write checkpoints to (checkpoint.to)"
     assert document.plan is not None, "it has nodes"

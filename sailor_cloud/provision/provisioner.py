@@ -313,7 +313,7 @@ class _Apply:
         """Give nodes the ids of separately bought capacity. Raises ProvisionError if some is missing."""
         run_id, found = self._work.folder.run_id, []
         for root in self._roots:
-            wanted = {t.name for p in root.nodes if (t := p.offer.terms) is not None and p.offer.bought_apart}
+            wanted = {t.name for p in root.nodes if (t := p.offer.terms) is not None and p.offer.bought_separately}
             if root.part is not Part.CLUSTER or not wanted:
                 found.append(root)
                 continue

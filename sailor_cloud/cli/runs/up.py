@@ -276,9 +276,9 @@ def _reserved_confirmed(document: PlanDocument) -> bool:
     """Show the total price of separately bought capacity, and ask for it separately; True if there is none."""
     from datetime import UTC, datetime, timedelta
 
-    from sailor_cloud.provision.checks.capacity_check import bought_apart
+    from sailor_cloud.provision.checks.capacity_check import bought_separately
 
-    apart = bought_apart(document, datetime.now(UTC) + timedelta(seconds=document.ttl_s or 0.0))
+    apart = bought_separately(document, datetime.now(UTC) + timedelta(seconds=document.ttl_s or 0.0))
     for one in apart:
         echo(f"bought separately from nodes: {one}", err=True)
     total = sum(one.usd for one in apart)

@@ -135,11 +135,11 @@ def current_job(context: RunContext) -> Job:
     bought = {row.capacity: row.data for row in rows if row.created_at is not None and row.gone_at is None}
     kept = []
     for entry in job.cloud.reserved:
-        if entry.name in bought and entry.bought_apart:
+        if entry.name in bought and entry.bought_separately:
             usd = None if entry.usd is None else 0.0
             nodes = bought[entry.name].get("nodes", entry.nodes)
             kept.append(entry.model_copy(update={"usd": usd, "nodes": nodes}))
-        elif not entry.bought_apart:
+        elif not entry.bought_separately:
             kept.append(entry)
     return job.model_copy(update={"cloud": job.cloud.model_copy(update={"capacity": tuple(kept)})})
 
@@ -197,7 +197,7 @@ def _capacity_starts_s(context: RunContext, document: PlanDocument) -> list[floa
     return [
         (offer.terms.starts_at - now).total_seconds() if offer.terms.starts_at is not None else 0.0
         for offer in used
-        if offer.terms is not None and (offer.bought_apart or offer.terms.starts_at is not None)
+        if offer.terms is not None and (offer.bought_separately or offer.terms.starts_at is not None)
     ]
 
 
@@ -206,7 +206,7 @@ def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
     """Count the cost of requested nodes until the ledger has them. Raises ShortfallError beforehand."""
     offers = offers_of(context, document)
     new = [node for node in plan_nodes(document) if node.id not in context.links]
-    rate = sum(offers[node.offer].usd_per_hour for node in new if not offers[node.offer].bought_apart)
+    rate = sum(offers[node.offer].usd_per_hour for node in new if not offers[node.offer].bought_separately)
     _check_affordable(context, rate)
     context.pending_usd_per_hour, context.pending_since = rate, context.clock.now()
     try:

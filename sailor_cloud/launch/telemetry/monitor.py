@@ -37,7 +37,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentBytes:
     """The bytes that a rank had sent to each other node by the end of a step, since its generation began."""
 
     node: str
@@ -67,8 +67,8 @@ class Monitor:
     preflight: dict[str, Any] | None = None
     checkpoints: list[dict[str, Any]] = field(default_factory=list)
     # Counts by rank: the newest one, and the first one, before its first step.
-    traffic: dict[int, Sent] = field(default_factory=dict)
-    traffic_before: dict[int, Sent] = field(default_factory=dict)
+    traffic: dict[int, SentBytes] = field(default_factory=dict)
+    traffic_before: dict[int, SentBytes] = field(default_factory=dict)
     hello: set[str] = field(default_factory=set)
     started: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Monitor:
             case "checkpoint":
                 self.checkpoints.append(event)
             case "traffic":
-                sent = Sent(node=node, step=event["step"], by_node=event["sent"])
+                sent = SentBytes(node=node, step=event["step"], by_node=event["sent"])
                 self.traffic[event["rank"]] = sent
                 self.traffic_before.setdefault(event["rank"], sent)
             case "generation_started":
@@ -141,7 +141,7 @@ class Monitor:
         """Iterations of this generation, including those repeated after a checkpoint."""
         return len(self.iteration_seconds)
 
-    def steps_metered(self, sent: Sent) -> int:
+    def steps_metered(self, sent: SentBytes) -> int:
         """Return the number of iterations whose traffic a rank's count covers."""
         first = self.step - self.steps_done
         return max(0, min(self.steps_done, sent.step - first))

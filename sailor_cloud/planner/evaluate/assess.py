@@ -12,7 +12,7 @@ import numpy as np
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.planner.evaluate.all_reduces import SyncTable
 from sailor_cloud.planner.evaluate.bill import Bill
-from sailor_cloud.planner.evaluate.placement import Place, Standing, Standings
+from sailor_cloud.planner.evaluate.placement import LayoutBill, LayoutBills, Place
 from sailor_cloud.planner.evaluate.shares import share_batch, share_evenly
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
@@ -94,7 +94,7 @@ class Assessor:
     space: Space
     target: Target
     sync: SyncTable = field(init=False)
-    _standings: Standings = field(init=False)
+    _layout_bills: LayoutBills = field(init=False)
     _paces: dict[tuple[object, ...], Pace | None] = field(init=False)
     _stages: dict[tuple[object, ...], _Stage | None] = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[float, float]] = field(init=False)
@@ -105,7 +105,7 @@ class Assessor:
     def __post_init__(self) -> None:
         remembered = self.space.remembered
         self.sync = remembered.setdefault("sums", SyncTable(self.space))
-        self._standings = remembered.setdefault("standings", Standings(self.space))
+        self._layout_bills = remembered.setdefault("layout_bills", LayoutBills(self.space))
         self._paces = remembered.setdefault("paces", {})
         self._stages = remembered.setdefault("paces of stages", {})
         self._cuts = remembered.setdefault("paces of cuts", {})
@@ -138,10 +138,10 @@ class Assessor:
             order = list(range(len(shapes)))
         ordered = [shapes[p] for p in order]
         layout = tuple(shape.slots for shape in ordered)
-        standing = self._standings.of(layout)
-        if standing.bill is None:
+        layout_bill = self._layout_bills.of(layout)
+        if layout_bill.bill is None:
             return None
-        known = self._paced(ordered, standing.places)
+        known = self._paced(ordered, layout_bill.places)
         if known is None:
             return None
         sizes = [shape.microbatch_size for shape in ordered]
@@ -157,7 +157,7 @@ class Assessor:
             return None
         if formulas is not None:
             exact = self._by_formulas(formulas, ordered, known, counts)
-            return None if exact is None else self._drafted(ordered, known, counts, standing.bill, *exact)
+            return None if exact is None else self._drafted(ordered, known, counts, layout_bill.bill, *exact)
         if any(pace.least_s(count) >= below_s for count, pace in set(zip(counts, known, strict=True))):
             return None
         schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))
@@ -168,7 +168,7 @@ class Assessor:
         )
         alone = schedule + sync + max(pace.update_s for pace in known)
         iteration = max(alone, self.shared_s(layout, known, counts))
-        return self._drafted(ordered, known, counts, standing.bill, iteration, egress)
+        return self._drafted(ordered, known, counts, layout_bill.bill, iteration, egress)
 
     def _by_formulas(
         self, formulas: Formulas, shapes: Sequence[Shape], paces: Sequence[Pace], counts: Sequence[int]
@@ -234,23 +234,23 @@ class Assessor:
 
     def place(self, layout: Layout) -> Place | None:
         """Return the place of the first pipeline of a layout; None if the layout exceeds a quota."""
-        places = self._standings.of(layout).places
-        return self._standings.places[places[0]] if places else None
+        places = self._layout_bills.of(layout).places
+        return self._layout_bills.places[places[0]] if places else None
 
     def places(self, layout: Layout) -> tuple[int, ...]:
         """Return the number of each pipeline's place; empty if the layout exceeds a quota."""
-        return self._standings.of(layout).places
+        return self._layout_bills.of(layout).places
 
     def pace(self, place: int, shape: Shape, replicas: int) -> Pace | None:
         """Return the pace of one of `replicas` pipelines in a place; None if it does not fit."""
-        return self._pace(shape, self._standings.places[place], replicas)
+        return self._pace(shape, self._layout_bills.places[place], replicas)
 
     def by_size(self, place: int, cut: tuple[int, ...], replicas: int) -> tuple[Floats, Floats]:
         """Return the fill and bottleneck seconds of one of `replicas` pipelines, by microbatch size.
 
         The sizes are those of SIZES, up to the largest one that fits.
         """
-        seats, flows = self._standings.places[place]
+        seats, flows = self._layout_bills.places[place]
         alike = replicas if self.space.zero_stage else min(replicas, 2)
         key = (seats, flows, cut, alike)
         if key not in self._by_size:
@@ -317,15 +317,15 @@ class Assessor:
             Shape(slots=pipeline.slots, cut=pipeline.cut, microbatch_size=pipeline.microbatch_size)
             for pipeline in draft.pipelines
         ]
-        return self._paced(shapes, self.standing(draft).places)
+        return self._paced(shapes, self.layout_bill(draft).places)
 
-    def standing(self, draft: Draft) -> Standing:
-        """Return the standing of a draft's layout."""
-        return self._standings.of(tuple(pipeline.slots for pipeline in draft.pipelines))
+    def layout_bill(self, draft: Draft) -> LayoutBill:
+        """Return the bill and the places of a draft's layout."""
+        return self._layout_bills.of(tuple(pipeline.slots for pipeline in draft.pipelines))
 
     def flows(self, draft: Draft) -> list[tuple[int, ...]]:
         """Return how many flows share the network card at each cut of each pipeline."""
-        return [self._standings.places[place][1] for place in self.standing(draft).places]
+        return [self._layout_bills.places[place][1] for place in self.layout_bill(draft).places]
 
     def keeps(self, draft: Draft) -> bool:
         """Return whether a draft keeps all limits of the job."""
@@ -355,7 +355,7 @@ class Assessor:
             key = (place, shape.cut, shape.microbatch_size)
             pace = found.get(key)
             if pace is None:
-                pace = self._pace(shape, self._standings.places[place], len(shapes))
+                pace = self._pace(shape, self._layout_bills.places[place], len(shapes))
                 if pace is None:
                     return None
                 found[key] = pace

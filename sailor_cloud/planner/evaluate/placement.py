@@ -18,7 +18,7 @@ Place = tuple[tuple[Seat, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LayoutBill:
     """The bill of a layout's nodes; None if they exceed a quota or cut a pipeline between clouds.
 
     `places`: by pipeline, numbers of places."""
@@ -28,22 +28,22 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Standings:
-    """The standings of one space; pipelines on equal places share a number in all layouts."""
+class LayoutBills:
+    """The bills of a space's layouts; pipelines on equal places share a number in all layouts."""
 
     space: Space
     places: list[Place] = field(default_factory=list)
     _numbers: dict[Place, int] = field(default_factory=dict)
-    _known: dict[Layout, Standing] = field(default_factory=dict)
+    _known: dict[Layout, LayoutBill] = field(default_factory=dict)
 
-    def of(self, layout: Layout) -> Standing:
-        """Return the standing of a layout."""
+    def of(self, layout: Layout) -> LayoutBill:
+        """Return the bill and the places of a layout."""
         if layout not in self._known:
             nodes = nodes_of(layout)
             stands = self.space.keeps_clouds_apart([slot.pool for slot in slots] for slots in layout)
             bill = Bill.of(self.space, nodes) if stands and keeps_quotas(self.space.candidates, nodes) else None
             places = [] if bill is None else zip(map(seats_of, layout), card_flows(layout), strict=True)
-            self._known[layout] = Standing(bill, tuple(map(self._number, places)))
+            self._known[layout] = LayoutBill(bill, tuple(map(self._number, places)))
         return self._known[layout]
 
     def _number(self, place: Place) -> int:

@@ -36,16 +36,16 @@ def apart(scenario: Scenario, plans: Sequence[Plan]) -> tuple[Alternative, ...]:
 
     It must also be cheaper than the first of `plans`, the chosen one.
     """
-    seldom = _seldom(scenario)
-    if seldom is None or not plans:
+    rare = _with_rare_sync(scenario)
+    if rare is None or not plans:
         return ()
     for plan in plans:
         if len({scenario.offer(node.offer).provider for node in plan.nodes}) > 1:
             continue
         # ZeRO-2 and 3 reduce gradients in every step.
-        if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, seldom))) < 2:
+        if plan.zero_stage >= 2 or len(plan.pipelines) < 2 or len(islands(lay_out(plan, rare))) < 2:
             continue
-        there, then = _fitted(plan, seldom)
+        there, then = _fitted(plan, rare)
         chosen, now = evaluate(plans[0], scenario), evaluate(plan, scenario)
         ours, before, after = (
             each.cost.usd_per_hour * each.prediction.iteration_s_replay / SECONDS_PER_HOUR
@@ -68,12 +68,12 @@ def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Dr
     It joins whole pipelines of known plans on one cloud, perhaps with smaller microbatches. With synchronization in
     every step, traffic between clouds costs more than it saves. Raises OutOfTimeError.
     """
-    seldom, goal, job = _seldom(space.scenario), target.goal, space.scenario.job
+    rare, goal, job = _with_rare_sync(space.scenario), target.goal, space.scenario.job
     clouds = {space.clouds_of([number]) for number in range(len(space.pools))}
     clouds = {each for each in clouds if all(_is_a_cloud(name) for name in each)}
-    if seldom is None or len(clouds) < 2 or seldom.job.why_one_cloud is not None:
+    if rare is None or len(clouds) < 2 or rare.job.one_cloud_reason is not None:
         return ()
-    there, _ = build(seldom, space.candidates)
+    there, _ = build(rare, space.candidates)
     assessors = {stage: Assessor(there.at(stage), target) for stage in (0, 1)}
     alone = []
     for cloud in sorted(clouds, key=sorted):
@@ -88,7 +88,7 @@ def over_clouds(space: Space, target: Target, chosen: Draft, drafts: Sequence[Dr
         if joined is None:
             continue
         plan = to_plan(there.at(stage), joined)
-        evaluation = evaluate(plan, seldom)
+        evaluation = evaluate(plan, rare)
         figures = {figure: float(value) for figure, value in replayed(joined, evaluation).items()}
         if evaluation.fits and holds(target, figures) and figures[goal] < float(replayed(chosen, now)[goal]):
             found.append((figures[goal], joined.order(), plan, evaluation))
@@ -153,7 +153,7 @@ def _on_one_cloud(
     return found[:_OF_A_CLOUD]
 
 
-def _seldom(scenario: Scenario) -> Scenario | None:
+def _with_rare_sync(scenario: Scenario) -> Scenario | None:
     """Return the scenario with rare synchronization; None if it has it already, or if its engine has no zones."""
     job = scenario.job
     if job.run is not None or job.training.sync_every is not None or not scenario.engine.zone_by_zone:

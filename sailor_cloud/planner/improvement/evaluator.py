@@ -115,7 +115,7 @@ class Evaluator:
             alike.append(numbers[key])
         seconds, usd = self._reduced(draft, tails, alike)
         seconds += self._crowding_s(draft, paces)
-        bill = self.assessor.standing(draft).bill
+        bill = self.assessor.layout_bill(draft).bill
         assert bill is not None, "a draft keeps quotas"
         figures = bill.figures(np.array(seconds), np.array(egress + usd))
         found = {figure: float(value) for figure, value in figures.items()}

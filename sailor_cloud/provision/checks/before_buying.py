@@ -15,7 +15,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.checks.account_check import check_account, check_credentials
-from sailor_cloud.provision.checks.capacity_check import bought_apart, check_capacity
+from sailor_cloud.provision.checks.capacity_check import bought_separately, check_capacity
 from sailor_cloud.provision.checks.zone_check import check_zones
 from sailor_cloud.provision.guards import (
     refuse_doubtful_prices,
@@ -66,7 +66,7 @@ def check_before_buying(
     DoubtfulPriceError for its prices, CredentialsError if the caller lacks permissions.
     """
     now = clock.now()
-    if not buy_reserved and (apart := bought_apart(document, now + timedelta(seconds=document.ttl_s or 0.0))):
+    if not buy_reserved and (apart := bought_separately(document, now + timedelta(seconds=document.ttl_s or 0.0))):
         listed = "\n".join(f"  {one}" for one in apart)
         raise RequestError(
             f"the plan buys capacity separately from its nodes:\n{listed}\ngive --buy-reserved to buy it"

@@ -17,7 +17,7 @@ from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoughtApart:
+class SeparatePurchase:
     """Capacity that a plan buys separately, at its total price until `ends_at`; `cancellable` can end earlier."""
 
     offer: Offer
@@ -36,11 +36,11 @@ class BoughtApart:
         return f"{costs} at once, {span}to {self.ends_at:%Y-%m-%d %H:%M} UTC, not refundable"
 
 
-def bought_apart(document: PlanDocument, expires_at: datetime) -> tuple[BoughtApart, ...]:
+def bought_separately(document: PlanDocument, expires_at: datetime) -> tuple[SeparatePurchase, ...]:
     """Return the capacity that a plan buys separately, ordered by offer id, with total prices."""
     if document.plan is None:
         return ()
-    nodes = Counter(placed.offer for placed in placed_nodes(document) if placed.offer.bought_apart)
+    nodes = Counter(placed.offer for placed in placed_nodes(document) if placed.offer.bought_separately)
     found = []
     for offer, count in sorted(nodes.items(), key=lambda item: item[0].id):
         terms = offer.terms
@@ -51,7 +51,9 @@ def bought_apart(document: PlanDocument, expires_at: datetime) -> tuple[BoughtAp
         usd = offer.committed_usd(count)
         if offer.cancellable:
             usd = max(usd, count * offer.usd_per_hour * hours)
-        found.append(BoughtApart(offer=offer, nodes=whole, usd=usd, ends_at=ends_at, cancellable=offer.cancellable))
+        found.append(
+            SeparatePurchase(offer=offer, nodes=whole, usd=usd, ends_at=ends_at, cancellable=offer.cancellable)
+        )
     return tuple(found)
 
 
@@ -63,7 +65,7 @@ def check_capacity(document: PlanDocument, now: datetime) -> None:
     placed = [node for node in placed_nodes(document) if node.offer.terms is not None]
     if problems := [*_held_problems(document, Counter(node.offer for node in placed), now)]:
         raise RequestError(problems)
-    apart = sorted({node.offer.id: node.offer for node in placed if node.offer.bought_apart}.items())
+    apart = sorted({node.offer.id: node.offer for node in placed if node.offer.bought_separately}.items())
     refused = [
         Problem(path=f"plan.nodes of {name}", message=why)
         for name, offer in apart

@@ -103,7 +103,7 @@ def preview(
     those of this machine's catalog. Raises RequestError with everything that the job lacks for its clouds, or
     MissingPriceError.
     """
-    machines = {p.node.id: 0.0 if p.offer.bought_apart else p.offer.usd_per_hour for p in placed_nodes(document)}
+    machines = {p.node.id: 0.0 if p.offer.bought_separately else p.offer.usd_per_hour for p in placed_nodes(document)}
     known = cache(lambda: services or catalog.load_services())
     roots = rendered_roots(document, folder, public_key=public_key, expires_at=expires_at, ssh_from=ssh_from)
     return tuple(

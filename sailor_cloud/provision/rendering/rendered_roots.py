@@ -242,7 +242,7 @@ def _data(run: RunValues, provider: Provider) -> list[WantedRoot]:
 def _capacity(run: RunValues, clusters: list[WantedRoot]) -> list[WantedRoot]:
     found = []
     for cluster in clusters:
-        nodes = tuple(placed for placed in cluster.nodes if placed.offer.bought_apart)
+        nodes = tuple(placed for placed in cluster.nodes if placed.offer.bought_separately)
         if nodes:
             variables = providers.of(cluster.provider).capacity(run, cluster.region, nodes)
             found.append(_root(run, cluster.provider, cluster.region, Part.CAPACITY, variables, nodes))

@@ -30,7 +30,7 @@ from sailor_cloud.provision import providers, provisioner
 from sailor_cloud.provision.apply.apply import Refusal
 from sailor_cloud.provision.bookkeeping import capacity_intent, close_cancelled, open_capacity
 from sailor_cloud.provision.checks.before_buying import check_before_buying
-from sailor_cloud.provision.checks.capacity_check import bought_apart, check_capacity
+from sailor_cloud.provision.checks.capacity_check import bought_separately, check_capacity
 from sailor_cloud.provision.cleanup.leftovers import is_of
 from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.provision.live_resources import LiveResource
@@ -121,7 +121,7 @@ def test_a_block_is_bought_as_planned_or_not_at_all(aws: Gaps) -> None:
 def test_nothing_is_bought_separately_without_consent_and_its_whole_price_is_shown() -> None:
     bought = (("n0", reserved_offer(BLOCK)), ("n1", reserved_offer(reservation())))
     document = replace(cloud_document(*bought), as_of=NOW, ttl_s=7200.0)
-    block, taken = bought_apart(document, NOW + timedelta(hours=2))
+    block, taken = bought_separately(document, NOW + timedelta(hours=2))
     assert str(block) == (
         "2 x g4dn.xlarge in use1-az6, capacity-block: 48.00 USD at once, from 2026-12-01 11:30 UTC "
         "to 2026-12-02 11:30 UTC, not refundable"
