@@ -167,7 +167,7 @@ def cache() -> Path:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """Make a folder, and hold it as the only process of this node that works in it."""
     import fcntl
 
@@ -183,7 +183,7 @@ def local_copy(place: str, folder: Path) -> Path:
         return Path(place)
     base, _, name = place.rpartition("/")
     target = folder / hashlib.sha256(place.encode()).hexdigest()[:16] / name
-    with alone(target.parent):
+    with exclusive(target.parent):
         if not target.exists():
             partial = target.with_name(f".{name}.partial")
             Store(base).sum(name, into=partial)

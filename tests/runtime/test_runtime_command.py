@@ -35,7 +35,7 @@ def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def node(root: Path, rank: int = 0) -> Checkpoints:
     found = Checkpoints(root / f"node-{rank}", Folder(root / "store"), rank, f"run/{next(ATTEMPTS)}")
-    found.bring()
+    found.restore()
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_node_that_was_lost_while_it_copied_leaves_no_checkpoint_that_is_broug
     (store / ".sailor" / "step-10.1.begun").unlink()
     (store / "step-10" / "weights").write_text("torn")
     other = node(tmp_path, 3)
-    assert other.bring() == []
+    assert other.restore() == []
     assert os.listdir(other.folder) == []
 
 
@@ -368,8 +368,8 @@ def test_a_port_that_somebody_listens_on_is_seen() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert tree.listens(port)
-    assert not tree.listens(port)
+        assert tree.is_listening(port)
+    assert not tree.is_listening(port)
 
 
 def test_marks_name_files_with_size_and_time(tmp_path: Path) -> None:

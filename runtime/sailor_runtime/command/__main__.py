@@ -86,7 +86,7 @@ class Supervisor:
                 tail = f"the job takes {', '.join(missing)} from the node's environment, where it is not set"
                 raise FailedError("environment", tail=tail)
             self._report("progress", phase="bringing checkpoints")
-            found = self._checkpoints.bring()
+            found = self._checkpoints.restore()
             self._setup()
             self._report("training", phase="train", checkpoint=found[-1] if found else None)
             status = self._supervised(self._spec.command)
@@ -242,7 +242,7 @@ class Supervisor:
             raise FailedError("command", final=True, tail=f"{what}: {how}")
         nodes = self._spec.working_nodes
         asked = self._spec.meets_at_port and len(nodes) > 1 and self._node is nodes[0] and not self._ranks
-        if asked and not over and not tree.listens(self._spec.master_port):
+        if asked and not over and not tree.is_listening(self._spec.master_port):
             what = f"nothing listens on MASTER_PORT ({self._spec.master_port}), so each node trains by itself"
             raise FailedError("command", final=True, tail=f"{what}: {how}")
         # Later processes may be helpers, so the count no longer means anything.

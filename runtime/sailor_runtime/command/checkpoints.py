@@ -108,10 +108,10 @@ class Checkpoints:
     # Inodes of entries whose name says that they are being saved, and of renamed ones that are not copied yet.
     _staged: set[int] = field(default_factory=set)
     _renamed: set[int] = field(default_factory=set)
-    # Files that were brought here and that other nodes have saved.
+    # Files that were restored here and that other nodes have saved.
     _others: dict[str, Files] = field(default_factory=dict)
 
-    def bring(self) -> list[str]:
+    def restore(self) -> list[str]:
         """Make the local folder equal to the complete checkpoints; return their names, newest last.
 
         Raises StoreError.

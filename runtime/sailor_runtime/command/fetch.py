@@ -22,7 +22,7 @@ def main(url: str, folder: Path) -> int:
         sys.stdout.flush()
         if not sys.stdin.readline().strip():
             return 2
-        if missing := found.keys() - set(saved.bring()):
+        if missing := found.keys() - set(saved.restore()):
             raise StoreError(f"{', '.join(sorted(missing))} in {url} is not what was written")
     except (StoreError, OSError) as error:
         sys.stderr.write(f"{error}\n")

@@ -110,7 +110,7 @@ def written_files(pids: list[int]) -> set[str]:
     return found
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether a process of this machine listens on a TCP port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):

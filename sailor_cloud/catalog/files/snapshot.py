@@ -95,8 +95,8 @@ def write(offers: Iterable[Offer], withdrawn: Iterable[str], zones: Iterable[Zon
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Wait until no other process of this user reads and rewrites the snapshots. Raises DataError."""
+def exclusive() -> Iterator[None]:
+    """Hold this user's snapshots exclusively: wait until no other process reads and rewrites them. Raises DataError."""
     place = snapshots_root()
     try:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)

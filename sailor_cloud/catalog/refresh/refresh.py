@@ -89,7 +89,7 @@ def refresh(
                 raise CredentialsError(skipped[provider]) from error
     if not fetched:
         raise CredentialsError(_no_prices(tried, errors) if len(tried) == len(skipped) else "\n".join(skipped.values()))
-    with snapshots.alone():
+    with snapshots.exclusive():
         return _finish(shipped, fetched, skipped, now)
 
 

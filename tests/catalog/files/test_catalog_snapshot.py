@@ -225,10 +225,10 @@ def test_a_second_refresh_waits_for_the_first() -> None:
 
     def second() -> None:
         entered.set()
-        with snapshot.alone():
+        with snapshot.exclusive():
             order.append("second")
 
-    with snapshot.alone():
+    with snapshot.exclusive():
         thread = threading.Thread(target=second)
         thread.start()
         assert entered.wait(60)

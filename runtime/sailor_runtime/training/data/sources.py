@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sailor_runtime.object_store import Store, alone, cache, is_url, local_copy
+from sailor_runtime.object_store import Store, cache, exclusive, is_url, local_copy
 from sailor_runtime.refusal import RefusedError
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
@@ -42,7 +42,7 @@ def tokenized_arrays(source: str, tokenizer: str | None) -> list[Tokens]:
     rules = _hub_copy(tokenizer) if tokenizer.startswith("hf://") else local_copy(tokenizer, cache())
     if source == STANDARD_LIBRARY:
         text = cache() / "texts" / STANDARD_LIBRARY
-        with alone(text.parent):
+        with exclusive(text.parent):
             text.write_bytes(standard_library_text())
             return [_cut(text, rules)]
     return [_cut(file, rules) for file in _files(source)]
@@ -101,7 +101,7 @@ def _hub_copy(address: str) -> Path:
     repo, _, rest = address.removeprefix("hf://").removeprefix("datasets/").partition("@")
     revision, _, path = rest.partition("/")
     patterns = [path, f"{path}/*"] if path else None
-    with alone(cache() / "hub"):
+    with exclusive(cache() / "hub"):
         root = snapshot_download(
             repo, repo_type=kind, revision=revision, allow_patterns=patterns, cache_dir=cache() / "hub"
         )
@@ -121,7 +121,7 @@ def _cut(text: Path, rules: Path) -> Tokens:
         raise RefusedError(f"{rules} is not a tokenizer file: {error}") from error
     key = hashlib.sha256((_sum(rules) + _sum(text)).encode()).hexdigest()[:32]
     kept = cache() / "tokenized" / key
-    with alone(kept.parent):
+    with exclusive(kept.parent):
         if not kept.exists():
             partial = kept.with_suffix(".partial")
             with partial.open("wb") as file:

@@ -17,10 +17,10 @@ class PassSharing:
         self._gradients, self._weights, self._spans = gradients, weights, spans
 
     def before_pass(self, layer: int, *, forward: bool) -> None:
-        self._weights.bring(layer)
+        self._weights.begin_gather(layer)
         with self._spans.during(Activity.GATHER):
             self._weights.wait_for_pass(layer)
-        self._weights.bring(layer + 1 if forward else layer - 1)
+        self._weights.begin_gather(layer + 1 if forward else layer - 1)
 
     def after_forward(self, layer: int) -> None:
         self._weights.free(layer)

@@ -138,7 +138,7 @@ class MasterWeights:
             task.wait()
         self._gathering = [each for each in self._gathering if layer not in each[0]]
 
-    def bring(self, layer: int) -> None:
+    def begin_gather(self, layer: int) -> None:
         """Begin to gather the absent weights of a layer for a pass; a collective."""
         if layer in self._present or layer not in self._module.layers:
             return
