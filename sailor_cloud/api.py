@@ -262,9 +262,9 @@ def compare(
 ) -> Comparison:
     """Plan a job by our search and by published planners, all judged by our simulator.
 
-    Without names, all `strategies` are compared. Each searches once: its cost model chooses, with `oracle` our
-    simulator as well. `options` are those of `plan`. If its time limit ends our search without a plan, our row says so.
-    Raises RequestError for an unknown strategy.
+    Without names, all `strategies` are compared. Each searches once: its cost model chooses, and with `oracle` our
+    simulator chooses too. `options` are those of `plan`. If its time limit ends our search without a plan, our row says
+    so. Raises RequestError for an unknown strategy.
     """
     from time import process_time
 
@@ -665,7 +665,7 @@ def resume(
 ) -> Outcome:
     """Take over a run whose controller died, and continue as `up` does.
 
-    Raises RequestError if it is over or its files are not trustworthy, CredentialsError if the caller lacks a
+    Raises RequestError if it is over or its files are not trustworthy. Raises CredentialsError if the caller lacks a
     permission that the run needs, unless `allow_missing_permissions` permits that.
     """
     from sailor_cloud import resources
@@ -721,7 +721,7 @@ def replay(
 
     `progress` gets, before each policy, the number of finished ones and their total.
 
-    The first plan is the best for the devices at the start of the trace; the controller learns about later ones by
+    The first plan is the best for the devices at the start of the trace. The controller learns about later devices by
     requests. The result is empty if that plan is infeasible.
     """
     from sailor_cloud import workload

@@ -41,7 +41,7 @@ class DatedClock:
 
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that stands still until it is advanced; for tests."""
+    """A clock that stops until it is advanced; for tests."""
 
     instant: datetime
     elapsed_s: float = 0.0

@@ -79,9 +79,9 @@ def usd_decimals(amount: float) -> int:
 
 
 def usd_parts(amounts: Sequence[float], whole: float, decimals: int) -> tuple[float, ...]:
-    """Return the parts of `whole` so rounded that they add up to it as it is rounded itself.
+    """Return the parts of `whole`, rounded so that they add up to the rounded whole.
 
-    What rounding leaves goes to the largest parts, one unit of the last digit each.
+    The rest goes to the largest parts, one unit of the last digit each.
     """
     unit = 10.0**-decimals
     counts = [round(amount / unit) for amount in amounts]
@@ -95,7 +95,7 @@ def usd_parts(amounts: Sequence[float], whole: float, decimals: int) -> tuple[fl
 def usd_difference(amount: float, base: float) -> float:
     """Return how much more an amount is than `base`, both rounded as `usd_text` shows them.
 
-    So a reader who subtracts the figures on the screen finds the difference on it.
+    A reader who subtracts the shown figures finds the same difference.
     """
     shown, other = (round(each, usd_decimals(each)) for each in (amount, base))
     return round(shown - other, max(usd_decimals(amount), usd_decimals(base)))
@@ -110,7 +110,7 @@ def counted(count: int, noun: str) -> str:
 def pace_text(ratio: float, other: str = "") -> str:
     """Return the speed of something that takes `ratio` times as long: `3.0× faster`, `12 % slower`, `as fast`.
 
-    Percent count like times: in 0.8 of the time is 25 % faster.
+    Percentages compare speeds: 0.8 of the time is 25 % faster.
 
     With `other`, such as `the fastest`, it ends in `than the fastest` or `as the fastest`.
     """

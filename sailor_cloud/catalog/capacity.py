@@ -75,7 +75,7 @@ def capacity_problems(job: Job, catalog: Catalog) -> Iterator[Problem]:
             yield Problem(path=f"{path}.id", message=message, hint="give the name of one that the account has")
         if entry.zone not in catalog.zones(entry.provider):
             yield Problem(path=f"{path}.zone", message=f"{entry.zone!r} is no zone of {entry.provider}")
-        elif (like := _like(entry, catalog)) is None:
+        elif (like := _similar_offer(entry, catalog)) is None:
             message = f"{entry.instance_type!r} is no instance type of {entry.provider} with an accelerator"
             yield Problem(path=f"{path}.instance_type", message=message)
         elif entry.own_usd_per_hour is None and (like.zone, like.market) != (entry.zone, Market.ON_DEMAND):
@@ -96,7 +96,7 @@ def capacity_offers(job: Job, resource: Resource, zone: str, accelerator: str, c
 
 
 def _offer(entry: Capacity, catalog: Catalog) -> Offer | None:
-    like = _like(entry, catalog)
+    like = _similar_offer(entry, catalog)
     if like is None:
         return None
     count = str(like.accelerator_count)
@@ -118,7 +118,7 @@ def _offer(entry: Capacity, catalog: Catalog) -> Offer | None:
     return replace(priced, confidence=Confidence.STATED, outlier=False, listed=None)
 
 
-def _like(entry: Capacity, catalog: Catalog) -> Offer | None:
+def _similar_offer(entry: Capacity, catalog: Catalog) -> Offer | None:
     """Return an on-demand offer of the type in the same zone, else one of any market and zone."""
     known = catalog.offers(
         provider=entry.provider, markets=[Market.ON_DEMAND], instance_types=[entry.instance_type], zones=[entry.zone]
@@ -133,10 +133,10 @@ def _allows(resource: Resource, entry: Capacity) -> bool:
 
 
 def groups(job: Job, now: datetime) -> list[tuple[Capacity, ...]]:
-    """Return the groups of capacity that are planned together: for each start and end of an entry, all that covers it.
+    """Return the groups of capacity that are planned together: for each window, all capacity that covers it.
 
-    The first group has no wait and no end. Reservations that a run buys are paid for at once, and flex-start queues
-    when nodes are created, so neither of them waits for other capacity.
+    A window is the start and end of an entry. The first group has no wait and no end. Reservations that a run buys are
+    paid for at once, and flex-start queues when nodes are created, so neither of them waits for other capacity.
     """
     times = {
         entry.name: (entry.terms.start_s(now), math.inf if end is None else end)

@@ -112,7 +112,7 @@ def with_inventory(job: Job, base: Path | None = None, *, on: str | None = None,
             raise RequestError(f"--on {on}, but the inventory {inventory.name} is for {inventory.scheduler}")
         job = job.model_copy(update={"resources": _on(job, inventory)})
     register_inventory(job)
-    if problems := list(_beyond(job, inventory)):
+    if problems := list(_excess_problems(job, inventory)):
         raise RequestError(problems)
     return job
 
@@ -168,7 +168,7 @@ def _of_a_command(named: Iterable[Resource], inventory: Inventory) -> Iterable[R
         yield Resource(provider=inventory.scheduler, zones=enough, accelerators={accelerator: wanted})
 
 
-def _beyond(job: Job, inventory: Inventory) -> Iterable[Problem]:
+def _excess_problems(job: Job, inventory: Inventory) -> Iterable[Problem]:
     """Yield where a job's resources exceed the inventory."""
     for index, entry in enumerate(job.resources):
         if entry.provider != inventory.scheduler:

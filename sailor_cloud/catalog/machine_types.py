@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import RowOf
+from sailor_cloud.catalog.files.tables import RowParser
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.model.offer import Market, Offer, Provider
 from sailor_cloud.model.provider import names
@@ -45,7 +45,7 @@ class MachineType:
         return f"{self.provider} sells it as {sold} only, or against a reservation ({self.source}, {self.as_of})"
 
 
-_ROW = RowOf(
+_ROW = RowParser(
     MachineType,
     markets=lambda text: frozenset(Market(market) for market in text.split()),
     efa_cards=lambda text: tuple(int(card) for card in text.split()),

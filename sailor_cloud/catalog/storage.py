@@ -13,7 +13,7 @@ from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.catalog.files import snapshot as snapshots
 from sailor_cloud.catalog.files.offer_file import OfferBook, offer_files
 from sailor_cloud.catalog.files.tables import (
-    RowOf,
+    RowParser,
     Source,
     parse_date,
     price,
@@ -30,8 +30,8 @@ from sailor_cloud.model.regions import Region, Zone
 
 T = TypeVar("T")
 
-_ZONE = RowOf(Zone, {"name": "zone"})
-_SERVICE = RowOf(ServicePrice, usd_per_unit=price)
+_ZONE = RowParser(Zone, {"name": "zone"})
+_SERVICE = RowParser(ServicePrice, usd_per_unit=price)
 _INTERRUPTION_COLUMNS = (
     "provider",
     "region",
@@ -61,7 +61,7 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
 
     files = partial(tables, "pricing", root=home, named=pricing)
 
-    def table(name: str, row: RowOf[T]) -> list[T]:
+    def table(name: str, row: RowParser[T]) -> list[T]:
         return [found for path in files(name) for found in row.all(path)]
 
     zones = table("zones.csv", _ZONE)
@@ -70,16 +70,16 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     return Catalog(
         offers=offers,
         recorded=partial(changes.recorded, files("price_history.csv")),
-        accelerators=table("accelerators.csv", RowOf(Accelerator)),
+        accelerators=table("accelerators.csv", RowParser(Accelerator)),
         zones=zones,
-        regions=table("regions.csv", RowOf(Region, {"name": "region"})),
+        regions=table("regions.csv", RowParser(Region, {"name": "region"})),
         services=Services(table("services.csv", _SERVICE)),
         interruptions=InterruptionTable(
             row
             for path in files("spot_interruptions.csv")
             for row in records(path, _INTERRUPTION_COLUMNS, _interruptions)
         ),
-        sources=table("sources.csv", RowOf(Source)),
+        sources=table("sources.csv", RowParser(Source)),
         quotas=_quotas(root, pricing),
         machine_types=load_machine_types(root=home, pricing=pricing),
     )

@@ -102,7 +102,7 @@ def close_books(
         folder.write_text(folder.receipt_file.name, receipt.to_json())
     if document is not None:
         with _as_problem(problems, "the run is not in 'sailor-cloud history'"):
-            history.remember(folder, _past_run(folder, document, recorded, receipt))
+            history.record_run(folder, _past_run(folder, document, recorded, receipt))
     held = next((entry.data for entry in entries if "budget_month" in entry.data), None)
     if held is not None and receipt.clean:
         month, raw = str(held["budget_month"]), held.get("budget_state")

@@ -426,9 +426,10 @@ class Subject(StrEnum):
 class LeftOut(Shown):
     """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
 
-    `why` says it in words. The other fields describe the best plan found that uses it: the cheapest one if the cheapest
-    plan is chosen, else by the sum of time and money, as ratios to the chosen plan's. Without one, `runs_on` is empty
-    and figures are None. `keeps_limits` is False if every plan that uses it exceeds a limit.
+    `why` is the reason as text. The other fields describe the best plan found that uses it. If the cheapest plan is
+    chosen, that is the cheapest one; otherwise it has the smallest sum of time and money, each as a ratio to the chosen
+    plan's. Without such a plan, `runs_on` is empty and figures are None. `keeps_limits` is False if every plan that
+    uses it exceeds a limit.
     """
 
     subject: Subject
@@ -507,8 +508,9 @@ class Decision(Shown):
 class Anchor:
     """On-demand nodes that continue training if the others' spot capacity is lost once, for `outage_s`.
 
-    `risk`: the probability of that within the run. The run then takes `duration_s`, or `without_s` if all nodes were on
-    spot. `costs_usd`: the difference to all nodes on spot; `saves_usd`: the difference to all nodes on demand.
+    `risk`: the probability of such a loss within the run. The run then takes `duration_s`; with all nodes on spot it
+    would take `without_s`. `costs_usd`: the difference to all nodes on spot; `saves_usd`: the difference to all nodes
+    on demand.
     """
 
     nodes: tuple[str, ...]
@@ -565,7 +567,8 @@ class GapPart:
 class Infeasibility:
     """The constraint that can't be met, and the smallest change that would suffice.
 
-    `message` says it all. `reason` and `remedies` are its parts, where it has any: each remedy alone permits a plan.
+    `message` is the complete text. `reason` and `remedies` are its parts, if it has any: each remedy alone permits a
+    plan.
     """
 
     constraint: str

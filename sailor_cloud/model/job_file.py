@@ -173,7 +173,10 @@ def faults_of(error: ValidationError, origin: str, model: type[BaseModel] = Job,
 
 
 def _check_extent(text: str, origin: str) -> None:
-    """Raise RequestError for what would take PyYAML long, is too deep or holds itself; this is one pass in C."""
+    """Raise RequestError for text that PyYAML would read slowly, that is nested too deeply or that contains itself.
+
+    This is one pass in C.
+    """
     open_anchors: list[str | None] = []
     try:
         for seen, event in enumerate(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import RowOf, optional, parse_date, raw_rows
+from sailor_cloud.catalog.files.tables import RowParser, optional, parse_date, raw_rows
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network.egress import EgressRow, EgressTable, egress_key
@@ -20,8 +20,8 @@ from sailor_cloud.units import GB, GBIT_BYTES
 
 T = TypeVar("T")
 
-_curve = RowOf(Curve).of
-_egress_row = RowOf(EgressRow).of
+_curve = RowParser(Curve).of
+_egress_row = RowParser(EgressRow).of
 
 
 def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Path | None = None) -> Network:

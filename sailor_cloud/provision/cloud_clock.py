@@ -41,8 +41,10 @@ class CloudClock:
         return self.own.monotonic_s()
 
     def compare(self) -> None:
-        """Ask one cloud for its time; without an answer, nothing changes."""
-        ahead = next((ahead for url in time_servers(self._places) if (ahead := self._ahead_of(url)) is not None), None)
+        """Measure the offset from one cloud's time; without an answer, nothing changes."""
+        ahead = next(
+            (ahead for url in time_servers(self._places) if (ahead := self._offset_from(url)) is not None), None
+        )
         if ahead is None or abs(ahead - self._ahead).total_seconds() <= TOLERANCE_S:
             return
         seconds = ahead.total_seconds()
@@ -51,7 +53,7 @@ class CloudClock:
         counts = "the cloud's is used" if self._ahead else "it is right again and used"
         self.on_change(f"{offset}; {counts}", seconds)
 
-    def _ahead_of(self, url: str) -> timedelta | None:
+    def _offset_from(self, url: str) -> timedelta | None:
         begun, before = self.own.monotonic_s(), self.own.now()
         date = _date_of(url)
         took = self.own.monotonic_s() - begun
@@ -86,7 +88,7 @@ def time_servers(places: Scopes) -> list[str]:
     return found
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirects, whose targets may return old cached answers."""
 
     def redirect_request(self, *details: Any, **more: Any) -> None:
@@ -98,7 +100,7 @@ def _date_of(url: str) -> datetime | None:
     request = urllib.request.Request(url, method="HEAD")
     try:
         try:
-            with urllib.request.build_opener(_Stay).open(request, timeout=_TIMEOUT_S) as answer:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
                 headers = answer.headers
         except urllib.error.HTTPError as error:
             headers = error.headers

@@ -22,7 +22,7 @@ from sailor_cloud.provision.access.host_keys import LIMIT_S, first_contact, lear
 from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, ensure_ssh_key, reachable_nodes
 from sailor_cloud.provision.access.tunnel import is_private, refuse_without_programs
-from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_gone, remove_root, shrink
+from sailor_cloud.provision.apply.apply import Refusal, Work, apply_root, confirm_deleted, remove_root, shrink
 from sailor_cloud.provision.bookkeeping import NODE, cancellable, close_cancelled, open_capacity, open_node
 from sailor_cloud.provision.errors.causes import Cause, most_severe
 from sailor_cloud.provision.errors.rules import Backoff, Pause
@@ -455,7 +455,7 @@ class _Apply:
             frozenset(victims),
             shared=owns_network(wanted.variables) and bool(others),
         )
-        confirm_gone(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
+        confirm_deleted(self._work, frozenset(victims), self._running(), confirmed_by=BY_TAG)
         return refused
 
     def _counted(self) -> tuple[ReachableNode, ...]:

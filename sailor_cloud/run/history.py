@@ -84,7 +84,7 @@ def sums(runs: Sequence[PastRun], by: GroupBy) -> tuple[Sum, ...]:
     )
 
 
-def remember(folder: RunFolder, run: PastRun) -> None:
+def record_run(folder: RunFolder, run: PastRun) -> None:
     """Record a run that has ended; a second call replaces its row."""
     with closing(_open(_file(folder.path.parent))) as database, database:
         marks = ", ".join("?" for _ in fields(PastRun))

@@ -249,7 +249,7 @@ class AnsweredOnce:
 
     On a busy machine, an answer may arrive before the end of its request. The SDK for Go then closes the connection,
     treats the answer as lost, and retries with the same invocation id. By then the change is made, and moto would
-    refuse it: the rule to revoke is missing, the group exists. Server errors are not kept, since SDKs retry them.
+    refuse it: the rule to revoke is missing, or the group exists. Server errors are not kept, since SDKs retry them.
     Changes are serialized, since no thread may read moto's tables while another one changes them.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sailor_cloud.catalog.files.tables import RowOf
+from sailor_cloud.catalog.files.tables import RowParser
 from sailor_cloud.errors import DataError
 from sailor_cloud.workload.features import LayerKind
 
@@ -31,7 +31,7 @@ class MeasuredLayer:
         return (self.model, self.layer_kind, self.microbatch_size, self.sequence_length, self.tp)
 
 
-_ROW = RowOf(MeasuredLayer)
+_ROW = RowParser(MeasuredLayer)
 COLUMNS = _ROW.columns
 
 

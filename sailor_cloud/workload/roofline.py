@@ -98,7 +98,8 @@ def roofline_times(
 def feature_guess(accelerator: Accelerator, precision: Precision, *, efficiencies: Efficiencies | None = None) -> Guess:
     """Return the roofline in the features of a fit, for GPT-2 blocks with plain attention, and heads.
 
-    Within 2 % of `roofline_times`, which also reads the weights. Without the precision, it is a guess of nothing.
+    Within 2 % of `roofline_times`, which also reads the weights. If the accelerator lacks the precision, all
+    coefficients are zero.
     """
     peak = accelerator.peak_tflops(precision)
     if peak is None:

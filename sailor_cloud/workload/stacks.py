@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from sailor_cloud.catalog.files.tables import RowOf
+from sailor_cloud.catalog.files.tables import RowParser
 from sailor_cloud.errors import DataError
 
 FILE = "stacks.csv"
@@ -60,7 +60,7 @@ class Stack:
     as_of: date
 
 
-_ROW = RowOf(Stack, overheads=_OVERHEADS.__getitem__)
+_ROW = RowParser(Stack, overheads=_OVERHEADS.__getitem__)
 
 
 def read_stacks(path: Path) -> dict[str, Stack]:

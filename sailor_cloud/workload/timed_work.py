@@ -17,8 +17,8 @@ _REPEATS, _SINCE, _FASTER = 40, 6, 0.03
 def work_s() -> float:
     """Return the processor seconds of the forward pass of a small transformer block in numpy.
 
-    128 tokens of width 128, and four times that in the MLP, as in the demo's model. The least of up to 40 repetitions
-    counts, since other processes only add time; they end after six without much improvement.
+    128 tokens of width 128, and four times that in the MLP, as in the demo's model. The result is the minimum of up to
+    40 repetitions, since other processes only add time. Repetitions end after six without much improvement.
     """
     generator = np.random.default_rng(0)
     shapes = ((128, 384), (128, 128), (128, 512), (512, 128))

@@ -40,7 +40,7 @@ def document(command: click.Command, *arguments: str) -> Any:
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
-    quick = gcp_account.Patience(call_s=5.0, first_pause_s=0.001, longest_pause_s=0.002, total_s=2.0)
+    quick = gcp_account.RetryLimits(call_s=5.0, first_pause_s=0.001, longest_pause_s=0.002, total_s=2.0)
     monkeypatch.setattr(gcp_account, "PATIENCE", quick)
     world = google_world()
     world.region_quotas["us-central1"] = [{"metric": "NVIDIA_A100_GPUS", "limit": 16.0, "usage": 1.0}]

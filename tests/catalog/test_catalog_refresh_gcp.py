@@ -22,7 +22,7 @@ V100 = "gcp/us-central1-a/n1-standard-8/1xV100-16/on-demand"
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
-    quick = gcp_account.Patience(call_s=5.0, first_pause_s=0.001, longest_pause_s=0.002, total_s=2.0)
+    quick = gcp_account.RetryLimits(call_s=5.0, first_pause_s=0.001, longest_pause_s=0.002, total_s=2.0)
     monkeypatch.setattr(gcp_account, "PATIENCE", quick)
     with FakeGoogle(google_world()) as server:
         for name, value in server.environment.items():
@@ -102,7 +102,7 @@ def test_a_listing_that_breaks_off_withdraws_nothing(google: FakeGoogle) -> None
 
 
 def test_a_server_that_never_answers_is_abandoned(google: FakeGoogle, monkeypatch: pytest.MonkeyPatch) -> None:
-    hasty = gcp_account.Patience(call_s=0.2, first_pause_s=0.001, longest_pause_s=0.002, total_s=0.3)
+    hasty = gcp_account.RetryLimits(call_s=0.2, first_pause_s=0.001, longest_pause_s=0.002, total_s=0.3)
     monkeypatch.setattr(gcp_account, "PATIENCE", hasty)
     google.silent_path = "/skus"
     result = run()

@@ -25,7 +25,7 @@ from sailor_cloud.catalog.prices.doubts import UNKNOWN_DAY, age_text, is_stale
 from sailor_cloud.catalog.providers import of
 from sailor_cloud.catalog.providers.fetched import Fetched, Refusal
 from sailor_cloud.catalog.refresh import Refreshed, public, refresh, write_known
-from sailor_cloud.catalog.refresh.plausible import sift
+from sailor_cloud.catalog.refresh.plausible import plausible_offers
 from sailor_cloud.cli.inputs.prices import prices
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import CredentialsError
@@ -251,7 +251,7 @@ def test_a_commit_that_is_none_is_neither_asked_for_nor_shown(pages: Pages) -> N
 def test_a_price_that_is_no_number_is_refused(price: float) -> None:
     """Even of an accelerator that nobody has known a price of."""
     offer = replace(load().offer(f"{V100}/on-demand"), usd_per_hour=price)
-    kept, refused = sift([offer], [], {})
+    kept, refused = plausible_offers([offer], [], {})
     assert (kept, refused) == ([], {Refusal.IMPLAUSIBLE: 1})
 
 

@@ -112,7 +112,7 @@ def test_the_receipt_releases_the_reservation_and_history_remembers_the_run(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remembered: list[history.PastRun] = []
-    monkeypatch.setattr(history, "remember", lambda folder, past: remembered.append(past))
+    monkeypatch.setattr(history, "record_run", lambda folder, past: remembered.append(past))
     closed(folder)
     assert counted(folder) == pytest.approx(1.01)
     (past,) = remembered
@@ -144,7 +144,7 @@ def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monke
     newest = replace(planned(), prediction=replace(prediction, iteration_s_replay=9.0))
     monkeypatch.setattr(teardown, "legs", lambda folder: (leg, replace(leg, document=newest)))
     remembered: list[history.PastRun] = []
-    monkeypatch.setattr(history, "remember", lambda folder, past: remembered.append(past))
+    monkeypatch.setattr(history, "record_run", lambda folder, past: remembered.append(past))
     rows = {row.what: row.estimate for row in closed(folder).comparisons}
     assert (rows["iteration, as planned"], remembered[0].planned_iteration_s) == (9.0, 9.0)
 
@@ -152,7 +152,7 @@ def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monke
 def test_a_run_without_a_generation_has_done_nothing(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teardown, "legs", lambda folder: ())
     remembered: list[history.PastRun] = []
-    monkeypatch.setattr(history, "remember", lambda folder, past: remembered.append(past))
+    monkeypatch.setattr(history, "record_run", lambda folder, past: remembered.append(past))
     rows = {row.what: row.estimate for row in closed(folder).comparisons}
     assert (rows["training time, for 0 % of the steps"], rows["whole run, for 0 % of the steps"]) == (0.0, 0.0)
     assert remembered[0].steps == 0
@@ -241,7 +241,7 @@ def test_what_fails_while_the_books_are_closed_is_a_problem_of_the_receipt(
     def fails(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for owner, name in ((teardown, "legs"), (teardown, "_comparisons"), (history, "remember"), (budgets, "release")):
+    for owner, name in ((teardown, "legs"), (teardown, "_comparisons"), (history, "record_run"), (budgets, "release")):
         monkeypatch.setattr(owner, name, fails)
     monkeypatch.setattr(RunFolder, "write_text", fails)
     monkeypatch.setattr(teardown, "kept_lines", lambda path: ("x",) if path == folder.journal_file else ())

@@ -14,7 +14,7 @@ import pytest
 from factories.receipts import receipt
 from sailor_cloud.run.focus import BilledRun, focus_csv
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.history import GroupBy, PastRun, past_runs, remember, sums
+from sailor_cloud.run.history import GroupBy, PastRun, past_runs, record_run, sums
 
 START = datetime(2026, 11, 30, 20, tzinfo=UTC)
 
@@ -53,12 +53,12 @@ def test_runs_are_summed_by_owner_and_by_the_month_in_which_they_began() -> None
 
 def test_a_history_of_an_earlier_version_is_read_and_gains_owners(tmp_path: Path) -> None:
     folder = RunFolder.create("a-20261130-200000-aaaa", root=tmp_path / "runs")
-    remember(folder, past("a", 1.0))
+    record_run(folder, past("a", 1.0))
     with sqlite3.connect(tmp_path / "history.sqlite") as database:
         database.execute("ALTER TABLE runs DROP COLUMN owner")
         database.execute("ALTER TABLE runs DROP COLUMN project")
     assert [run.owner for run in past_runs(tmp_path / "runs")] == [None]
-    remember(folder, past("b", 2.0, owner="me"))
+    record_run(folder, past("b", 2.0, owner="me"))
     assert {run.run_id: run.owner for run in past_runs(tmp_path / "runs")} == {"a": None, "b": "me"}
 
 

@@ -1,4 +1,4 @@
-"""An account's last known limits, in a file of this user, so that plans need no credentials."""
+"""An account's last known limits, in a file of this user, so that planning needs no credentials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sailor_cloud import resources
 from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.account.quotas import QuotaLimit, QuotaRule, QuotaStatus
-from sailor_cloud.catalog.files.tables import RowOf, records
+from sailor_cloud.catalog.files.tables import RowParser, records
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Provider
@@ -24,7 +24,7 @@ FILE_NAME = "account_quotas.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldQuota:
+class KnownQuota:
     """A quota of an account; `project` is empty for the account of the credentials.
 
     `region` is empty for a quota of the whole project; `used` is None if the provider does not report it.
@@ -39,7 +39,7 @@ class HeldQuota:
     read_on: date
 
 
-_ROW = RowOf(HeldQuota)
+_ROW = RowParser(KnownQuota)
 
 
 def own_file() -> Path:
@@ -47,7 +47,7 @@ def own_file() -> Path:
     return resources.home() / FILE_NAME
 
 
-def read(path: Path) -> tuple[HeldQuota, ...]:
+def read(path: Path) -> tuple[KnownQuota, ...]:
     """Return the quotas of a file. Raises DataError that says how to do without it."""
     try:
         return tuple(records(path, _ROW.columns, _held))
@@ -65,7 +65,7 @@ def keep(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Pat
     for status in statuses:
         need = status.need
         if status.limit is not None:
-            row = HeldQuota(
+            row = KnownQuota(
                 provider=need.provider,
                 project=providers.of(need.provider).account_of(cloud),
                 region=need.region,
@@ -83,8 +83,8 @@ def keep(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Pat
     return path
 
 
-def limits(held: Iterable[HeldQuota], rules: Iterable[QuotaRule]) -> tuple[QuotaLimit, ...]:
-    """Return the limits of an account's quotas, by the rules that say which quota applies to which purchase."""
+def limits(held: Iterable[KnownQuota], rules: Iterable[QuotaRule]) -> tuple[QuotaLimit, ...]:
+    """Return the limits of an account's quotas; `rules` say which quota applies to which purchase."""
     by_name: dict[tuple[Provider, str], list[QuotaRule]] = {}
     for rule in rules:
         by_name.setdefault((rule.provider, rule.quota), []).append(rule)
@@ -105,11 +105,11 @@ def limits(held: Iterable[HeldQuota], rules: Iterable[QuotaRule]) -> tuple[Quota
     )
 
 
-def _key(row: HeldQuota) -> tuple[str, str, str, str]:
+def _key(row: KnownQuota) -> tuple[str, str, str, str]:
     return (row.provider, row.project, row.region, row.quota)
 
 
-def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
+def _replace(path: Path, rows: Iterable[KnownQuota]) -> None:
     with replaced(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_ROW.columns)
@@ -119,7 +119,7 @@ def _replace(path: Path, rows: Iterable[HeldQuota]) -> None:
             writer.writerow((row.provider, row.project, row.region, row.quota, limit, used, day))
 
 
-def _held(*values: str) -> HeldQuota:
+def _held(*values: str) -> KnownQuota:
     found = _ROW(*values)
     if not (0.0 <= found.limit < float("inf")) or not (0.0 <= (found.used or 0.0) < float("inf")):
         raise ValueError(f"quota {found.quota} has limit {values[4]!r} and use {values[5]!r}; both must be 0 or more")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import RowOf
+from sailor_cloud.catalog.files.tables import RowParser
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.model.offer import Confidence, Market, Offer, Provider
 
@@ -108,4 +108,4 @@ QuotaLimits = Mapping[tuple[Provider, str, str], tuple[float, float | None]]
 def load_rules(root: Path | None = None) -> tuple[QuotaRule, ...]:
     """Return the quota of every accelerator that has one. Raises DataError."""
     paths = tables("pricing", "quotas.csv", root=root or resources.data_root())
-    return tuple(rule for path in paths for rule in RowOf(QuotaRule).all(path))
+    return tuple(rule for path in paths for rule in RowParser(QuotaRule).all(path))

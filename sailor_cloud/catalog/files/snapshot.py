@@ -1,4 +1,4 @@
-"""This user's refreshed prices: one folder per refresh, which appears complete or not at all.
+"""This user's refreshed prices: one folder per refresh, which appears completely or not at all.
 
 A snapshot holds every offer refreshed so far with its date, so a refresh of one region keeps the others.
 """

@@ -105,7 +105,7 @@ def records(
             raise DataError(f"{path} line {line}: {error}") from error
 
 
-class RowOf(Generic[T]):
+class RowParser(Generic[T]):
     """Builds a dataclass from a row of text: each field by its type, or by its function in `read`.
 
     columns: the field's name for each, unless `named` has another.

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from sailor_cloud import resources
-from sailor_cloud.catalog.files.tables import RowOf, price
+from sailor_cloud.catalog.files.tables import RowParser, price
 from sailor_cloud.durable import replaced
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Market
@@ -68,7 +68,7 @@ class Total:
     as_of: date | None
 
 
-_ROW = RowOf(ElsewherePrice, usd_per_gpu_hour=price)
+_ROW = RowParser(ElsewherePrice, usd_per_gpu_hour=price)
 COLUMNS = _ROW.columns
 
 
@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[ElsewherePrice, ...]:
 
 
 def totals(devices: Mapping[str, int], prices: Iterable[ElsewherePrice]) -> tuple[Total, ...]:
-    """Return what these GPUs cost on demand, cheapest first, at each provider that lists all of their accelerators."""
+    """Return the on-demand cost of these GPUs at each provider that lists all of their accelerators, cheapest first."""
     cheapest: dict[str, dict[str, ElsewherePrice]] = {}
     for one in prices:
         if one.market is Market.ON_DEMAND and one.accelerator in devices:

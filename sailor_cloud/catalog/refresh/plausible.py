@@ -30,10 +30,10 @@ def known_ranges(offers: Iterable[Offer]) -> dict[tuple[str, Market], Range]:
     return ranges
 
 
-def sift(
+def plausible_offers(
     offers: Iterable[Offer], known: Iterable[Offer], ranges: Mapping[tuple[str, Market], Range]
 ) -> tuple[list[Offer], Counter[Refusal]]:
-    """Return the plausible offers, and how many were refused for which reason.
+    """Return the plausible offers, and how many others were refused for which reason.
 
     A spot price is compared with the on-demand price of the same instance and zone in `offers`, else in `known`.
     """

@@ -15,7 +15,7 @@ from sailor_cloud.catalog.files import snapshot as snapshots
 from sailor_cloud.catalog.files.offer_file import write_offers
 from sailor_cloud.catalog.providers.fetched import Fetched, PriceRequest, Progress, Refusal, shapes_of
 from sailor_cloud.catalog.refresh import public
-from sailor_cloud.catalog.refresh.plausible import known_ranges, sift
+from sailor_cloud.catalog.refresh.plausible import known_ranges, plausible_offers
 from sailor_cloud.catalog.storage import load
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import CredentialsError, DataError, Problem, RequestError
@@ -157,7 +157,7 @@ def _finish(
     refused: Counter[Refusal] = Counter()
     zones = {current.zone(name) for name in current.zones()}
     for provider, found in fetched.items():
-        kept, faults = sift(found.offers, current.offers(), ranges)
+        kept, faults = plausible_offers(found.offers, current.offers(), ranges)
         refused += found.refused + faults
         counts[provider] = len(kept)
         merged.update((offer.id, offer) for offer in kept)

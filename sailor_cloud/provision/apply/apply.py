@@ -369,7 +369,7 @@ def apply_root(
         else:
             _carry_out(work, driver, watch, running, changes)
 
-    worst, failure = _with_patience(work, wanted.provider, without_stale_lock(driver, once), adopting=again)
+    worst, failure = _with_retries(work, wanted.provider, without_stale_lock(driver, once), adopting=again)
     if failure is None or worst is None:
         return None
     reasons = {name: fault.text for fault in _faults(wanted.provider, failure) if (name := node_at(fault.address))}
@@ -392,7 +392,7 @@ def shrink(work: Work, wanted: WantedRoot, victims: frozenset[str], *, shared: b
         driver.apply()
 
     attempt = without_stale_lock(driver, once)
-    _raise_refusal(*_with_patience(work, wanted.provider, attempt, adopting=False))
+    _raise_refusal(*_with_retries(work, wanted.provider, attempt, adopting=False))
 
 
 def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
@@ -404,12 +404,12 @@ def remove_root(work: Work, root: Root, *, only_compute: bool) -> None:
         driver.destroy(target=providers.of(root.provider).machines if only_compute else None)
 
     attempt = without_stale_lock(driver, once)
-    _raise_refusal(*_with_patience(work, root.provider, attempt, adopting=False))
+    _raise_refusal(*_with_retries(work, root.provider, attempt, adopting=False))
     if not only_compute:
         forget(root)
 
 
-def _with_patience(
+def _with_retries(
     work: Work, provider: Provider, once: Callable[[bool], None], *, adopting: bool
 ) -> tuple[Fault | None, TerraformCommandError | None]:
     """Run `once` until it succeeds; return the fault and the failure if the cloud refuses for good."""
@@ -498,7 +498,7 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
     watch.intents = {row.key: row.data for row in rows if row.resource == NODE}
 
 
-def confirm_gone(work: Work, names: frozenset[str], alive: frozenset[str], *, confirmed_by: str) -> None:
+def confirm_deleted(work: Work, names: frozenset[str], alive: frozenset[str], *, confirmed_by: str) -> None:
     """Stop charging for deleted nodes that the cloud no longer lists."""
     gone = sorted(names - alive)
     with work.ledger.at_once():

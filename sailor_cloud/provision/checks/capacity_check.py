@@ -91,11 +91,11 @@ def _held_problems(document: PlanDocument, used: Counter[Offer], now: datetime) 
             known = ", ".join(row.id for row in read.rows if row.provider == offer.provider)
             hint = f"it has {known}" if known else "'sailor-cloud quota' shows what an account has reserved"
             yield Problem(path=path, message=f"the account has no reservation {short!r} in {offer.region}", hint=hint)
-        elif why := _unfit(found, offer, count, now):
+        elif why := _mismatch(found, offer, count, now):
             yield Problem(path=path, message=f"reservation {short!r} {why}")
 
 
-def _unfit(found: Reservation, offer: Offer, count: int, now: datetime) -> str:
+def _mismatch(found: Reservation, offer: Offer, count: int, now: datetime) -> str:
     if (found.zone, found.instance_type) != (offer.zone, offer.instance_type):
         return f"is of {found.instance_type} in {found.zone}, not of {offer.instance_type} in {offer.zone}"
     begun = found.starts_at is None or found.starts_at <= now

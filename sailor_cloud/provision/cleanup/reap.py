@@ -175,11 +175,13 @@ def _judged(
     older_than: timedelta | None,
 ) -> tuple[Leftover, bool]:
     owner = next((resource.owner for resource in resources if resource.owner), "")
-    why, live = _of_here(folder, now, older_than) if folder else _of_elsewhere(run_id, resources, now, older_than)
+    why, live = (
+        _of_this_machine(folder, now, older_than) if folder else _of_other_machines(run_id, resources, now, older_than)
+    )
     return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
 
 
-def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> tuple[str, bool]:
+def _of_this_machine(folder: RunFolder, now: datetime, older_than: timedelta | None) -> tuple[str, bool]:
     holder = folder.lock_holder()
     if holder is not None:
         return f"process {holder.pid} works on it", True
@@ -193,7 +195,7 @@ def _of_here(folder: RunFolder, now: datetime, older_than: timedelta | None) -> 
     return f"{why}; 'sailor-cloud resume {folder.run_id}' would continue with it", False
 
 
-def _of_elsewhere(
+def _of_other_machines(
     run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
 ) -> tuple[str, bool]:
     begun = begun_at(run_id)

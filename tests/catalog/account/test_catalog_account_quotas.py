@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from factories.cloud_prices import google_world
 from sailor_cloud.catalog import load
 from sailor_cloud.catalog.account import account_quotas
-from sailor_cloud.catalog.account.account_quotas import HeldQuota, limits
+from sailor_cloud.catalog.account.account_quotas import KnownQuota, limits
 from sailor_cloud.catalog.account.quotas import Counted, QuotaNeed, QuotaStatus, load_rules
 from sailor_cloud.cli.inputs.quota import quota
 from sailor_cloud.cli.terminal.options import cloud_of
@@ -49,7 +49,7 @@ def test_what_was_read_is_kept_and_a_later_reading_replaces_it(own_home: Path) -
 
 
 def test_a_limit_counts_what_a_node_takes_of_it() -> None:
-    held = HeldQuota(
+    held = KnownQuota(
         provider=Provider("gcp"),
         project="",
         region="us-central1",

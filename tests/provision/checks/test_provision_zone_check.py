@@ -28,7 +28,7 @@ A2 = unchecked(Provider("gcp"), "us-central1-b", "a2-highgpu-1g", "A100-40")
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGoogle]:
-    quick = gcp_account.Patience(call_s=5.0, first_pause_s=0.001, longest_pause_s=0.002, total_s=2.0)
+    quick = gcp_account.RetryLimits(call_s=5.0, first_pause_s=0.001, longest_pause_s=0.002, total_s=2.0)
     monkeypatch.setattr(gcp_account, "PATIENCE", quick)
     with FakeGoogle(google_world()) as server:
         for name, value in server.environment.items():

@@ -19,7 +19,7 @@ _HOW_PROJECT = "set GOOGLE_CLOUD_PROJECT or give --project"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryLimits:
     """How long a call may take, and how long a refused one is retried with growing pauses."""
 
     call_s: float = 60.0
@@ -28,7 +28,7 @@ class Patience:
     total_s: float = 180.0
 
 
-PATIENCE = Patience()
+PATIENCE = RetryLimits()
 
 
 def compute_endpoint() -> str | None:

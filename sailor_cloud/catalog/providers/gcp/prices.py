@@ -102,9 +102,9 @@ def _zone_types(
     # An incomplete listing counts as nothing: a zone may span pages, and unlisted offers are withdrawn.
     machine_pages: list[tuple[str, Any]] = []
     card_pages: list[tuple[str, Any]] = []
-    with gcp_errors("machine types of Compute Engine", fetched.missing), _one_list(0, progress):
+    with gcp_errors("machine types of Compute Engine", fetched.missing), _list_progress(0, progress):
         machine_pages = list(_pages(account.aggregated("MachineTypes"), fetched, progress, "machine types"))
-    with gcp_errors("accelerator types of Compute Engine", fetched.missing), _one_list(1, progress):
+    with gcp_errors("accelerator types of Compute Engine", fetched.missing), _list_progress(1, progress):
         card_pages = list(_pages(account.aggregated("AcceleratorTypes"), fetched, progress, "accelerator types"))
     machines: dict[str, list[Machine]] = {}
     for name, scoped in machine_pages:
@@ -125,7 +125,7 @@ def _zone_types(
 
 
 @contextmanager
-def _one_list(index: int, progress: Progress) -> Iterator[None]:
+def _list_progress(index: int, progress: Progress) -> Iterator[None]:
     """Report how many of the lists are read; none of them has a known length."""
     progress("gcp lists", index, _LISTS)
     try:
@@ -161,7 +161,7 @@ def _machines(types: Iterable[Any]) -> Iterator[Machine]:
 
 def _skus(account: GcpAccount, fetched: Fetched, progress: Progress) -> list[Any]:
     skus: list[Any] = []
-    with gcp_errors("prices of the Cloud Billing Catalog", fetched.missing), _one_list(2, progress):
+    with gcp_errors("prices of the Cloud Billing Catalog", fetched.missing), _list_progress(2, progress):
         for sku in account.skus(COMPUTE_ENGINE):
             skus.append(sku)
             if len(skus) % 500 == 0:
