@@ -228,7 +228,7 @@ def stop(*so_far: object) -> None:
     raise ReachedError
 
 
-def test_what_a_job_asks_of_a_cluster_must_be_there(tmp_path: Path) -> None:
+def test_a_cluster_must_have_what_a_job_requests(tmp_path: Path) -> None:
     entry = "{provider: slurm, zones: [ZONE], markets: [on-demand], accelerators: {A100-40: NUMBER}}"
     text = JOB[: JOB.index("resources:")] + f"resources: [{entry}]\n"
     text = text.replace("cloud: {owner", "cloud: {cluster: cluster.yaml, owner")

@@ -167,7 +167,7 @@ def test_a_refresh_of_one_region_keeps_what_was_refreshed_before(google: FakeGoo
     assert load().offer(A2).as_of_from == NOW.date()
 
 
-def test_what_a_zone_no_longer_lists_is_withdrawn_and_can_come_back(google: FakeGoogle) -> None:
+def test_offers_that_a_zone_no_longer_lists_are_withdrawn_and_can_return(google: FakeGoogle) -> None:
     gone = "gcp/us-central1-b/n1-standard-8/1xV100-16/on-demand"
     assert load().offer(gone)
     run("us-central1")

@@ -87,7 +87,7 @@ def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:
     assert told in answer.stderr
 
 
-def test_what_a_file_says_of_its_proof_and_of_other_plans_is_not_repeated(folder: Path) -> None:
+def test_claims_of_a_file_about_its_proof_and_other_plans_are_not_repeated(folder: Path) -> None:
     document = json.loads((folder / "plan.json").read_text())
     document |= {"status": "optimal", "optimality_gap": 0.0, "bound": 1e-9}
     document["prediction"]["waits"]["bubble_s"] = 1e9

@@ -283,7 +283,7 @@ def test_a_small_difference_is_reported_and_what_is_found_here_counts(tmp_path: 
     assert found in answer.stderr
 
 
-def test_what_a_file_says_of_other_plans_and_of_its_proof_is_not_believed(tmp_path: Path) -> None:
+def test_claims_of_a_file_about_other_plans_and_its_proof_are_not_trusted(tmp_path: Path) -> None:
     planned = plans()["gcp"]
     raw = json.loads(planned.to_json())
     raw |= {"status": "optimal", "optimality_gap": 0.0, "bound": 1e-9, "search": {"seconds": 1e9}}
@@ -384,7 +384,7 @@ def deep(opening: str) -> bytes:
     ],
     ids=["empty", "zeros", "no text", "cut", "deep", "deep names", "nested", "a list", "bare", "endless", "large"],
 )
-def test_what_is_no_plan_is_one_clear_error(content: bytes, fault: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_plan_is_one_clear_error(content: bytes, fault: str, tmp_path: Path) -> None:
     answer = dry_run(tmp_path, content, plans()["local"].job.model_dump_json())
     assert answer.returncode == 2
     assert fault in answer.stderr

@@ -38,7 +38,7 @@ def job(tmp_path) -> Path:
         (["--link-to", "10.0.0.1", "--link-end", "0", "--link-zones", "a,b"], "is not ADDRESS:PORT"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_with_the_reason(job, options, message):
+def test_an_impossible_measurement_is_refused_with_the_reason(job, options, message):
     done = sailor("profile", str(job), *options)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr

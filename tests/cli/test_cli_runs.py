@@ -135,7 +135,9 @@ def test_status_names_every_resource(home: Path) -> None:
         (("cost", "other"), "there is no run 'other'"),
     ],
 )
-def test_what_can_not_be_done_is_said_without_a_traceback(command: tuple[str, ...], message: str, home: Path) -> None:
+def test_impossible_requests_are_reported_without_a_traceback(
+    command: tuple[str, ...], message: str, home: Path
+) -> None:
     done = called(*command, home=home)
     assert done.returncode == 2
     assert message in done.stderr

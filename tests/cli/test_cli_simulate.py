@@ -144,7 +144,7 @@ def test_several_kinds_of_nodes_make_one_plan(folder: Path) -> None:
     assert "A100-80" in answer.stdout
 
 
-def test_what_needs_too_much_memory_says_so_first_and_ends_as_infeasible(folder: Path) -> None:
+def test_a_plan_that_needs_too_much_memory_says_so_first_and_ends_as_infeasible(folder: Path) -> None:
     answer = simulated(folder, layout="tp=1 dp=32")
     assert answer.returncode == 3
     assert answer.stdout.startswith("does not fit: ")

@@ -160,7 +160,7 @@ def test_a_state_folder_that_can_t_be_used_is_reported_before_anything_is_done(w
     assert f"the folder of runs can't be used: {home}: Not a directory" in answer.stderr
 
 
-def test_what_buying_on_a_cloud_lacks_is_reported_before_the_search(tmp_path: Path) -> None:
+def test_missing_settings_for_a_purchase_are_reported_before_the_search(tmp_path: Path) -> None:
     called("init", "--preset", "gcp", "--no-schema", cwd=tmp_path)
     with mock.patch("sailor_cloud.api.plan", side_effect=AssertionError("searched")):
         answer = called("up", "job.yaml", "--yes", cwd=tmp_path)

@@ -55,7 +55,7 @@ def test_pipelines_cut_differently_become_entries_of_their_own() -> None:
     assert written["pipeline_list"][1]["layers_per_stage"][0] == list(range(18))
 
 
-def test_what_the_form_can_not_hold_is_refused_with_the_reason() -> None:
+def test_plans_beyond_the_format_are_refused_with_the_reason() -> None:
     plan, scenario = mixed_plan()
     first, second = plan.pipelines
     wide = dataclasses.replace(plan, pipelines=(first, dataclasses.replace(second, microbatch_size=4)))

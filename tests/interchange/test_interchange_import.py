@@ -46,7 +46,7 @@ def test_profiles_answer_with_the_artifacts_own_times(imported: Imported) -> Non
     assert found.forward_s[25] == pytest.approx(3 * forward)
 
 
-def test_what_was_not_measured_comes_from_a_fit(imported: Imported) -> None:
+def test_unmeasured_layers_come_from_a_fit(imported: Imported) -> None:
     mine = profiles.load(profiles=imported.folder / "compute_profiles")
     found = mine.layer_times(
         catalog.load().accelerator("V100-16"),
@@ -158,7 +158,7 @@ def test_a_public_tree_without_the_simulators_profiles_has_the_planners(tmp_path
     assert done.differing == ()
 
 
-def test_what_a_tree_lacks_is_named_with_its_place(tmp_path: Path) -> None:
+def test_missing_files_of_a_tree_are_named_with_their_place(tmp_path: Path) -> None:
     repository = write_public_tree(tmp_path / "public")
     (repository / "sailor/providers/gcp/communication_cost.json").unlink()
     with pytest.raises(RequestError, match=r"it has no sailor/providers/gcp/communication_cost\.json"):

@@ -235,7 +235,7 @@ def test_without_plan_and_journal_the_job_is_the_runs_own_name(folder: RunFolder
     assert counted(folder) == 50.0
 
 
-def test_what_fails_while_the_books_are_closed_is_a_problem_of_the_receipt(
+def test_a_failure_while_the_books_are_closed_is_a_problem_of_the_receipt(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*arguments: object, **options: object) -> None:

@@ -206,13 +206,15 @@ def test_a_command_that_can_not_continue_is_named_and_nothing_is_left_or_paid_fo
         ("work", "open('data.txt'): [Errno 2] No such file or directory", ""),
     ],
 )
-def test_what_a_command_lacks_on_a_node_is_said(tmp_path: Path, workdir: str | None, tail: str, hint: str) -> None:
+def test_a_command_s_missing_requirements_on_a_node_are_reported(
+    tmp_path: Path, workdir: str | None, tail: str, hint: str
+) -> None:
     job = read_job(command_job(tmp_path, "./run.sh", workdir=workdir))
     assert hint in generation._hint(tail, job)
     assert bool(hint) == bool(generation._hint(tail, job))
 
 
-def test_what_a_command_forks_into_other_sessions_ends_with_it(tmp_path: Path) -> None:
+def test_processes_forked_into_other_sessions_end_with_their_command(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     fork = (
         "setsid sleep 1000 & (setsid nohup sleep 1001 &) ; python -c 'import os; os.fork() or os.setsid()'; echo done"

@@ -36,7 +36,7 @@ def test_paths_start_from_the_job_file_and_not_from_where_somebody_stands(tmp_pa
 
 @pytest.mark.parametrize("provider", ["local", "gcp"])
 @pytest.mark.parametrize("source", ["synthetic", "python-stdlib", "gs://bucket/text"])
-def test_what_is_no_path_is_left_as_it_is(provider: str, source: str, tmp_path: Path) -> None:
+def test_a_non_path_is_left_unchanged(provider: str, source: str, tmp_path: Path) -> None:
     job = _job(f"{{source: '{source}'}}", provider=provider, to="gs://bucket/run")
     assert settled(job, tmp_path) == job
 

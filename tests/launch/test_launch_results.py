@@ -96,7 +96,7 @@ def lose(run: Finished) -> None:
 @pytest.mark.parametrize(
     ("harm", "why"), [(damage, "is not what was written"), (lose, "there is no complete checkpoint in")]
 )
-def test_what_is_not_the_model_that_was_saved_does_not_let_the_bucket_go(
+def test_a_copy_other_than_the_saved_model_keeps_the_bucket(
     harm: Callable[[Finished], None], why: str, finished: Finished
 ) -> None:
     harm(finished)

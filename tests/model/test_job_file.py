@@ -70,7 +70,7 @@ def test_weights_are_named_by_an_absolute_path_or_a_url() -> None:
         ("{gcp: {project: p, billing_export: t}}", "cloud.gcp.billing_export", "PROJECT.DATASET.TABLE"),
     ],
 )
-def test_what_a_cloud_account_has_ready_is_written_in_its_form(cloud: str, path: str, message: str) -> None:
+def test_capacity_of_a_cloud_account_is_written_as_entries(cloud: str, path: str, message: str) -> None:
     assert message in problems_of(f"{GOOD}cloud: {cloud}")[f"job.yaml: {path}"]
 
 

@@ -45,7 +45,7 @@ def test_flex_start_ends_after_seven_days() -> None:
         gcp_entry("flex", "flex-start", ends_at="2026-12-02T11:30:00Z")
 
 
-def test_what_a_provider_has_not_or_does_not_sell_for_a_run_is_named() -> None:
+def test_types_that_a_provider_lacks_or_does_not_sell_are_named() -> None:
     mine, block = gcp_entry("mine", "reservation"), gcp_entry("block", "capacity-block", usd=1.0, **TIMES)
     cloud = parse_job(QUICKSTART).cloud.model_copy(update={"capacity": (mine, block)})
     job = parse_job(QUICKSTART).model_copy(update={"cloud": cloud})

@@ -79,7 +79,7 @@ def test_a_plan_in_a_smaller_space_is_the_answer_when_time_is_up() -> None:
     assert len(zones) == 1
 
 
-def test_what_the_search_had_no_time_for_is_not_said_to_have_no_plan() -> None:
+def test_a_skipped_search_is_not_reported_as_without_a_plan() -> None:
     document = limited(example("seven-kinds.yaml"), 120, CountedClock())
     assert document.decision is not None
     reasons = {row.why for row in document.decision.left_out if not row.runs_on}
@@ -96,7 +96,7 @@ def test_without_time_for_any_plan_the_error_says_so() -> None:
     assert found.value.exit_code == 1
 
 
-def test_what_is_kept_for_the_end_of_the_time_holds_no_plan_twice() -> None:
+def test_incumbents_kept_for_the_time_limit_are_distinct() -> None:
     space = make_space(tiny_job())
     target = target_of(tiny_job())
     kept = _Incumbents(space, target, 24)
@@ -106,7 +106,7 @@ def test_what_is_kept_for_the_end_of_the_time_holds_no_plan_twice() -> None:
     assert len(kept.kept) == 1
 
 
-def test_what_is_kept_for_the_end_of_the_time_has_the_figures_of_the_replay_once_they_are_known() -> None:
+def test_incumbents_kept_for_the_time_limit_have_replayed_figures_once_known() -> None:
     space = make_space(tiny_job())
     target = target_of(tiny_job())
     kept = _Incumbents(space, target, 24)

@@ -43,7 +43,7 @@ def test_exactly_what_is_named_is_bought_in_equal_nodes_of_one_zone_and_no_other
         assert there.cost is None or there.cost.usd_per_hour >= found.cost.usd_per_hour * (1 - 1e-9)
 
 
-def test_what_was_refused_is_bought_elsewhere() -> None:
+def test_refused_nodes_are_bought_elsewhere() -> None:
     first = bought(gcp("{A100-40: 8}"))
     zone = first.home.zone
     second = bought(gcp("{A100-40: 8}"), refused=lambda offer: offer.zone == zone)

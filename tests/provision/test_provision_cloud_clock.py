@@ -98,7 +98,7 @@ def test_an_answer_that_is_no_http_tells_no_time(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("command", [("reap",), ("down", "tiny-20261121-051313-a1b2")])
-def test_what_can_be_no_region_is_wrong_input(
+def test_an_impossible_region_is_wrong_input(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))

@@ -66,7 +66,7 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace() -> None:
         assert process.wait(timeout=60) == -signal.SIGKILL
 
 
-def test_what_can_not_be_ended_is_returned() -> None:
+def test_processes_that_can_not_be_ended_are_returned() -> None:
     immortal = processes.Process(pid=os.getpid(), parent=0, start_ticks=-1, command="", run_id=RUN, node="")
     assert processes.end(lambda: [immortal], grace_s=0.1, limit_s=0.1) == (immortal,)
 
@@ -83,7 +83,7 @@ def test_a_signal_never_reaches_a_later_process_with_the_same_id() -> None:
             process.wait(timeout=0.3)
 
 
-def test_what_does_not_finish_alone_is_interrupted_once_and_then_killed() -> None:
+def test_a_process_that_does_not_finish_is_interrupted_once_and_then_killed() -> None:
     with tagged(POLITE) as polite:
         assert processes.await_exit(lambda: processes.terraform_of(RUN), patience_s=0.1, grace_s=20.0) == ()
         assert polite.wait(timeout=60) == 0

@@ -199,7 +199,7 @@ def test_a_cloud_that_no_record_names_is_not_called_empty_because_the_other_one_
     run.assert_gone(run.destroy(also=project | region))
 
 
-def test_what_the_ledger_charges_for_is_not_gone_because_another_region_is_empty(run: CloudRun) -> None:
+def test_charged_resources_are_not_gone_because_another_region_is_empty(run: CloudRun) -> None:
     """Nothing but the ledger knows of the node on AWS any more."""
     obtained(run.apply())
     for name in ("plan.json", "journal.jsonl", "terraform"):

@@ -75,7 +75,7 @@ def test_a_head_without_a_plan_is_called_so() -> None:
     assert headline(difference(infeasible(), infeasible())) == "infeasible as before"
 
 
-def test_what_a_document_without_a_plan_costs_is_unknown_not_nothing() -> None:
+def test_the_cost_of_a_document_without_a_plan_is_unknown_not_zero() -> None:
     figures = difference(infeasible(), document()).branches
     assert figures
     assert {figure.base for figure in figures} == {None}

@@ -80,7 +80,7 @@ def test_a_resource_that_is_still_there_is_never_called_gone() -> None:
     assert "gone, confirmed" not in text
 
 
-def test_what_nobody_could_confirm_is_neither_there_nor_gone() -> None:
+def test_an_unconfirmed_resource_is_neither_there_nor_gone() -> None:
     text = shown(replace(RECEIPT, resources=(replace(NODE, gone_at=None),)))
     assert "NOT CONFIRMED" in text
     assert "not confirmed as gone: n0; run 'sailor-cloud down tiny-1' again" in text
@@ -106,7 +106,7 @@ def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
     assert "gone, confirmed" not in text
 
 
-def test_what_is_kept_is_listed_with_its_price_and_how_to_delete_it() -> None:
+def test_kept_resources_are_listed_with_price_and_delete_command() -> None:
     bucket = KeptResource(type="bucket", name="b", usd_per_month=1.5, delete_command="gcloud storage rm -r gs://b")
     text = shown(replace(RECEIPT, kept=(bucket,)))
     assert "bucket b kept, 1.50 USD/month gcloud storage rm -r gs://b" in text

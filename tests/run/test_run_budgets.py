@@ -314,7 +314,7 @@ def test_each_books_notes_are_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_run_may_cost_is_its_budget_else_its_worst_case() -> None:
+def test_the_highest_cost_of_a_run_is_its_budget_else_its_worst_case() -> None:
     base = document()
     assert base.cost is not None
     unlimited = replace(base, constraints=base.constraints.model_copy(update={"budget_usd": None}))

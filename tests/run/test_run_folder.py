@@ -159,7 +159,7 @@ def test_a_folder_that_can_not_be_made_names_itself_and_what_decides_it(tmp_path
 
 @pytest.mark.parametrize("name", ["journal.jsonl", "plan.json", "lock", "terraform/gcp-x/terraform.tfstate"])
 @pytest.mark.parametrize("kind", ["FIFO", "socket", "device"])
-def test_what_is_no_file_is_named_and_never_opened(tmp_path: Path, name: str, kind: str) -> None:
+def test_a_non_file_is_named_and_never_opened(tmp_path: Path, name: str, kind: str) -> None:
     folder = RunFolder.create("job-20261121-051313-a1b2", root=tmp_path)
     place = folder.path / name
     place.parent.mkdir(parents=True, exist_ok=True)

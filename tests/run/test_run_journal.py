@@ -159,21 +159,21 @@ def test_state_follows_a_run_from_creation_to_its_end(path: Path, clock: FixedCl
     assert state.live == ()
 
 
-def test_what_was_only_intended_counts_as_alive(path: Path, clock: FixedClock) -> None:
+def test_an_intended_resource_counts_as_alive(path: Path, clock: FixedClock) -> None:
     journal = Journal(path, clock)
     journal.append(Event.CREATE_INTENDED, resource="node", key="n0")
     journal.append(Event.CREATE_FAILED, resource="node", key="n0", reason="timeout")
     assert [resource.key for resource in fold(journal.entries()).live] == ["n0"]
 
 
-def test_what_is_intended_again_after_it_was_gone_counts_as_alive(path: Path, clock: FixedClock) -> None:
+def test_a_resource_requested_again_after_deletion_counts_as_alive(path: Path, clock: FixedClock) -> None:
     journal = Journal(path, clock)
     for event in (Event.CREATE_INTENDED, Event.CREATED, Event.GONE, Event.CREATE_INTENDED):
         journal.append(event, resource="node", key="n0")
     assert [resource.key for resource in fold(journal.entries()).live] == ["n0"]
 
 
-def test_what_is_kept_is_not_alive(path: Path, clock: FixedClock) -> None:
+def test_kept_resources_are_not_alive(path: Path, clock: FixedClock) -> None:
     journal = Journal(path, clock)
     journal.append(Event.CREATE_INTENDED, resource="bucket", key="b")
     journal.append(Event.KEPT, resource="bucket", key="b")

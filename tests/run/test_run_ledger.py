@@ -271,9 +271,7 @@ def test_spending_is_the_sum_of_the_lines(
     assert ledger.spent_usd(now) <= ledger.spent_usd(now + timedelta(seconds=1))
 
 
-def test_what_had_been_used_until_some_time_in_the_past_is_what_a_bill_of_that_day_can_hold(
-    ledger: Ledger, clock: FixedClock
-) -> None:
+def test_use_until_a_past_time_is_what_a_bill_of_that_day_can_contain(ledger: Ledger, clock: FixedClock) -> None:
     hour = timedelta(hours=1)
     open_node(ledger, "a", 2.0)
     ledger.reprice("a", usd_per_hour=3.0, at=START + hour, price_source="spot", price_as_of=PRICED)
@@ -334,7 +332,7 @@ def test_a_damaged_line_of_any_kind_is_skipped_and_reported(tmp_path: Path, dama
     assert again.spent_usd() == 3.0
 
 
-def test_what_a_ledger_can_not_write_stops_a_run_and_no_teardown(tmp_path: Path, clock: FixedClock) -> None:
+def test_failed_writes_of_a_ledger_stop_a_run_but_no_teardown(tmp_path: Path, clock: FixedClock) -> None:
     folder = RunFolder(run_id="r", path=tmp_path)
     folder.ledger_file.mkdir()
     with pytest.raises(IsADirectoryError):

@@ -13,7 +13,7 @@ def test_a_receipt_comes_back_as_it_was_written() -> None:
     assert Receipt.from_json(receipt().to_json()) == receipt()
 
 
-def test_what_was_not_found_gone_is_left() -> None:
+def test_resources_without_a_confirmed_deletion_are_left() -> None:
     assert [found.name for found in receipt().left] == ["n1"]
 
 

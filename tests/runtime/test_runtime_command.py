@@ -59,7 +59,7 @@ def test_a_complete_checkpoint_comes_to_every_node(tmp_path: Path) -> None:
         assert sorted(os.listdir(again.folder / "step-20")) == ["a", "b"]
 
 
-def test_what_is_open_for_writing_or_has_a_temporary_name_is_not_copied(tmp_path: Path) -> None:
+def test_files_open_for_writing_or_with_a_temporary_name_are_not_copied(tmp_path: Path) -> None:
     saved = node(tmp_path)
     with (saved.folder / "last.pt").open("w") as file:
         file.write("half")
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_which_another_node_still_writes_its_part_is_not_complet
     assert [*again.complete()["step-20"]] == ["a"]
 
 
-def test_what_was_half_copied_is_removed_before_the_next_start_and_nothing_else(
+def test_only_partly_copied_checkpoints_are_removed_before_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, store = node(tmp_path), node(tmp_path, 1), tmp_path / "store"
@@ -139,7 +139,7 @@ def test_what_was_half_copied_is_removed_before_the_next_start_and_nothing_else(
     assert os.listdir(store / "step-20") == ["notes"]
 
 
-def test_what_the_first_node_removes_is_removed_with_the_parts_and_marks_of_all(tmp_path: Path) -> None:
+def test_removals_of_the_first_node_include_the_parts_and_marks_of_all(tmp_path: Path) -> None:
     first, second = node(tmp_path), node(tmp_path, 1)
     for saved, name in ((first, "a"), (second, "b")):
         for step in ("step-10", "step-20"):
@@ -207,7 +207,7 @@ def test_a_node_saves_and_removes_only_its_own_part_of_restored_files(tmp_path: 
     assert os.listdir(tmp_path / "store" / "last") == ["part-0"]
 
 
-def test_what_an_incomplete_save_left_on_a_node_is_removed_before_a_start(tmp_path: Path) -> None:
+def test_remains_of_an_incomplete_save_are_removed_before_a_start(tmp_path: Path) -> None:
     saved = node(tmp_path)
     (saved.folder / "step-10.pt").write_text("ten")
     looked(saved)
@@ -215,7 +215,7 @@ def test_what_an_incomplete_save_left_on_a_node_is_removed_before_a_start(tmp_pa
     assert sorted(os.listdir(node(tmp_path).folder)) == ["step-10.pt"]
 
 
-def test_what_the_command_deletes_is_deleted_where_it_was_copied_to(tmp_path: Path) -> None:
+def test_deletions_of_the_command_are_repeated_in_the_store(tmp_path: Path) -> None:
     saved = node(tmp_path)
     for step in (10, 20):
         (saved.folder / f"step-{step}.pt").write_text(str(step))
@@ -282,7 +282,7 @@ def test_after_a_kill_a_folder_counts_that_has_the_last_file_of_its_format(
     assert sorted(first.complete()) == ["step-1", "step-5"]
 
 
-def test_what_was_saved_under_a_temporary_name_and_renamed_counts_at_once(
+def test_a_save_that_was_renamed_from_a_temporary_name_counts_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)

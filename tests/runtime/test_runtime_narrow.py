@@ -77,7 +77,7 @@ def test_a_narrow_copy_of_an_interleaved_pipeline_runs_two_rounds(stages, count,
     layout.check(copy)
 
 
-def test_what_names_saved_weights_begins_from_random_ones(tmp_path: Path):
+def test_a_model_with_saved_weights_begins_the_check_from_random_ones(tmp_path: Path):
     spec = run_spec([(1, 1, [(0, 6, 1)])], directory=tmp_path, model={"weights": "s3://somewhere", "heads": 6})
     assert narrowed(spec).model.weights is None
 

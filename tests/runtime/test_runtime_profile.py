@@ -63,7 +63,7 @@ def test_a_world_for_layers_keeps_all_devices_busy_with_a_plan_that_trains(tmp_p
     assert spec.model.blocks < MODEL.blocks
 
 
-def test_what_an_interrupted_run_has_measured_is_kept_and_a_torn_line_is_not(tmp_path):
+def test_measurements_of_an_interrupted_run_are_kept_except_for_a_torn_line(tmp_path):
     path = tmp_path / "measurements.jsonl"
     Results(path, "a").add(kind="layers", tp=1, microbatch_size=2)
     Results(path, "b").add(kind="layers", tp=1, microbatch_size=4)

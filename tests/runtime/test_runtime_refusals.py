@@ -38,7 +38,7 @@ def _changed(spec: RunSpec, part: str, **changes: object) -> RunSpec:
         ("training", {"steps": 0}, "steps must be positive"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(tmp_path, part, changes, message):
+def test_an_untrainable_job_is_refused(tmp_path, part, changes, message):
     with pytest.raises(RefusedError, match=message):
         trainer.check(_changed(run_spec(ONE, directory=tmp_path), part, **changes))
 

@@ -57,7 +57,7 @@ def test_dropout_drops_its_share_and_scales_the_rest_up():
         assert shares.max() < 0.4, "and none is dropped whole"
 
 
-def test_what_is_dropped_depends_on_seed_step_layer_site_and_sample_and_not_on_the_microbatch():
+def test_dropout_depends_on_seed_step_layer_site_and_sample_and_not_on_the_microbatch():
     whole = _kept(range(8))
     assert torch.equal(whole, torch.cat([_kept(range(3)), _kept(range(3, 8))]))
     for other in ({"step": 4}, {"layer": 2}, {"site": "embedding"}, {"seed": 1}):

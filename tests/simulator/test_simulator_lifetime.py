@@ -114,11 +114,11 @@ def test_no_run_lives_longer_than_a_year() -> None:
     assert life(Constraints(deadline=1e9), 4.0, 8.0, None) == 31_536_000.0
 
 
-def test_what_costs_nothing_is_not_ended_by_a_budget() -> None:
+def test_free_runs_are_not_ended_by_a_budget() -> None:
     assert life(Constraints(budget_usd=2.0), 0.0, 0.0, None) is None
 
 
-def test_what_costs_cents_is_ended_by_its_budget_too() -> None:
+def test_runs_that_cost_cents_are_also_ended_by_their_budget() -> None:
     # 95 % of 2 USD at half a dollar per hour last 3.8 hours.
     assert life(Constraints(deadline=36000.0, budget_usd=2.0), 0.5, 1.0, None) == pytest.approx(13_680.0)
 

@@ -48,7 +48,7 @@ def test_zero_1_in_single_precision_moves_what_plain_sums_move() -> None:
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("zones", [NEAR, FAR])
-def test_what_every_stage_waits_for_adds_up_to_the_iteration(zero_stage: int, zones: tuple[str, ...]) -> None:
+def test_the_waits_of_every_stage_sum_to_the_iteration(zero_stage: int, zones: tuple[str, ...]) -> None:
     iteration = run_iteration(layout_of(zero_stage, zones))
     for each in iteration.waits:
         parts = each.waits

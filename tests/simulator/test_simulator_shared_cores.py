@@ -132,7 +132,7 @@ def start_s(found: Evaluation) -> float:
     return max(line.quantity for line in found.cost.lines if line.kind is CostKind.STARTUP) * 3600.0
 
 
-def test_what_is_unknown_of_the_machine_widens_the_error_of_local_plans() -> None:
+def test_uncertainty_of_the_machine_widens_the_error_of_local_plans() -> None:
     document = planned()
     known, found = workload.profiles.load(), on(4).prediction
     alone = {each.what: each.error_p50 for each in found.error_shares}

@@ -88,7 +88,7 @@ def test_frozen_parameters_have_neither_gradients_nor_optimizer_state_nor_sums()
         ({"module": "factories.layered_module:with_a_broken_block"}, "layer 1 of .* fails: RuntimeError"),
     ],
 )
-def test_what_can_not_be_trained_says_which_part(changes: dict[str, object], message: str) -> None:
+def test_an_untrainable_model_names_the_part(changes: dict[str, object], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         described(replace(SPEC, **changes), 8)
 
@@ -112,7 +112,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "stand_in.py"
 
 
-def test_what_a_module_prints_before_and_at_its_end_is_no_answer(program: Path) -> None:
+def test_output_of_a_module_itself_is_no_answer(program: Path) -> None:
     program.write_text(f"print('hello'){ANSWER.format(7)}print('[1]')\nprint('goodbye')")
     (counted,) = with_module(decoder(SOURCE), "own:build", program.parent).counted
     assert counted.parameters == (7,)

@@ -36,7 +36,7 @@ def status(name: str, limit: float | None, used: float | None, provider: str = "
     return QuotaStatus(need=need, limit=limit, used=used)
 
 
-def test_what_was_read_is_kept_and_a_later_reading_replaces_it(own_home: Path) -> None:
+def test_limits_are_kept_and_replaced_by_a_later_reading(own_home: Path) -> None:
     account_quotas.keep([status("A", 8, 1), status("B", None, None)], cloud=cloud_of("p"), read_on=date(2026, 11, 1))
     path = account_quotas.keep(
         [status("A", 16, None), status("C", 0, 0)], cloud=cloud_of("p"), read_on=date(2026, 11, 2)

@@ -80,7 +80,7 @@ def test_aws_counts_vcpus_of_the_market_asked_for(aws: AwsWorld) -> None:
     assert (row.need.needed, row.limit, row.used, row.enough) == (2 * 8 * 8.0, 64.0, None, False)
 
 
-def test_what_can_not_be_read_is_named(google: FakeGoogle) -> None:
+def test_unreadable_parts_are_named(google: FakeGoogle) -> None:
     google.faults = [Fault("/regions/us-central1", 400, times=9)]
     found = against(GCP)
     assert "quotas of us-central1" in found.missing[0]

@@ -145,7 +145,7 @@ def test_the_cheap_p4d_of_use1_az1_does_not_count_less_than_its_neighbours() -> 
     assert doubted.usd_per_hour == max(o.usd_per_hour for o in prices.values() if o.region == "us-east-1")
 
 
-def test_what_plans_count_is_never_under_the_listed_price_and_only_doubts_change_it() -> None:
+def test_the_counted_price_is_never_below_the_listed_one_and_changes_only_by_doubts() -> None:
     for offer in SHIPPED.offers():
         suspicious = offer.outlier or offer.confidence is Confidence.LOW
         if offer.listed is None:

@@ -136,7 +136,7 @@ def test_prices_list_shows_a_provider_to_compare_with_and_says_that_nothing_is_b
         (("--provider", "gcp", "--now"), "--now is for providers to compare with"),
     ],
 )
-def test_what_prices_list_cannot_do_is_reported(home: Path, options: tuple[str, ...], message: str) -> None:
+def test_unsupported_requests_to_prices_list_are_reported(home: Path, options: tuple[str, ...], message: str) -> None:
     answer = called("prices", "list", *options)
     assert answer.returncode == 2
     assert message in answer.stderr

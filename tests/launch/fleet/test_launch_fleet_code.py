@@ -57,7 +57,7 @@ def test_an_ignore_file_counts_for_its_folder_and_below_as_git_has_it(tmp_path: 
     assert names(tmp_path) == [*expected, "sub/.gitignore", "sub/other", "train.py"]
 
 
-def test_what_an_ignore_file_leaves_out_is_said_before_anything_is_bought(tmp_path: Path) -> None:
+def test_ignored_files_are_listed_before_anything_is_bought(tmp_path: Path) -> None:
     fill(tmp_path / "work", {"train.py": "", ".gitignore": "data/\n*.log\n", "__pycache__/train.pyc": ""})
     assert code.described(job(), tmp_path) == f"every node gets 2 files of {tmp_path}/work"
     fill(tmp_path / "work", {"data/a.txt": "", **{f"{index}.log": "" for index in range(6)}})

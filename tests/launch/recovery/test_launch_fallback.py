@@ -117,7 +117,7 @@ def test_without_fallback_a_stockout_ends_the_run_and_what_had_come_is_removed(t
     assert outcome.receipt.resources, "the nodes of the other zone had come"
 
 
-def test_what_is_refused_again_is_left_alone_longer(tmp_path: Path) -> None:
+def test_repeated_refusals_block_longer(tmp_path: Path) -> None:
     run = Simulated(tmp_path, trace(a_a=0))
     run.run()
     pauses = [note.partition("not tried again for ")[2].partition(" min")[0] for note in run.told("refused: ")]
@@ -187,7 +187,7 @@ def test_a_cloud_that_does_not_say_what_exists_is_asked_again(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["at once", "at the next look"])
-def test_what_was_bought_to_grow_and_can_not_be_used_is_given_back(
+def test_nodes_bought_to_grow_without_use_are_released(
     silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {Place(A, "A100-40"): 1, Place(B, "A100-40"): 1}

@@ -61,7 +61,7 @@ def test_a_refusal_in_one_zone_says_nothing_about_another() -> None:
     assert resources_left(wanted, SMALL, there, blocked=(SMALL,)) == [(4, (Market.SPOT,), None)]
 
 
-def test_what_runs_of_a_refused_type_may_stay_but_not_grow() -> None:
+def test_running_nodes_of_a_refused_type_may_stay_but_not_grow() -> None:
     rows = resources_left(one_zone(), SMALL, LARGE, held=("large",), blocked=(LARGE,))
     assert rows == [(2, (Market.SPOT,), ("vm-large",)), (2, (Market.SPOT,), ("vm-a100-40",))]
     assert sum(number for number, _, _ in rows) == 4, "never more than the job allows"

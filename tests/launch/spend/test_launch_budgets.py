@@ -84,7 +84,7 @@ def test_damaged_budgets_in_the_bucket_stop_everybody(home: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("place", ["RunFolder.create", "RunFolder.write_document", "Journal.append"])
-def test_what_fails_before_the_run_has_begun_releases_its_reservation(
+def test_a_failure_before_the_run_begins_releases_its_reservation(
     home: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 1000}')

@@ -131,7 +131,7 @@ def test_without_a_measure_of_every_rank_the_plan_s_figures_are_charged_and_note
     assert quantities(leg(*events)) == {THERE: (pytest.approx(2.0), note), BACK: (pytest.approx(1.0), note)}
 
 
-def test_what_was_sent_before_the_first_step_is_charged_too() -> None:
+def test_bytes_sent_before_the_first_step_are_charged() -> None:
     found = leg(sent(0, 0, n1=GB), sent(1, 0), done=0)
     assert [(one.part, one.quantity) for one in egress.charges([found], PRICES)] == [(THERE, 1.0)]
 
@@ -367,7 +367,7 @@ def test_gateways_are_charged_by_the_hour_from_their_making_to_their_end(
 
 @pytest.mark.parametrize("network_access", list(NetworkAccess))
 @pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")])
-def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
+def test_hourly_costs_have_the_same_name_in_plan_and_ledger(
     provider: Provider, network_access: NetworkAccess, tmp_path: Path
 ) -> None:
     plan = _billed(provider, network_access)
@@ -388,7 +388,7 @@ def test_what_a_plan_foresees_by_the_hour_has_the_same_name_in_the_ledger(
 
 @pytest.mark.parametrize("network_access", list(NetworkAccess))
 @pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")])
-def test_what_a_plan_foresees_by_use_has_the_same_name_and_price_in_the_ledger(
+def test_costs_by_use_have_the_same_name_and_price_in_plan_and_ledger(
     provider: Provider, network_access: NetworkAccess
 ) -> None:
     plan = _billed(provider, network_access)

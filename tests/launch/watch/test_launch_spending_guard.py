@@ -153,7 +153,7 @@ def test_a_run_ends_at_its_deadline(tmp_path: Path) -> None:
     assert run.notes[-1] == "the time limit is reached: saving a checkpoint and tearing down"
 
 
-def test_what_was_asked_for_and_is_not_in_the_ledger_yet_counts(tmp_path: Path) -> None:
+def test_requests_that_are_not_in_the_ledger_yet_count(tmp_path: Path) -> None:
     # From minute 10 on 0.20 USD a minute more: 0.1 (t + 1) + 0.2 (t - 10) are 10 USD after 39 2/3 minutes.
     run = run_of(tmp_path)
     run.context.pending_usd_per_hour, run.context.pending_since = 12.0, NOW + timedelta(minutes=10)

@@ -87,7 +87,7 @@ def test_the_completed_share_is_reported_and_never_falls():
         assert 0.0 <= shares[0] <= shares[-1] <= 1.0
 
 
-def test_what_was_not_asked_for_is_not_searched():
+def test_kinds_that_were_not_requested_are_not_searched():
     plain = searched(tiny_job(**SIZE))
     assert plain.alternatives == plain.frontier == ()
 

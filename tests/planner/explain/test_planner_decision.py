@@ -268,7 +268,7 @@ def test_a_decision_warns_of_stale_prices_egress_and_memory_within_its_error() -
         assert all("GiB with the allocator's cache)" in note for note in found)
 
 
-def test_what_no_plan_can_use_says_why() -> None:
+def test_an_unusable_resource_says_why() -> None:
     job = example("llama3-8b-two-clouds.yaml", resources__0__accelerators={"A100-40": 16, "T4-16": 2})
     prices, links, times = data()
     problem = problem_of(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF))

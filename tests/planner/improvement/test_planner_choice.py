@@ -47,7 +47,7 @@ def test_no_draft_near_the_best_is_better_under_the_replay(searched):
     assert found(best) <= min(found(chosen) for chosen in every if chosen is not None)
 
 
-def test_what_breaks_a_limit_under_the_replay_is_not_taken(searched):
+def test_plans_that_break_a_limit_under_the_replay_are_not_taken(searched):
     space, target, drafts = searched
     first, best = first_that_holds(space, target, drafts), best_that_holds(space, target, drafts)
     between = (found(first) + found(best)) / 2

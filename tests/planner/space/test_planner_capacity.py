@@ -105,7 +105,7 @@ def test_more_nodes_than_the_capacity_has_are_never_planned() -> None:
     assert len(document.plan.nodes) == 1
 
 
-def test_what_is_committed_is_paid_however_little_of_it_is_used() -> None:
+def test_committed_capacity_is_paid_however_little_is_used() -> None:
     short = planned(flex(wait="1h"), markets=("flex-start",))
     long = planned(flex(wait="1h", min_duration="40h"), markets=("flex-start",))
     assert short.cost is not None

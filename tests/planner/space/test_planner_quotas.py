@@ -74,7 +74,7 @@ def test_zones_of_a_region_share_a_quota():
     assert free.objective.value > two.objective.value
 
 
-def test_what_is_in_use_is_taken_off():
+def test_use_is_subtracted_from_the_limit():
     job = tiny_job(blocks=2, batch=6, accelerators={"CPU-fast": 2})
     document = plan(job, quotas=(quota("FAST", 4, {"CPU-fast": None}, used=3),))
     assert bought(document) == {("CPU-fast", "on-demand"): 1}

@@ -89,7 +89,7 @@ def test_an_account_that_may_do_everything_says_nothing(aws: FakeCloud, google: 
     assert checked(aws_document()) == checked(gcp_document()) == AccountCheck(notes=(), missing=())
 
 
-def test_what_is_missing_is_listed_in_the_clouds_words_with_the_next_step(aws: FakeCloud) -> None:
+def test_missing_permissions_are_listed_in_the_cloud_s_words_with_the_next_step(aws: FakeCloud) -> None:
     aws.denied = {"ec2:TerminateInstances", "ec2:RunInstances", "s3:DeleteBucket"}
     found = checked(aws_document())
     assert found.missing == ("aws: ec2:RunInstances", "aws: ec2:TerminateInstances", "aws: s3:DeleteBucket")
@@ -135,7 +135,7 @@ def test_a_program_is_refused_what_the_command_line_refuses(aws: FakeCloud) -> N
 @pytest.mark.parametrize(
     "right", ["ec2:CreateNatGateway", "lambda:CreateFunction", "s3:CreateBucket", "iam:CreateRole"]
 )
-def test_what_this_run_does_not_make_needs_no_permission(aws: FakeCloud, right: str) -> None:
+def test_kinds_that_this_run_does_not_create_need_no_permission(aws: FakeCloud, right: str) -> None:
     aws.denied = {right}
     assert checked(with_job(aws_document(), to="/data/checkpoints")).missing == ()
 
@@ -154,7 +154,7 @@ def test_google_is_asked_for_the_project(google: FakeCloud) -> None:
     assert checked(watched).missing == ("gcp: cloudfunctions.functions.create", "gcp: compute.instances.delete")
 
 
-def test_what_the_sweep_looks_for_is_needed_although_the_run_does_not_make_it(
+def test_permissions_for_the_sweep_are_needed_even_for_kinds_that_the_run_does_not_create(
     aws: FakeCloud, google: FakeCloud
 ) -> None:
     aws.denied = {"ec2:DescribeNatGateways", "lambda:GetFunction"}

@@ -177,7 +177,7 @@ def work_of(run: LocalRun, journal: Journal, ledger: Ledger) -> Work:
 
 
 @pytest.mark.parametrize("state", ["delayed", "unavailable", "active", "payment-pending"])
-def test_what_is_there_in_any_state_counts_as_bought(aws: Gaps, state: str) -> None:
+def test_capacity_in_any_state_counts_as_bought(aws: Gaps, state: str) -> None:
     tags = [{"Key": "sailor-cloud-run", "Value": "r1"}, {"Key": "sailor-cloud-capacity", "Value": "cb1"}]
     row = {"CapacityReservationId": "cr-1", "Tags": tags, "ReservationType": "capacity-block"}
     aws.capacity_reservations[REGION] = [{**row, "State": state}, {**row, "State": "payment-failed"}]
@@ -198,7 +198,7 @@ def test_a_new_plan_uses_no_more_than_was_bought_and_nothing_that_was_given_back
     assert [Capacity.model_validate_json(one.model_dump_json()) for one in kept] == list(kept)
 
 
-def test_what_a_new_plan_has_no_use_for_is_cancelled_and_paid_for_no_longer(
+def test_capacity_without_use_in_a_new_plan_is_cancelled_and_no_longer_charged(
     run: LocalRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, ledger = journaled(run, BLOCK, reservation(), reservation("dropped")), Ledger.of(run.folder, CLOCK)
@@ -252,7 +252,7 @@ def test_a_refused_purchase_gives_back_what_came_of_it_and_closes_its_books(
     assert [row.capacity for row in fold(journal.entries()).resources] == ["cb1", "odcr"]
 
 
-def test_what_is_found_is_of_the_entry_that_its_title_names() -> None:
+def test_found_capacity_belongs_to_the_entry_in_its_title() -> None:
     row = ResourceState(resource=BLOCK_KIND, key="k", data={"provider": "aws", "capacity": "cb1"})
     found = LiveResource(
         provider="aws", region=REGION, type=BLOCK_KIND, name="cr-1", run_id="r1", title=resource_name("r1", "cb1")

@@ -66,7 +66,7 @@ def test_google_is_asked_for_machine_and_accelerator_types() -> None:
     ],
     ids=lambda offer: offer.id,
 )
-def test_what_the_provider_does_not_sell_is_refused_by_name(offer: Offer) -> None:
+def test_types_that_the_provider_does_not_sell_are_refused_by_name(offer: Offer) -> None:
     other = P3 if offer.provider == Provider("aws") else A2
     wanted = f"{offer.provider} does not sell {offer.instance_type} in {offer.zone}; leave the zone out"
     with pytest.raises(NotSoldError, match=wanted) as refused:

@@ -83,7 +83,7 @@ def test_a_bucket_is_kept_from_a_checkpoint_in_it_until_it_is_fetched(
     assert leftovers.is_fetched(RUN, entries(*told)) is fetched
 
 
-def test_what_is_kept_is_shown_with_its_price_and_how_it_ends() -> None:
+def test_kept_resources_are_shown_with_price_and_end() -> None:
     assert leftovers.KeptBucket(name="b").row(STORE, 1.5) == KeptResource(
         type=STORE, name="b", usd_per_month=1.5, delete_command="gcloud storage rm --recursive gs://b"
     )
@@ -215,7 +215,7 @@ def test_a_node_is_gone_where_its_own_place_was_asked_for_machines_and_has_answe
     assert confirms(folder, node) is None
 
 
-def test_what_is_found_or_silent_is_not_gone(folder: RunFolder) -> None:
+def test_found_and_silent_resources_are_not_gone(folder: RunFolder) -> None:
     node = row(region="us-central1")
     assert confirms(folder, node, *asks(PROJECT, VM), found=(live(node="n0"),)) is None
     assert confirms(folder, node, *asks(PROJECT, VM), silent=(live(node="n0"),)) is None
@@ -253,7 +253,7 @@ def test_a_kind_that_the_account_answered_for_needs_no_answer_from_regions(folde
     assert confirms(folder, part, *everything[1:], scopes=()) is None
 
 
-def test_what_no_look_finds_is_gone_with_its_root_or_was_never_made(folder: RunFolder) -> None:
+def test_resources_that_no_search_finds_are_gone_with_their_root_or_were_never_made(folder: RunFolder) -> None:
     kind = "google_cloud_scheduler_job"
     assert kind in providers.of("gcp").unseen
     never = row(kind, "gcp-data/job", region="us-central1", stack="gcp-data")
@@ -267,7 +267,7 @@ def test_what_no_look_finds_is_gone_with_its_root_or_was_never_made(folder: RunF
     assert confirms(folder, part, *asked) == "sweep by tag"
 
 
-def test_what_is_on_this_machine_is_gone_when_it_is_not_found(folder: RunFolder) -> None:
+def test_local_resources_are_gone_when_not_found(folder: RunFolder) -> None:
     assert confirms(folder, row(provider="local"), scopes=()) == "sweep by tag"
     assert confirms(folder, row(provider="local"), scopes=(), found=(live(node="n0"),)) is None
 
@@ -336,7 +336,7 @@ def test_a_damaged_row_reveals_its_provider_by_its_type(one: ResourceState, prov
         (row(NET, "k", capacity="c"), live(NET, "x", title=resource_name(RUN, "d")), False),
     ],
 )
-def test_what_was_found_is_what_the_journal_names(one: ResourceState, found: LiveResource, same: bool) -> None:
+def test_found_resources_are_matched_with_the_journal(one: ResourceState, found: LiveResource, same: bool) -> None:
     assert leftovers.is_of(one, found) is same
 
 
@@ -381,7 +381,7 @@ def test_the_receipts_rows_are_the_journals_and_what_is_found_is_not_gone() -> N
     assert again == receipt_row(gone_at=None, confirmed_by="", found=True)
 
 
-def test_what_the_journal_does_not_name_is_written_down_once_and_without_its_nodes_parts() -> None:
+def test_resources_missing_from_the_journal_are_journaled_once_and_without_parts_of_nodes() -> None:
     state = RunState(phase=fold(()).phase, resources=(row(NODE, "n0"), row(NET, "k", cloud_id="net-1")))
     zone = {"zone": "us-central1-a"}
     found = (

@@ -113,13 +113,13 @@ def test_what_a_dead_controller_of_here_left_is_reapable_and_a_living_ones_is_no
     assert paper.swept[0] == (scopes_to_sweep([folder], Scopes()), None)
 
 
-def test_what_is_younger_than_was_asked_for_is_left(folder: RunFolder, paper: Paper) -> None:
+def test_leftovers_younger_than_requested_are_left(folder: RunFolder, paper: Paper) -> None:
     paper.alive = [live(HERE)]
     assert found(folder, older_than=HOUR, hours=0.99).live[0].why.endswith("which is less than --older-than")
     assert found(folder, older_than=HOUR, hours=1.0).reapable
 
 
-def test_what_is_left_of_a_run_that_was_torn_down_is_reapable_at_once(folder: RunFolder, paper: Paper) -> None:
+def test_leftovers_of_a_torn_down_run_are_reapable_immediately(folder: RunFolder, paper: Paper) -> None:
     Journal.of(folder, FixedClock(BEGUN)).append(Event.TORN_DOWN)
     paper.alive, paper.rights = [live(HERE)], [live(HERE, "a right")]
     (leftover,) = found(folder, older_than=9 * HOUR).reapable
@@ -181,7 +181,7 @@ def test_capacity_that_nobody_can_cancel_is_left_with_its_end(paper: Paper) -> N
     ]
 
 
-def test_what_is_on_this_machine_and_on_clouds_is_one_runs(folder: RunFolder, paper: Paper) -> None:
+def test_resources_here_and_on_clouds_belong_to_one_run(folder: RunFolder, paper: Paper) -> None:
     paper.alive, paper.here = [live(HERE)], {folder: live(HERE, "n9", provider="local")}
     (leftover,) = found(folder).reapable
     assert [one.name for one in leftover.resources] == ["sc-n0", "n9"]

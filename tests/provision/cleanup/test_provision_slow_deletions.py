@@ -41,7 +41,7 @@ def bought(cloud: FakeCloud, provider: Provider) -> None:
 
 @pytest.mark.parametrize("looks", [0, 1, 3])
 @pytest.mark.parametrize("provider", [Provider("gcp"), Provider("aws")])
-def test_what_a_node_stands_in_is_deleted_once_the_node_is_gone(provider: Provider, looks: int) -> None:
+def test_containers_of_a_node_are_deleted_once_the_node_is_gone(provider: Provider, looks: int) -> None:
     with reached(provider) as cloud:
         before = set(cloud.resources)
         bought(cloud, provider)

@@ -345,7 +345,7 @@ def test_where_no_place_is_known_what_is_stuck_here_is_not_waited_for(run: Run) 
     assert run.paper.pauses == []
 
 
-def test_what_the_system_refuses_while_deleting_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_errors_during_a_deletion_are_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.bought()
 
     def refuse(found: Iterable[LiveResource], *, folder: RunFolder | None = None) -> tuple[str, ...]:
@@ -439,7 +439,7 @@ def test_without_terraforms_states_all_goes_by_tag(run: Run) -> None:
     assert told.clean
 
 
-def test_what_was_only_asked_for_may_come_late_and_is_waited_for(run: Run) -> None:
+def test_requested_resources_may_appear_late_and_are_awaited(run: Run) -> None:
     run.bought(created=False)
     assert run.down().clean
     assert run.paper.pauses == [10.0]
@@ -471,7 +471,7 @@ def test_a_kind_that_was_not_answered_for_is_not_confirmed(run: Run) -> None:
     assert run.state().phase is Phase.GONE
 
 
-def test_what_can_not_be_removed_is_tried_again_and_then_still_there(run: Run) -> None:
+def test_a_failed_removal_is_retried_and_then_reported_as_still_there(run: Run) -> None:
     run.bought()
     run.paper.stuck, run.paper.refuses = {"sc-n1"}, ("sc-n1 can't be deleted: no",)
     told = run.down()
@@ -578,7 +578,7 @@ def test_without_terraform_all_is_removed_by_tag_and_that_is_reported_once(run: 
     assert told.clean
 
 
-def test_what_the_journal_does_not_name_is_found_written_down_and_removed(run: Run) -> None:
+def test_resources_missing_from_the_journal_are_found_journaled_and_removed(run: Run) -> None:
     run.bought()
     run.paper.alive += [node("n7"), live("google_compute_disk", "d1", node="n0"), live("google_compute_router", "r1")]
     told = run.down()
@@ -590,7 +590,7 @@ def test_what_the_journal_does_not_name_is_found_written_down_and_removed(run: R
     assert told.problems == ("the price of node n7 is unknown; the ledger lacks it",)
 
 
-def test_what_was_called_gone_and_is_found_counts_as_there_again(run: Run) -> None:
+def test_a_resource_reported_as_gone_and_found_counts_as_existing(run: Run) -> None:
     run.bought()
     run.journal().append(Event.GONE, resource=NODE, key="n0")
     told = run.down()
@@ -671,7 +671,7 @@ def test_a_bucket_is_deleted_once_its_checkpoints_are_fetched_after_the_nodes_ar
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
 
 
-def test_what_has_lost_its_region_is_gone_where_every_place_of_the_run_has_answered(run: Run) -> None:
+def test_a_resource_without_a_region_is_gone_if_every_place_of_the_run_has_answered(run: Run) -> None:
     row = ResourceState(resource="aws_vpc", key="aws-us-east-1/aws_vpc.run")
     places = [Scope(provider="aws", kind="region", name=name) for name in ("us-east-1", "us-west-2")]
 
@@ -764,7 +764,7 @@ def test_a_bucket_of_a_run_with_a_damaged_journal_is_left_to_a_search(
     assert (run.paper.alive, told.kept, told.clean) == ([], (), True)
 
 
-def test_what_is_only_on_a_kept_bucket_is_gone_with_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_a_kept_bucket_are_gone_with_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_bucket(tmp_path, monkeypatch)
     place = {"provider": GCP, "region": "us-central1", "stack": "gcp-data"}
     kind = "google_storage_bucket_iam_member"
@@ -791,9 +791,7 @@ def test_a_block_that_nobody_can_cancel_is_shown_with_its_end(run: Run) -> None:
     )
 
 
-def test_what_nodes_have_saved_while_no_controller_was_there_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_saved_without_a_controller_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Terraform would empty the bucket: it is left to a look, which sees whether there is anything in it."""
     run = with_bucket(tmp_path, monkeypatch, saved=False)
     told = run.down()

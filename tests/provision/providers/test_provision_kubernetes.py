@@ -123,7 +123,7 @@ def test_a_replicated_job_is_a_node_group_with_queue_selector_and_limits(tmp_pat
     assert command[command.index("--rendezvous") + 1] == f"{name}-a100-0-0.{name}:29400"
 
 
-def test_what_pods_cannot_be_given_is_refused_before_anything_begins(tmp_path: Path) -> None:
+def test_requirements_that_pods_can_not_meet_are_refused_before_anything_begins(tmp_path: Path) -> None:
     model = spread(tmp_path).job.model
     assert model is not None
     own = model.model_copy(update={"module": "mine:Model"})

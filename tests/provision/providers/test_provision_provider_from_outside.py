@@ -102,7 +102,7 @@ def test_its_nodes_are_bought_charged_for_and_removed_with_proof(toy: ToyRun) ->
     assert toy.machines() == set()
 
 
-def test_what_terraform_forgot_is_found_by_tag_and_removed(toy: ToyRun) -> None:
+def test_resources_that_terraform_forgot_are_found_by_tag_and_removed(toy: ToyRun) -> None:
     obtained(toy.apply())
     for root in roots(toy.run.folder):
         root.state_file.unlink()

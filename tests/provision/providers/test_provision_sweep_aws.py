@@ -98,7 +98,7 @@ def test_without_a_run_a_sweep_finds_all_runs_and_no_stranger(ec2: Any) -> None:
     assert "stranger" not in {resource.name for resource in swept.found}
 
 
-def test_what_a_sweep_found_is_deleted_and_foreign_things_stay(ec2: Any) -> None:
+def test_found_resources_are_deleted_and_foreign_ones_stay(ec2: Any) -> None:
     build(ec2, OURS, "10.64.0.0/16")
     foreign = build(ec2, OTHERS, "10.65.0.0/16")
     assert remove_aws(sweep_aws([REGION], run_id=OURS).found, poll_s=0.01) == ()

@@ -179,7 +179,7 @@ class _Contested:
 
 
 @CLOUDS
-def test_what_the_caller_may_not_list_is_a_problem_and_proves_nothing(provider: Provider) -> None:
+def test_kinds_that_the_caller_may_not_list_are_problems_and_prove_nothing(provider: Provider) -> None:
     cloud = FakeCloud()
     build(cloud, provider, OURS)
     with served(cloud, provider, ObjectStore()) as variables, in_environment(variables):

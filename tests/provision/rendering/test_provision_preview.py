@@ -141,7 +141,7 @@ def test_cloud_nat_is_priced_with_the_address_that_it_takes_and_what_passes_thro
     assert nat.by_use == f"{usd_text(prices[2].usd_per_unit)} USD per GiB that passes"
 
 
-def test_what_costs_by_use_says_so() -> None:
+def test_resources_that_cost_by_use_say_so() -> None:
     told = {r.type: r.by_use for root in previewed(private_links(), ssh_from=None) for r in root.resources if r.by_use}
     assert told == {
         "aws_s3_bucket": "per GiB kept, see checkpoints in the plan",
@@ -161,7 +161,7 @@ def test_local_nodes_are_previewed_without_any_cloud_settings() -> None:
     assert not FOLDER.path.exists()
 
 
-def test_what_a_cloud_needs_is_asked_for() -> None:
+def test_settings_that_a_cloud_needs_are_requested() -> None:
     with pytest.raises(RequestError, match="--ssh-from: is missing"):
         previewed(gcp_document(), ssh_from=None)
 

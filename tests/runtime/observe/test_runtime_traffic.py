@@ -29,7 +29,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
             yield near, far
 
 
-def test_what_a_connection_has_sent_is_read_from_the_kernel(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_bytes_sent_on_a_connection_are_read_from_the_kernel(pair: tuple[socket.socket, socket.socket]) -> None:
     near, far = pair
     left = SENT
     near.sendall(b"x" * SENT)

@@ -141,7 +141,7 @@ def test_long_interleaved_schedules_are_counted_from_shorter_ones() -> None:
     assert ends.transfer_s == pytest.approx(done.transfer_s)
 
 
-def test_what_a_stage_holds_of_its_ranges_is_what_its_passes_have_left() -> None:
+def test_a_stage_holds_the_microbatches_that_its_passes_leave() -> None:
     # Stage 0 of two: a round of both microbatches through both ranges, and one forward pass ahead of the backward ones.
     assert max(interleaved_held(2, 0, 8, 2, 2), key=sum) == (3, 2)
     assert max(sum(held) for held in interleaved_held(4, 0, 16, 2, 4)) == 4 + 2 * 3 + 1

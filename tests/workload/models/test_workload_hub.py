@@ -130,7 +130,7 @@ def test_an_address_names_a_repository_a_revision_and_a_path(
     assert (place.repo, place.data, place.revision, place.path) == (repo, data, revision, path)
 
 
-def test_what_is_no_address_is_refused() -> None:
+def test_an_invalid_address_is_refused() -> None:
     with pytest.raises(RequestError, match="is no address of the Hub; write hf://ORG/NAME"):
         place_of("hf://org/name with blanks")
 
