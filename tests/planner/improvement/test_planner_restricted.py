@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -27,6 +28,16 @@ from sailor_cloud.planner.space.space import Seat
 from sailor_cloud.simulator import evaluate
 
 ONE_ZONE = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
+SPOT = {**ONE_ZONE, "resources__0__markets": ["spot"]}
+# The best plan of the first job has uneven layers, that of the second uneven batches.
+UNEVEN_LAYERS = {
+    "model": {"preset": "gpt2-xl"},
+    "training__sequence_length": 1024,
+    "training__global_batch_size": 32,
+    "resources__0__accelerators": {"A100-40": 2, "V100-16": 2},
+    **SPOT,
+}
+UNEVEN_BATCHES = {"resources__0__accelerators": {"A100-40": 2, "V100-16": 4}, **SPOT}
 
 
 def searched(job, **options):
@@ -34,6 +45,13 @@ def searched(job, **options):
     return search(
         job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=SearchOptions(**options)
     )
+
+
+@cache
+def beside_one_accelerator(limits: tuple[tuple[str, float], ...]):
+    """Plans of one accelerator with those beside them."""
+    job = example("gcp-a100-v100.yaml", **{**SPOT, "constraints": dict(limits)})
+    return searched(job, restrictions=(Restriction.ONE_ACCELERATOR,), alternatives=True)
 
 
 def lengths(pipeline: Pipeline) -> list[int]:
@@ -96,15 +114,16 @@ def test_no_other_even_cut_has_a_faster_busiest_stage(gcp, stages, size, slow, r
 
 @pytest.fixture(scope="module")
 def gcp():
-    return make_space(example("gcp-a100-v100.yaml", **ONE_ZONE))
+    return make_space(example("gcp-a100-v100.yaml", **SPOT))
 
 
 def test_even_layers_and_even_batches_are_kept_and_a_larger_space_has_no_worse_plan():
-    job = example("gcp-a100-v100.yaml", **ONE_ZONE)
+    job = example("gcp-a100-v100.yaml", **UNEVEN_LAYERS)
     layers, both, whole = (
         plan(job, *chosen)
         for chosen in ((Restriction.EVEN_LAYERS,), (Restriction.EVEN_LAYERS, Restriction.EVEN_BATCHES), ())
     )
+    assert not has_even_layers(whole.plan)
     assert has_even_layers(layers.plan)
     assert has_even_layers(both.plan)
     assert has_even_batches(both.plan)
@@ -112,48 +131,55 @@ def test_even_layers_and_even_batches_are_kept_and_a_larger_space_has_no_worse_p
     assert seconds == sorted(seconds)
 
 
-def test_the_best_even_plans_are_alternatives_unless_the_chosen_one_is_even():
-    document = searched(example("gcp-a100-v100.yaml", constraints={}), alternatives=True)
-    job = document.job
+@pytest.mark.parametrize(
+    ("changes", "name", "check"),
+    [(UNEVEN_LAYERS, "even-layers", has_even_layers), (UNEVEN_BATCHES, "even-batches", has_even_batches)],
+    ids=["even-layers", "even-batches"],
+)
+def test_the_best_even_plans_are_alternatives_unless_the_chosen_one_is_even(changes, name, check):
+    document = searched(example("gcp-a100-v100.yaml", **changes), alternatives=True)
     even = {
         each.restrictions[0]: each
         for each in document.alternatives
         if "".join(each.restrictions[:1]).startswith("even")
     }
-    checks = {"even-batches": has_even_batches, "even-layers": has_even_layers}
-    uneven = {name: check for name, check in checks.items() if not check(document.plan)}
-    assert uneven
-    assert set(even) == set(uneven)
-    for name, check in uneven.items():
-        assert even[name].label == name.replace("-", " ")
-        assert check(even[name].plan)
-        assert even[name].iteration_s >= document.prediction.iteration_s_replay
-        # A search of its own may find a better one, but none that is far better.
-        alone = plan(job, Restriction(name)).prediction.iteration_s_replay
-        assert even[name].iteration_s <= 1.25 * alone
+    assert not check(document.plan)
+    assert set(even) == {name}
+    assert even[name].label == name.replace("-", " ")
+    assert check(even[name].plan)
+    assert even[name].iteration_s >= document.prediction.iteration_s_replay
+    # A search of its own may find a better one, but none that is far better.
+    alone = plan(document.job, Restriction(name)).prediction.iteration_s_replay
+    assert even[name].iteration_s <= 1.25 * alone
 
 
 def test_an_account_s_quotas_leave_layers_even():
     """Quotas over several zones are shared out to parts of the space of their own."""
     quotas = (
-        quota("spot", 8, {"A100-40": Market.SPOT}, provider=Provider("gcp"), region="us-central1"),
+        quota("spot", 4, {"A100-40": Market.SPOT}, provider=Provider("gcp"), region="us-central1"),
         quota("on-demand", 0, {"A100-40": Market.ON_DEMAND}, provider=Provider("gcp"), region="us-central1"),
     )
-    job = example("gcp-a100-v100.yaml", model={"preset": "opt-6.7b"}, constraints={})
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-6.7b"},
+        training__global_batch_size=64,
+        training__max_zero_stage=0,
+        resources__0__accelerators={"A100-40": 4, "V100-16": 8},
+        constraints={},
+    )
     assert not has_even_layers(plan(job, quotas=quotas).plan)
     assert has_even_layers(plan(job, Restriction.EVEN_LAYERS, quotas=quotas).plan)
 
 
-def test_reported_progress_of_an_even_search_never_falls(gcp):
+def test_reported_progress_of_an_even_search_never_falls():
     """Models that press on memory have plans at two ZeRO stages, which are evened one after the other."""
-    model = {"preset": "opt-30b"}
-    accelerators = {"A100-40": 32, "V100-16": 32}
     job = example(
         "gcp-a100-v100.yaml",
-        model=model,
-        training__global_batch_size=64,
-        resources__0__accelerators=accelerators,
-        **ONE_ZONE,
+        model={"preset": "gpt2-xl"},
+        training__sequence_length=1024,
+        training__global_batch_size=32,
+        resources__0__accelerators={"A100-40": 4, "V100-16": 4},
+        **SPOT,
     )
     shares: list[float] = []
     for restriction in (Restriction.EVEN_LAYERS, Restriction.EVEN_BATCHES):
@@ -167,9 +193,8 @@ def test_reported_progress_of_an_even_search_never_falls(gcp):
 def test_even_rows_are_no_worse_than_other_even_rows(restriction):
     """Where no plan keeps the limits, either: then all of them break some."""
     check = has_even_batches if restriction is Restriction.EVEN_BATCHES else has_even_layers
-    for constraints in ({"max_nodes": 5}, {"max_usd_per_hour": 8, "min_throughput": 0.06}):
-        job = example("gcp-a100-v100.yaml", **{**ONE_ZONE, "constraints": constraints})
-        document = searched(job, restrictions=(Restriction.ONE_ACCELERATOR,), alternatives=True)
+    for limits in ((("max_nodes", 5),), (("max_usd_per_hour", 8), ("min_throughput", 0.06))):
+        document = beside_one_accelerator(limits)
         rows = [row for row in document.alternatives if check(row.plan)]
         own = [row for row in rows if row.restrictions[-1] == restriction]
         assert own
