@@ -25,7 +25,7 @@ HOUR = 3600.0
 
 
 def job(deadline: str, *markets: str, goal: str = "minimize-cost", devices: int = 4) -> Job:
-    """Four single A100 of one zone, for a day or so."""
+    """Four single A100 of one zone, for half a day."""
     entry = {
         "provider": "gcp",
         "zones": [ZONE],
@@ -34,7 +34,7 @@ def job(deadline: str, *markets: str, goal: str = "minimize-cost", devices: int 
         "instance_types": ["a2-highgpu-1g"],
     }
     return example(
-        "gcp-a100-v100.yaml", resources=[entry], constraints={"deadline": deadline}, training__steps=25000, goal=goal,
+        "gcp-a100-v100.yaml", resources=[entry], constraints={"deadline": deadline}, training__steps=12000, goal=goal,
         training__global_batch_size=256,
     )  # fmt: skip
 
@@ -157,6 +157,4 @@ def test_a_plan_with_an_anchor_survives_an_outage_in_time_and_costs_less_than_al
     assert ours.seconds <= document.constraints.deadline
     # It trained through the three hours, but for its restarts.
     assert ours.downtime_s < 1.5 * HOUR
-    on_demand = replayed(replace(planned("400h", "on-demand", goal="minimize-time")))
-    assert on_demand.ending == "completed"
-    assert ours.usd < 0.85 * on_demand.usd
+    assert ours.usd < 0.83 * usd(planned("400h", "on-demand", goal="minimize-time"))
