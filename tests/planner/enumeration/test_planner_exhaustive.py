@@ -10,13 +10,13 @@ from factories.brute_force import figures
 from factories.planning import make_space, plan, tiny_job
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.planner.space.goals import target_of
 from sailor_cloud.simulator import startup_s, teardown_s
 
 FIXED_S = startup_s(Provider("local")) + teardown_s(Provider("local"))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     blocks=st.integers(1, 2),
     batch=st.integers(1, 4),
@@ -76,21 +76,3 @@ def test_without_steps_only_rates_limit_a_plan():
     document = plan(tiny_job(steps=None, goal="minimize-cost", constraints={"budget_usd": 1e-9, "deadline": "1s"}))
     assert document.objective.unit == "USD/iteration"
     assert document.cost.total_usd is None
-
-
-@pytest.mark.parametrize("figure", ["budget_usd", "deadline", "max_nodes", "max_usd_per_hour"])
-def test_more_of_anything_is_never_worse(figure):
-    limits = {
-        "budget_usd": [0.0001, 0.001, 0.01, 0.1, 1.0],
-        "deadline": [18, 20, 40, 400],
-        "max_nodes": [1, 2, 3, 4],
-        "max_usd_per_hour": [0.1, 0.2, 0.5, 1, 2, 5],
-    }[figure]
-    reached = []
-    for limit in limits:
-        job = tiny_job(blocks=2, batch=6, hidden=64, constraints={figure: limit})
-        space = make_space(job)
-        drafts = exhaust(space, target_of(job), small_layouts(space), keep=1).drafts
-        reached.append(drafts[0].figures[Figure.ITERATION_S] if drafts else float("inf"))
-    assert reached == sorted(reached, reverse=True)
-    assert reached[-1] < float("inf")
