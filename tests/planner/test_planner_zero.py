@@ -92,8 +92,14 @@ def llama(**training: object):
     )
 
 
-def test_zero_2_and_3_are_searched_where_the_job_allows_them_and_no_bound_is_claimed():
-    usual, allowed = plan(llama()), plan(llama(max_zero_stage=3))
+@pytest.fixture(scope="module")
+def allowed():
+    """The plan of a job that allows all of ZeRO."""
+    return plan(llama(max_zero_stage=3))
+
+
+def test_zero_2_and_3_are_searched_where_the_job_allows_them_and_no_bound_is_claimed(allowed):
+    usual = plan(llama())
     assert usual.plan is not None
     assert allowed.plan is not None
     assert usual.plan.zero_stage < 2 <= allowed.plan.zero_stage
@@ -113,10 +119,9 @@ def test_a_job_may_rule_out_zero():
     assert found.plan.zero_stage == 0
 
 
-def test_a_plan_with_more_zero_than_the_job_allows_is_refused():
-    allowed = plan(llama(max_zero_stage=3)).plan
+def test_a_plan_with_more_zero_than_the_job_allows_is_refused(allowed):
     with pytest.raises(RequestError, match=r"plan.zero_stage: is [23], the job allows 1 at most"):
-        evaluate(allowed, make_space(llama(max_zero_stage=1)).scenario)
+        evaluate(allowed.plan, make_space(llama(max_zero_stage=1)).scenario)
 
 
 def test_the_choices_count_plans_of_both_searches():
@@ -124,6 +129,7 @@ def test_the_choices_count_plans_of_both_searches():
         "gcp-a100-v100.yaml",
         model={"preset": "llama-3-8b"},
         goal="minimize-time",
+        resources__0__zones=["us-central1-a"],
         resources__0__markets=["on-demand"],
         resources__0__accelerators={"A100-40": 8},
         training={
@@ -147,9 +153,8 @@ def test_the_choices_count_plans_of_both_searches():
     assert cheapest.cost.total_usd == pytest.approx(min(usd for _, usd in told))
 
 
-def test_zones_that_meet_rarely_are_no_alternative_to_sums_in_every_step():
-    allowed = plan(llama(max_zero_stage=3)).plan
-    twice = replace(allowed, pipelines=allowed.pipelines * 2)
+def test_zones_that_meet_rarely_are_no_alternative_to_sums_in_every_step(allowed):
+    twice = replace(allowed.plan, pipelines=allowed.plan.pipelines * 2)
     assert apart(make_space(llama(max_zero_stage=3)).scenario, [twice]) == ()
 
 

@@ -68,7 +68,8 @@ def test_one_stage_keeps_the_usual_schedule_and_so_does_an_engine_without_the_ot
     job = deep(zero_bubble=True)
     space = make_space(job)
     assert PipelineSchedule.ZERO_BUBBLE in space.scenario.engine.schedules
-    single = plan(example("gcp-a100-v100.yaml", training__zero_bubble=True))
+    few = {"resources__0__zones": ["us-central1-a"], "resources__0__accelerators": {"A100-40": 4}}
+    single = plan(example("gcp-a100-v100.yaml", training__zero_bubble=True, **few))
     assert all(len(pipeline.stages) == 1 for pipeline in single.plan.pipelines)
     assert single.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
     assert replace(space.scenario, engine=ENGINES["megatron"]).engine.schedules == (PipelineSchedule.ONE_F_ONE_B,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 
 import numpy as np
 import pytest
@@ -303,7 +304,8 @@ def test_a_branch_is_halved_where_it_can_t_be_raised():
     low, high = whole.halves()
     assert whole.count == (17, 32)
     assert (low.count, high.count) == ((17, 24), (25, 32))
-    open_s = next(s for s in np.geomspace(work_bound_s(space), 1.0, 60) if not whole.refutes(s))
+    times_s = np.geomspace(work_bound_s(space), 1.0, 60)
+    open_s = times_s[bisect_left(times_s, True, key=lambda s: not whole.refutes(s))]
     # The ring of 25 members has smaller messages than that of 17.
     assert not low.refutes(open_s)
     assert high.refutes(open_s)

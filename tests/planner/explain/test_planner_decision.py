@@ -224,7 +224,14 @@ def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_
 
 
 def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_relative_to_the_chosen_one() -> None:
-    job = example("seven-kinds.yaml")
+    job = example(
+        "seven-kinds.yaml",
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["spot"],
+        resources__0__accelerators={"A100-40": 8, "H100-80": 8, "L4-24": 8, "V100-16": 16},
+        resources__1__zones=["use1-az1"],
+        resources__1__accelerators={"A10G-24": 16},
+    )
     space, decision = make_space(job), first_look(job)
     fastest = decision.choice(Pick.FASTEST)
     plans = [to_plan(space, draft) for draft in homogeneous(space, target_of(job))]

@@ -134,12 +134,12 @@ def beaten_by_none(draft, others, rate_of):
 def test_two_zones_of_two_accelerators_have_at_least_fifteen_points_each_beaten_by_none():
     prices, links, times = data()
     document = planner.search(
-        example("gcp-a100-v100.yaml"),
+        example("gcp-a100-v100.yaml", resources__0__markets=["spot"], training__max_zero_stage=0),
         catalog=prices,
         network=links,
         profiles=times,
         clock=FixedClock(AS_OF),
-        options=planner.SearchOptions(alternatives=True, frontier=True, decide=True),
+        options=planner.SearchOptions(frontier=True, decide=True),
     )
     points = document.frontier
     kept = [point for point in points if point.total_usd <= document.constraints.budget_usd]

@@ -89,12 +89,17 @@ def _over_two_clouds(
     return search(job, catalog=prices, network=links, profiles=times, clock=clock or FixedClock(AS_OF), options=options)
 
 
+@pytest.fixture(scope="module")
+def over_two_clouds() -> PlanDocument:
+    return _over_two_clouds()
+
+
 def _joined(found: PlanDocument) -> list[Alternative]:
     return [each for each in found.alternatives if each.label.startswith("sync_every")]
 
 
-def test_a_job_over_two_clouds_shows_time_and_cost_against_the_choice() -> None:
-    found = _over_two_clouds()
+def test_a_job_over_two_clouds_shows_time_and_cost_against_the_choice(over_two_clouds: PlanDocument) -> None:
+    found = over_two_clouds
     (over,) = _joined(found)
     assert over.total_usd is not None
     less = 1.0 - over.iteration_s / found.prediction.iteration_s_replay
@@ -110,8 +115,8 @@ def test_a_job_over_two_clouds_shows_time_and_cost_against_the_choice() -> None:
 
 
 @pytest.mark.parametrize("limit", ["budget_usd", "max_usd_per_hour"])
-def test_a_plan_over_two_clouds_keeps_the_limits_of_the_job(limit: str) -> None:
-    found = _over_two_clouds()
+def test_a_plan_over_two_clouds_keeps_the_limits_of_the_job(over_two_clouds: PlanDocument, limit: str) -> None:
+    found = over_two_clouds
     (over,) = _joined(found)
     name = "total_usd" if limit == "budget_usd" else "usd_per_hour"
     most = (getattr(found.cost, name) + getattr(over, name)) / 2.0

@@ -23,6 +23,9 @@ FP32 = {"training__precision": "fp32", "resources__0__markets": ["on-demand"], "
 ONE = {**FP32, "resources__0__zones": ["us-central1-a"]}
 
 
+FEW, MANY = {"A100-40": 32, "V100-16": 48}, {"A100-40": 80, "V100-16": 120}
+
+
 def job_of(accelerators, **changes):
     return example("gcp-a100-v100.yaml", resources__0__accelerators=accelerators, **{**ONE, **changes})
 
@@ -36,8 +39,13 @@ def searched(job, wanted=GroupSearch.for_the_best):
 
 @pytest.fixture(scope="module")
 def found():
-    space, search = searched(job_of({"A100-40": 32, "V100-16": 48}))
+    space, search = searched(job_of(FEW))
     return space, search.best()
+
+
+@pytest.fixture(scope="module")
+def free():
+    return plan(job_of(MANY))
 
 
 def test_groups_for_speed_are_on_the_fastest_cards_and_those_for_money_on_the_cheapest_nodes():
@@ -112,10 +120,9 @@ def test_faster_devices_get_larger_microbatches(found):
         assert min(per_device["A100-40"]) > max(per_device["V100-16"])
 
 
-def test_uneven_pipelines_of_two_accelerators_beat_even_batches_by_far():
-    job = job_of({"A100-40": 80, "V100-16": 120})
-    whole, even = (plan(job, *chosen).prediction for chosen in ((), (Restriction.EVEN_BATCHES,)))
-    assert whole.throughput_iterations_per_s > 1.1 * even.throughput_iterations_per_s
+def test_uneven_pipelines_of_two_accelerators_beat_even_batches_by_far(free):
+    even = plan(job_of(MANY), Restriction.EVEN_BATCHES).prediction
+    assert free.prediction.throughput_iterations_per_s > 1.1 * even.throughput_iterations_per_s
 
 
 def test_pipelines_of_one_accelerator_may_carry_different_shares_of_the_batch():
@@ -124,10 +131,9 @@ def test_pipelines_of_one_accelerator_may_carry_different_shares_of_the_batch():
     assert 2 in [len(each) for each in shares]
 
 
-def test_fewer_nodes_are_tried_where_money_is_limited():
-    free = plan(job_of({"A100-40": 80, "V100-16": 120}))
+def test_fewer_nodes_are_tried_where_money_is_limited(free):
     most = 0.8 * free.cost.usd_per_iteration
-    tight = plan(job_of({"A100-40": 80, "V100-16": 120}, constraints={"max_usd_per_iteration": most}))
+    tight = plan(job_of(MANY, constraints={"max_usd_per_iteration": most}))
     assert tight.cost.usd_per_iteration <= most
     assert len(tight.plan.nodes) < len(free.plan.nodes)
 
@@ -146,7 +152,7 @@ def test_five_accelerators_are_a_bounded_number_of_plans():
 
 
 def test_no_group_and_no_point_of_a_frontier_takes_more_nodes_than_the_job_allows():
-    job = job_of({"A100-40": 32, "V100-16": 48}, constraints={"max_nodes": 2})
+    job = job_of(FEW, constraints={"max_nodes": 2})
     for wanted in (GroupSearch.for_the_best, GroupSearch.for_trades):
         _, search = searched(job, wanted)
         assert {draft.figures[Figure.NODES] for draft in search.every()} == {1, 2}

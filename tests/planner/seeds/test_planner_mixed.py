@@ -84,11 +84,12 @@ def test_a_number_of_nodes_is_kept():
 
 
 @pytest.mark.slow
-def test_a_larger_budget_gives_a_faster_plan_and_a_tight_one_avoids_egress():
-    documents = [plan(example("gcp-a100-v100.yaml", constraints__budget_usd=budget)) for budget in (70, 100, 900)]
+def test_a_larger_budget_gives_a_faster_plan_and_a_tight_one_avoids_egress(document):
+    poor, rich = (plan(example("gcp-a100-v100.yaml", constraints__budget_usd=budget)) for budget in (70, 900))
+    documents = [poor, document, rich]
     reached = [document.prediction.throughput_iterations_per_s for document in documents]
     assert reached[0] < reached[1] < reached[2]
-    assert all(document.cost.total_usd <= budget for document, budget in zip(documents, (70, 100, 900), strict=True))
+    assert all(document.cost.total_usd <= budget for document, budget in zip(documents, (70, 120, 900), strict=True))
     assert len({offer.zone for offer in documents[0].inputs.offers}) == 1
 
 
