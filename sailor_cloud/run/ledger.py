@@ -81,6 +81,8 @@ class _Item:
         since = self.prices[0].since
         used = (now if self.until is None else self.until) - since
         total = max(_microseconds(used), _microseconds(timedelta(seconds=self.minimum_s)))
+        if len(self.prices) == 1:
+            return [(self.prices[0], total)]
         begun = (max(0, _microseconds(price.since - since)) for price in self.prices)
         # Prices apply in the order of their records, even if the clock jumped.
         starts = [min(total, start) for start in itertools.accumulate(begun, max)]

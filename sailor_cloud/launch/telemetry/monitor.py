@@ -75,6 +75,8 @@ class Monitor:
     leaving: set[str] = field(default_factory=set)
     stopped: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    # The settled pace and what it was computed from, because displays ask often.
+    _pace: tuple[tuple[int, bool], float | None] | None = field(default=None, init=False, repr=False, compare=False)
 
     def apply(self, node: str, event: dict[str, Any]) -> None:
         """Apply one event of a node's agent; events of other generations are ignored."""
@@ -157,6 +159,12 @@ class Monitor:
 
         Its launcher forwards lines in bursts, so most seem to take no time; a single burst tells nothing.
         """
+        known = (self.steps_done, self.steps_from_output)
+        if self._pace is None or self._pace[0] != known:
+            self._pace = (known, self._settled_s())
+        return self._pace[1]
+
+    def _settled_s(self) -> float | None:
         settled = self.iteration_seconds[UNSETTLED_STEPS:]
         if self.steps_from_output:
             return statistics.fmean(settled) if math.fsum(settled) > BURST_S else None
