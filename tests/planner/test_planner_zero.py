@@ -129,7 +129,6 @@ def test_the_choices_count_plans_of_both_searches():
         "gcp-a100-v100.yaml",
         model={"preset": "llama-3-8b"},
         goal="minimize-time",
-        resources__0__zones=["us-central1-a"],
         resources__0__markets=["on-demand"],
         resources__0__accelerators={"A100-40": 8},
         training={

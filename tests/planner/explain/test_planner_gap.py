@@ -36,7 +36,8 @@ def test_fewer_devices_have_a_longer_bound():
 
 def test_a_wide_gap_is_explained_in_the_report():
     one_zone = {"resources__0__zones": ["us-central1-a"], "resources__0__markets": ["spot"]}
-    document = plan(example("gcp-a100-v100.yaml", training__global_batch_size=64, training__max_zero_stage=0, **one_zone))
+    small = {"training__global_batch_size": 64, "training__max_zero_stage": 0, **one_zone}
+    document = plan(example("gcp-a100-v100.yaml", **small))
     gap = next(fact for fact in outcome_facts(document) if fact.name == "gap")
     assert sum(part.amount for part in document.gap_parts) == pytest.approx(document.prediction.iteration_s_replay)
     assert f" here, at least {1 / document.bound:.4g} s for any plan" in gap.value
