@@ -25,7 +25,8 @@ def test_one_fast_device_and_two_slow_ones_give_a_heterogeneous_plan():
 
 
 def test_four_fast_devices_give_a_homogeneous_plan():
-    job = example("quickstart.yaml", resources__0__accelerators={"CPU-fast": 4, "CPU-slow": 1})
+    few = {"resources__0__zones": ["local-a"], "resources__0__accelerators": {"CPU-fast": 4, "CPU-slow": 1}}
+    job = example("quickstart.yaml", **few)
     assert accelerators(plan(job)) == {"CPU-fast": 4}
 
 

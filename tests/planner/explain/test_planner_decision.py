@@ -86,8 +86,9 @@ def test_where_money_is_the_goal_the_fastest_choice_is_about_what_a_search_for_s
         "gcp-a100-v100.yaml",
         model={"preset": "gpt2-xl"},
         resources__0__zones=["us-central1-a"],
-        resources__0__accelerators={"L4-24": 16, "V100-16": 8},
-        training={"global_batch_size": 128, "sequence_length": 1024, "precision": "fp16", "steps": 1000},
+        resources__0__markets=["spot"],
+        resources__0__accelerators={"L4-24": 8, "V100-16": 4},
+        training={"global_batch_size": 64, "sequence_length": 1024, "precision": "fp16", "steps": 1000},
         constraints={"budget_usd": 300},
         goal="minimize-cost",
     )
