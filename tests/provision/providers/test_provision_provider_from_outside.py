@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,13 +66,19 @@ class ToyRun:
         return destroy(self.run.folder, clock=CLOCK, pause=waited())
 
 
+@cache
+def planned() -> PlanDocument:
+    """Plan while the provider is registered; the plan is a value and needs no registration."""
+    return plan(parse_job(JOB), clock=FixedClock(AS_OF))
+
+
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyRun]:
     cloud = tmp_path / "cloud"
     cloud.mkdir()
     monkeypatch.setenv("TOY_CLOUD", str(cloud))
     with registered("toy", "toy_provider"), local_run(tmp_path / "runs") as run:
-        document = plan(parse_job(JOB), clock=FixedClock(AS_OF))
+        document = planned()
         run.folder.write_document(document)
         Journal.of(run.folder, CLOCK).append(Event.RUN_CREATED, job="toy")
         yield ToyRun(run=run, document=document, cloud=cloud)
