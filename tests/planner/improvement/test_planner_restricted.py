@@ -51,7 +51,7 @@ def searched(job, **options):
 @cache
 def beside_one_accelerator(limits: tuple[tuple[str, float], ...]):
     """Plans of one accelerator with those beside them."""
-    job = example("gcp-a100-v100.yaml", **{**SPOT, "constraints": dict(limits)})
+    job = example("gcp-a100-v100.yaml", **{**SPOT, "constraints": dict(limits)}, training__max_zero_stage=0)
     return searched(job, restrictions=(Restriction.ONE_ACCELERATOR,), alternatives=True)
 
 

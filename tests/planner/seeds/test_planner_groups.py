@@ -23,6 +23,8 @@ FP32 = {"training__precision": "fp32", "resources__0__markets": ["on-demand"], "
 ONE = {**FP32, "resources__0__zones": ["us-central1-a"]}
 
 
+# No ZeRO, whose stages are searched one after the other.
+WHOLE = {"training__max_zero_stage": 0}
 FEW, MANY = {"A100-40": 32, "V100-16": 48}, {"A100-40": 80, "V100-16": 120}
 
 
@@ -45,7 +47,7 @@ def found():
 
 @pytest.fixture(scope="module")
 def free():
-    return plan(job_of(MANY))
+    return plan(job_of(MANY, **WHOLE))
 
 
 def test_groups_for_speed_are_on_the_fastest_cards_and_those_for_money_on_the_cheapest_nodes():
@@ -121,7 +123,7 @@ def test_faster_devices_get_larger_microbatches(found):
 
 
 def test_uneven_pipelines_of_two_accelerators_beat_even_batches_by_far(free):
-    even = plan(job_of(MANY), Restriction.EVEN_BATCHES).prediction
+    even = plan(job_of(MANY, **WHOLE), Restriction.EVEN_BATCHES).prediction
     assert free.prediction.throughput_iterations_per_s > 1.1 * even.throughput_iterations_per_s
 
 
@@ -133,7 +135,7 @@ def test_pipelines_of_one_accelerator_may_carry_different_shares_of_the_batch():
 
 def test_fewer_nodes_are_tried_where_money_is_limited(free):
     most = 0.8 * free.cost.usd_per_iteration
-    tight = plan(job_of(MANY, constraints={"max_usd_per_iteration": most}))
+    tight = plan(job_of(MANY, **WHOLE, constraints={"max_usd_per_iteration": most}))
     assert tight.cost.usd_per_iteration <= most
     assert len(tight.plan.nodes) < len(free.plan.nodes)
 

@@ -16,9 +16,14 @@ from sailor_cloud.planner.space.goals import target_of
 from sailor_cloud.simulator import evaluate
 
 
+def large(**changes):
+    """The example in one ZeRO stage: a search goes through every stage on its own."""
+    return example("gcp-a100-v100.yaml", training__max_zero_stage=0, **changes)
+
+
 @pytest.fixture(scope="module")
 def document():
-    return plan(example("gcp-a100-v100.yaml"))
+    return plan(large())
 
 
 def test_the_example_has_a_plan_within_budget_and_deadline(document):
@@ -85,7 +90,7 @@ def test_a_number_of_nodes_is_kept():
 
 @pytest.mark.slow
 def test_a_larger_budget_gives_a_faster_plan_and_a_tight_one_avoids_egress(document):
-    poor, rich = (plan(example("gcp-a100-v100.yaml", constraints__budget_usd=budget)) for budget in (70, 900))
+    poor, rich = (plan(large(constraints__budget_usd=budget)) for budget in (70, 900))
     documents = [poor, document, rich]
     reached = [document.prediction.throughput_iterations_per_s for document in documents]
     assert reached[0] < reached[1] < reached[2]
@@ -96,9 +101,9 @@ def test_a_larger_budget_gives_a_faster_plan_and_a_tight_one_avoids_egress(docum
 @pytest.mark.slow
 def test_the_smallest_budget_that_is_named_is_enough():
     few = {"resources__0__accelerators": {"A100-40": 8}, "resources__0__zones": ["us-central1-a"]}
-    short = plan(example("gcp-a100-v100.yaml", constraints__budget_usd=20, **few))
+    short = plan(large(constraints__budget_usd=20, **few))
     assert short.status is Status.INFEASIBLE
     assert short.infeasibility.constraint == "budget_usd"
-    enough = plan(example("gcp-a100-v100.yaml", constraints__budget_usd=short.infeasibility.needed, **few))
+    enough = plan(large(constraints__budget_usd=short.infeasibility.needed, **few))
     assert enough.status is Status.FEASIBLE
     assert enough.cost.total_usd <= short.infeasibility.needed
