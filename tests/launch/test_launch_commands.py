@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from factories.command_runs import command_job, saved, script, steps, up
 from factories.commands import ROOT
-from factories.runs import assert_nothing_is_left, journal_has, processes_of, read_lines, sailor
+from factories.runs import Up, assert_nothing_is_left, journal_has, processes_of, read_lines, sailor
 from sailor_cloud.launch import generation
 from sailor_cloud.model.job_file import read_job
 from sailor_cloud.provision import processes
@@ -178,11 +179,29 @@ FAULTS = {
 }
 
 
+def begun(home: Path, fault: str) -> Up:
+    command, fields, *_ = FAULTS[fault]
+    (home / "work").mkdir()
+    return up(home, command_job(home, command, nodes=1, **fields))
+
+
+@pytest.fixture(scope="module")
+def hung(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Up]]:
+    """Runs whose command hangs, beside each other and beside the others, because nearly all they do is wait."""
+    runs = {fault: begun(tmp_path_factory.mktemp("hung"), fault) for fault in FAULTS if HUNG in FAULTS[fault]}
+    yield runs
+    for run in runs.values():
+        if run.process.poll() is None:
+            run.signal(signal.SIGINT)
+            run.end()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_command_that_can_not_continue_is_named_and_nothing_is_left_or_paid_for(tmp_path: Path, fault: str) -> None:
-    command, fields, *words = FAULTS[fault]
-    (tmp_path / "work").mkdir()
-    run = up(tmp_path, command_job(tmp_path, command, nodes=1, **fields))
+def test_a_command_that_can_not_continue_is_named_and_nothing_is_left_or_paid_for(
+    tmp_path: Path, fault: str, hung: dict[str, Up]
+) -> None:
+    words = FAULTS[fault][2:]
+    run = hung[fault] if fault in hung else begun(tmp_path, fault)
     code, _, err = run.end()
     assert code == 1, err
     text = " ".join(err.split())

@@ -357,17 +357,16 @@ def test_choices_keep_to_the_space_that_was_asked_for() -> None:
         assert len(choice.devices) == len(choice.zones) == 1
 
 
-def test_a_plan_as_probable_as_asked_is_chosen_from() -> None:
-    job = tiny_job(**SIZE)
-    least = searched(job).decision.choice(Pick.CHEAPEST).usd
+def test_a_plan_as_probable_as_asked_is_chosen_from(document: PlanDocument) -> None:
+    least = document.decision.choice(Pick.CHEAPEST).usd
     tight = tiny_job(**SIZE, constraints={"budget_usd": least * 1.2, "probability": 0.9})
     document = searched(tight)
     for choice in document.decision.choices:
         assert choice.within_limits >= 0.9
 
 
-def test_a_plan_that_fills_the_budget_says_so_and_names_what_leaves_a_margin() -> None:
-    most = searched(tiny_job(**SIZE)).decision.choice(Pick.FASTEST).usd
+def test_a_plan_that_fills_the_budget_says_so_and_names_what_leaves_a_margin(document: PlanDocument) -> None:
+    most = document.decision.choice(Pick.FASTEST).usd
     document = searched(tiny_job(**SIZE, constraints={"budget_usd": most * 1.0001}))
     chosen = document.decision.choice(Pick.FASTEST)
     assert chosen.within_limits <= chosen.within_budget < 0.9

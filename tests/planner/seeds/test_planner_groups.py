@@ -154,7 +154,7 @@ def test_five_accelerators_are_a_bounded_number_of_plans():
 
 
 def test_no_group_and_no_point_of_a_frontier_takes_more_nodes_than_the_job_allows():
-    job = job_of(FEW, constraints={"max_nodes": 2})
+    job = job_of(FEW, **WHOLE, constraints={"max_nodes": 2})
     for wanted in (GroupSearch.for_the_best, GroupSearch.for_trades):
         _, search = searched(job, wanted)
         assert {draft.figures[Figure.NODES] for draft in search.every()} == {1, 2}
