@@ -188,7 +188,7 @@ def test_reported_progress_of_an_even_search_never_falls(restriction):
     space, target, known = under_pressure()
     assert {draft.zero_stage for draft in known} == {0, 1}
     shares: list[float] = []
-    evened(space, target, known, (restriction,), replace(NORMAL, tell=shares.append))
+    even_drafts(space, target, known, (restriction,), replace(NORMAL, tell=shares.append))
     assert len(shares) > 20
     assert shares == sorted(shares)
 
