@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from factories.called import called
+from factories.commands import sailor
 from factories.sailor_artifact import write_artifact
 
 ROOT = Path(__file__).parents[2]
 PLAN_JOB = ROOT / "examples" / "quickstart.yaml"
 
 
-def run(*arguments: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", "from sailor_cloud.cli import main; main()", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def run(*arguments: str | Path, code: int = 0, program: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process, or as a program of its own, which each command is at least once."""
+    done = sailor(*map(str, arguments)) if program else called(*map(str, arguments))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -38,7 +35,7 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_simulate_agrees_with_the_plan_it_is_given(plan_file: Path) -> None:
-    answer = json.loads(run("simulate", plan_file, "--json").stdout)
+    answer = json.loads(run("simulate", plan_file, "--json", program=True).stdout)
     planned = json.loads(plan_file.read_text())
     assert answer["fits"] is True
     assert answer["prediction"] == planned["prediction"]
@@ -89,7 +86,7 @@ def test_a_missing_plan_is_named() -> None:
 def test_export_writes_the_artifacts_json(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     run("plan", PLAN_JOB, "--restrict", "even-batches", "--as-of", "2026-11-21", "-o", path)
-    written = json.loads(run("export", path, "--format", "sailor-artifact").stdout)
+    written = json.loads(run("export", path, "--format", "sailor-artifact", program=True).stdout)
     layers = [layer for stage in written["pipeline_list"][0]["layers_per_stage"] for layer in stage]
     assert layers == list(range(8))
     assert written["mbs"] >= 1
@@ -97,7 +94,8 @@ def test_export_writes_the_artifacts_json(tmp_path: Path) -> None:
 
 def test_import_writes_a_folder_once(tmp_path: Path) -> None:
     source = write_artifact(tmp_path / "artifact")
-    told = run("import", "sailor-artifact", source, "-o", tmp_path / "mine", "--as-of", "2026-11-01").stdout
+    dated = ("-o", tmp_path / "mine", "--as-of", "2026-11-01")
+    told = run("import", "sailor-artifact", source, *dated, program=True).stdout
     assert "profiles of A100-40, Titan-RTX-24, V100-16" in told
     assert "so no offers: Titan-RTX-24" in told
     assert "is not empty" in run("import", "sailor-artifact", source, "-o", tmp_path / "mine", code=2).stderr

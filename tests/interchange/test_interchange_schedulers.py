@@ -107,7 +107,7 @@ def test_export_and_dry_run_show_what_the_scheduler_takes(tmp_path: Path) -> Non
     path.write_text(on_gcp().to_json())
     with pytest.raises(RequestError, match="not from an inventory; plan with --on slurm"):
         told(export, str(path), "--format", "slurm")
-    job.write_text(JOB)
+    job.write_text(JOB.replace("deadline: 10m", "deadline: 10m, max_nodes: 1"))
     cluster = str(tmp_path / "cluster.yaml")
     shown = told(up, str(job), "--on", "slurm", "--cluster", cluster, "--dry-run", "--json")
     assert json.loads(shown)["job"].startswith("#!/bin/bash")
