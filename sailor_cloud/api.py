@@ -120,7 +120,7 @@ def plan(
         options=planner.SearchOptions(
             restrictions=tuple(sorted(set(restrictions))),
             alternatives=True,
-            frontier=frontier or choose is not None,
+            frontier=frontier,
             top=top,
             decide=True,
             choose=choose,

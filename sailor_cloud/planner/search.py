@@ -290,6 +290,7 @@ class _Run:
     chosen: Chosen | None = None
     infeasible: Infeasibility | None = None
     alternatives: Alternatives | None = None
+    picks: dict[Pick, Chosen] = field(default_factory=dict)
     decision: Decision | None = None
     points: tuple[FrontierPoint, ...] = ()
     joined: tuple[Alternative, ...] = ()
@@ -349,23 +350,26 @@ class _Run:
             self.deciding.explore(effort)
             self.deciding.meet(shared)
         effort.tell(border)
-        spread_out: list[Draft] = []
+        if asked.decide:
+            self._pick(proven=proven)
+            if not proven:
+                self._improve()
+            self._decide()
         if asked.frontier:
             # Moves from a plan with ZeRO-2 or 3 would make its pipelines differ.
             free = [draft for draft in (*drafts, *alternatives.drafts, *self.deciding.drafts) if draft.zero_stage < 2]
             spread_out = self._spread(rest.between(0.0, 0.9), free)
-        if asked.decide:
-            # The choices are the best plans that a report shows.
-            self.deciding.meet(spread_out)
-            self._decide(proven=proven)
-            if not proven:
-                self._improve()
-        if asked.frontier:
+            if asked.decide:
+                # The choices are those of every report, but no point of the frontier may beat one in time and money.
+                self.deciding.meet(spread_out)
+                self.picks = self.deciding.unbeaten_picks(self.picks)
+                self._decide()
             every = [*spread_out, *shared, *self.deciding.drafts]
             self.points = frontier(space, every, self.chosen, rest.between(0.9, 1.0))
         if asked.top:
             alternatives.kinds(drafts, most=asked.top)
         if asked.alternatives:
+            alternatives.learn(self.deciding.drafts)
             drafts = [*self.deciding.drafts, *alternatives.drafts, *self.answer.drafts, *self.answer.others]
             self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
@@ -431,7 +435,8 @@ class _Run:
             self.answer = replace(self.answer, drafts=(self.chosen.draft,), exhausted=False)
             self.alternatives = Alternatives(self.space, self.target, self.chosen.draft, self.effort, met)
         if self.asked.decide and self.decision is None:
-            self._decide(proven=False)
+            self._pick(proven=False)
+            self._decide()
 
     def prove(self) -> None:
         """Raise the bound for as long as a proof may take; only an enumeration of all plans may find a better one."""
@@ -461,25 +466,29 @@ class _Run:
         self.answer = replace(self.answer, bound=max(every.bound, self.answer.bound))
         if every.drafts and self.decision is not None:
             self.deciding.meet(every.drafts)
-            self._decide(proven=False)
+            self._pick(proven=False)
+            self._decide()
 
     def _improve(self) -> None:
-        """Let the local search start from the chosen plan if only the search for other choices found it."""
-        chosen, choose, job = self.chosen, self.asked.choose, self.space.scenario.job
-        assert chosen is not None, "a decision comes first"
-        by_goal = choose is None or choose is goal_pick(job.goal)
+        """Let the local search start from the goal's plan if only the search for other choices found it."""
+        job = self.space.scenario.job
+        best = self.picks[goal_pick(job.goal)].draft
         scheduled = job.training.zero_bubble or job.training.interleaved or self.space.scenario.engine.uniform
         known = {(draft.zero_stage, shapes_of(draft)) for draft in (*self.answer.drafts, *self.answer.others)}
-        begun = chosen.draft.zero_stage, shapes_of(chosen.draft)
-        if by_goal and not scheduled and not self.asked.restrictions and begun[0] < 2 and begun not in known:
-            self.deciding.meet(improved(self.space, self.target, [chosen.draft], self.effort.quiet(), most=1))
-            self._decide(proven=False)
+        start = best.zero_stage, shapes_of(best)
+        if not scheduled and not self.asked.restrictions and best.zero_stage < 2 and start not in known:
+            self.deciding.meet(improved(self.space, self.target, [best], self.effort.quiet(), most=1))
+            self._pick(proven=False)
 
-    def _decide(self, *, proven: bool) -> None:
+    def _pick(self, *, proven: bool) -> None:
+        """Find the plan of each choice; the goal's is that of the search unless a better one is known."""
         assert self.chosen is not None, "choices come after the plan"
-        picks = self.deciding.picks(self.effort.quiet(), self.chosen, proven=proven)
-        self.decision = self.deciding.decision(picks)
-        self._take(picks[self.asked.choose or goal_pick(self.space.scenario.job.goal)])
+        by_goal = self.picks.get(goal_pick(self.space.scenario.job.goal), self.chosen)
+        self.picks = self.deciding.picks(self.effort.quiet(), by_goal, proven=proven)
+
+    def _decide(self) -> None:
+        self.decision = self.deciding.decision(self.picks)
+        self._take(self.picks[self.asked.choose or goal_pick(self.space.scenario.job.goal)])
 
     def _take(self, best: Chosen) -> None:
         """Replace the chosen plan."""

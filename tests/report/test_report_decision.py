@@ -12,7 +12,8 @@ from factories.documents import cost_line, costing, decided, document
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
-from sailor_cloud.report.plan.plan_text import plan_as_text
+from sailor_cloud.report.plan.plan_text import plan_as_text, plan_report
+from sailor_cloud.report.tables import rendered
 from sailor_cloud.units import pace_text, signed_usd_text
 
 
@@ -49,6 +50,16 @@ def test_every_form_begins_with_the_decision() -> None:
         ):
             assert 0 < form.index(told) < later, told
         assert form.lower().index("the fastest plan is chosen") < form.index("; searched ") < later
+
+
+def test_a_brief_report_ends_with_the_decision_and_says_where_the_rest_is() -> None:
+    whole = plan_as_text(decided(), width=110)
+    brief = rendered(plan_report(decided(), whole=False, rest="'--details' shows the rest", width=110), width=110)
+    *shown, last = brief.rstrip().splitlines()
+    assert last == "'--details' shows the rest"
+    assert whole.startswith("\n".join(shown))
+    assert "why not" in brief
+    assert "cost of the run" not in brief
 
 
 def test_old_prices_are_reported_once() -> None:

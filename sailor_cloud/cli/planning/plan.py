@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sailor_cloud.model.job import Job
 
 INFEASIBLE = 3
+# Where the report goes on after the decision.
+_REST = "'--details' shows the plan's stages, its cost line by line, its memory, and what was compared"
 FORMATS = ("table", "json", "markdown", "html")
 RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 
@@ -73,7 +75,9 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 @click.option(
     "--oracle", is_flag=True, help="With --strategy: rank its plans by our simulator, not by its own cost model."
 )
-@click.option("--details", is_flag=True, help="Also show price sources, every stage, and the assumptions.")
+@click.option(
+    "--details", is_flag=True, help="Show the whole report with price sources, every stage, and the assumptions."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Output format; by default FILE's ending decides.")
 @json_option
 @click.option(
@@ -164,7 +168,10 @@ def plan(
         from sailor_cloud.report.console import result_console
         from sailor_cloud.report.plan.plan_text import print_plan
 
-        print_plan(document, result_console(), details=details, whole=not outputs)
+        # On a terminal, the rest of the report would push the decision out of sight.
+        brief = sys.stdout.isatty() and not details and document.decision is not None
+        rest = "" if outputs else _REST
+        print_plan(document, result_console(), details=details, whole=not outputs and not brief, rest=rest)
     if outputs:
         echo(f"wrote {', '.join(map(str, outputs))}", err=True)
         saved = next((path for path in outputs if forms[path] == "json"), None)

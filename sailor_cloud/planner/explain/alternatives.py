@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from sailor_cloud.simulator import Evaluation, evaluate
 
 # A known plan of a smaller space is not improved if its goal is this many times that of the plan.
 _HOPELESS = 1.5
+# Drafts found for something else that are evaluated for each smaller space.
+_LEARNED = 3
 # Limits on money and time, which an alternative may exceed; its label then says by how much.
 _TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
 
@@ -102,16 +105,33 @@ class Alternatives:
     def _best_known(self, named: _Named) -> _Named:
         """Return the best of a smaller space among all known plans, including those found for other spaces."""
         part = self._part_of(named)
-
-        def rank(other: _Named) -> tuple[bool, float]:
-            figures = replayed(other.draft, other.evaluation)
-            return not self.target.feasible(figures), float(figures[self.target.goal])
-
         inside = (other for other in self.named if self._lies_in(other.draft, named.restrictions, part))
-        best = min(inside, key=rank, default=named)
-        if rank(best) >= rank(named):
+        best = min(inside, key=self._rank, default=named)
+        if self._rank(best) >= self._rank(named):
             return named
         return replace(best, label=self._labelled(best.draft, named.restrictions), restrictions=named.restrictions)
+
+    def _rank(self, named: _Named) -> tuple[bool, float]:
+        figures = replayed(named.draft, named.evaluation)
+        return not self.target.feasible(figures), float(figures[self.target.goal])
+
+    def learn(self, drafts: Sequence[Draft]) -> None:
+        """Replace the plan of a smaller space by a better one among drafts that were found for something else."""
+        assessor = Assessor(self.space, self.target)
+        reaching = [draft for draft in drafts if _reaches(assessor, draft)]
+        ordered = sorted(reaching, key=lambda draft: (significant(draft.foreseen[self.target.goal]), draft.order()))
+        self.named = [self._learned(named, ordered) if named.restrictions else named for named in self.named]
+
+    def _learned(self, named: _Named, ordered: Iterable[Draft]) -> _Named:
+        part, restrictions = self._part_of(named), named.restrictions
+        inside = (draft for draft in ordered if self._lies_in(draft, restrictions, part))
+        for draft in islice(inside, _LEARNED):
+            held = first_that_holds(self.space, self.target, [draft])
+            if held is None:
+                continue
+            label = self._labelled(held.draft, restrictions)
+            return min(named, _Named(label, held.draft, held.evaluation, restrictions), key=self._rank)
+        return named
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})

@@ -50,11 +50,15 @@ _HALF = 0.5
 _LIKELY = 0.9
 # Mean in-sample error of estimated memory on published runs (benchmarks/results/published_memory.md).
 _MEMORY_ERROR = 0.085
+# Zones of a plan that are named; more are counted.
+_NAMED = 3
 # Plans on equal nodes are one choice if their time and money differ by less than this.
 _ALIKE = 1e-3
 # Plans are equally fast if their times differ by less than this; then the cheaper one is chosen. The same holds for
 # equal money.
 _EQUAL = 5e-4
+# If the fastest plan is chosen, of plans that insist on something and differ by less than this factor, the cheapest.
+_NEARLY_EQUAL = 1.005
 
 _GOALS = {
     Goal.MAXIMIZE_THROUGHPUT: Pick.FASTEST,
@@ -120,7 +124,7 @@ class _Uses:
 
     def __str__(self) -> str:
         bought = " + ".join(f"{count} {name}" for name, count in self.devices)
-        place = " and ".join(self.zones) if len(self.zones) <= 2 else f"{len(self.zones)} zones"
+        place = _listed(self.zones) if len(self.zones) <= _NAMED else f"{len(self.zones)} zones"
         return f"{bought} {' and '.join(self.markets)} in {place}"
 
 
@@ -202,6 +206,24 @@ class Deciding:
             found[Pick.BALANCED] = self._balanced(front, found[Pick.CHEAPEST], found[Pick.FASTEST])
         return found
 
+    def unbeaten_picks(self, picks: dict[Pick, Chosen]) -> dict[Pick, Chosen]:
+        """Return the picks, each replaced by a known plan that is better in time or money and no worse in the other."""
+        feasible = [draft for draft in self._drafts.values() if self._excess(draft) == 1.0]
+        return {pick: self._unbeaten(chosen, feasible) for pick, chosen in picks.items()}
+
+    def _unbeaten(self, chosen: Chosen, drafts: Sequence[Draft]) -> Chosen:
+        seconds, usd = _figures(chosen)
+
+        def places(draft: Draft) -> tuple[float, float]:
+            return run_seconds(draft) / seconds, of_run(draft) / (usd or 1.0)
+
+        better = [draft for draft in drafts if max(places(draft)) <= 1.0 and min(places(draft)) < 1.0 - _ALIKE]
+        for draft in sorted(better, key=lambda draft: (sum(places(draft)), draft.order()))[:_INSISTED]:
+            other = self._first([draft])
+            if other is not None and all(new <= old for new, old in zip(_figures(other), (seconds, usd), strict=True)):
+                return other
+        return chosen
+
     def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, number: int) -> Chosen:
         """Return the best plan in the other figure among those that equal the best one in time (0) or money (1)."""
         first, second = (run_seconds, of_run) if number == 0 else (of_run, run_seconds)
@@ -223,7 +245,7 @@ class Deciding:
         """
         if len(picks) < len(Pick):
             return None
-        chosen = self.asked or goal_pick(self.space.scenario.job.goal)
+        chosen = self._picked
         choices = []
         for pick in Pick:
             those = tuple(other for other in Pick if self._same(picks[other], picks[pick]))
@@ -263,15 +285,14 @@ class Deciding:
     def insisted(self, subject: Subject, name: str, chosen: Chosen, *, complete: bool = True) -> LeftOut:
         """Return the price of insisting on something, by the best known plan that uses it.
 
-        If the cheapest plan is chosen, the best is the one that costs least. Otherwise it has the smallest sum of time
-        and money, each relative to the chosen plan's.
+        The best is the one that the same choice would take: the cheapest; the fastest, and of nearly equally fast ones
+        the cheapest; or the smallest sum of time and money, each relative to the chosen plan's.
         """
         uses = [draft for draft in self._drafts.values() if self._uses(draft).insists(subject, name)]
         ours = _figures(chosen)
-        value = self._value(ours)
         kept = [draft for draft in uses if self._excess(draft) == 1.0]
         for drafts, target in ((kept, self.target), (uses, replace(self.target, limits=()))):
-            ordered = sorted(drafts, key=lambda draft: (significant(value(draft)), draft.order()))
+            ordered = self._best_first(drafts, ours)
             best = first_that_holds(self.space, target, ordered[:_INSISTED])
             if best is None:
                 continue
@@ -294,16 +315,39 @@ class Deciding:
             )
         return LeftOut(subject=subject, name=name, why=self._why_not(subject, name, complete=complete))
 
-    def _value(self, ours: tuple[float, float]) -> Callable[[Draft], float]:
-        """Return the sort key of plans that insist on something, given the seconds and USD of the chosen plan.
+    def _best_first(self, drafts: Sequence[Draft], ours: tuple[float, float]) -> list[Draft]:
+        """Return the plans that insist on something, best first; the first ones have their figures under the replay.
 
-        By time alone, such a plan would spend the whole budget. By the product, it could be slow and cheap.
+        `ours`: the seconds and USD of the chosen plan.
         """
-        picked = self.asked or goal_pick(self.space.scenario.job.goal)
-        if picked is Pick.CHEAPEST:
+        value = self._value(ours)
+
+        def rank(draft: Draft) -> tuple[object, ...]:
+            return significant(value(draft)), draft.order()
+
+        every = sorted(drafts, key=rank)
+        first, others = every[:_INSISTED], every[_INSISTED:]
+        hopeful = [draft for draft in first if draft.expected is None]
+        found = evaluated(self.space, self.target, hopeful, Effort())
+        self.meet(found)
+        ordered = sorted((*found, *(draft for draft in first if draft.expected is not None), *others), key=rank)
+        if self._picked is Pick.FASTEST and ordered:
+            least = run_seconds(ordered[0])
+            ordered.sort(key=lambda draft: of_run(draft) if run_seconds(draft) <= least * _NEARLY_EQUAL else math.inf)
+        return ordered
+
+    def _value(self, ours: tuple[float, float]) -> Callable[[Draft], float]:
+        """Return the sort key of plans that insist on something; `ours`: seconds and USD of the chosen plan."""
+        if self._picked is Pick.FASTEST:
+            return run_seconds
+        if self._picked is Pick.CHEAPEST:
             return of_run
         seconds, usd = ours
         return lambda draft: run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
+
+    @property
+    def _picked(self) -> Pick:
+        return self.asked or goal_pick(self.space.scenario.job.goal)
 
     def _why_not(self, subject: Subject, name: str, *, complete: bool) -> str:
         """Return why no plan uses something: what ruled it out, or what the model needs and what is allowed."""
@@ -444,6 +488,10 @@ def _deduplicated(drafts: Sequence[Draft]) -> list[Draft]:
     return list(found.values())
 
 
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
 def _figures(chosen: Chosen) -> tuple[float, float]:
     """Return the seconds and the USD of a run, or of an iteration without a number of steps."""
     prediction, cost = chosen.evaluation.prediction, chosen.evaluation.cost
@@ -482,7 +530,7 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.FASTEST in those:
         return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     return (
-        f"{usd_text(usd_difference(usd, low))} USD more than the cheapest and {pace_text(seconds / slow)}; "
+        f"{_trade(slow, low, seconds, usd)} than the cheapest; "
         f"{usd_text(usd_difference(high, usd))} USD less than the fastest and {pace_text(seconds / fast)}"
     )
 
@@ -535,8 +583,8 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
         total = cost.worst_case_usd
         worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{usd_text(total)} USD"
         yield (
-            f"prices are up to {(as_of - min(stale)).days} days old: the worst case is {worst}, and 'up' on a cloud "
-            "refuses stale prices"
+            f"prices are up to {(as_of - min(stale)).days} days old and may have risen: {worst} at worst; 'up' on a "
+            "cloud refuses stale prices"
         )
     estimated = [
         (stage.total_bytes - stage.parts.get("allocator", 0), stage)

@@ -59,7 +59,10 @@ def limits_note(job: Job) -> str:
         return ""
     if not job.training.steps:
         return f"in limits: unknown without a number of steps; the run is stopped at the {' and the '.join(known)}"
-    return f"in limits: the chance that the run finishes within {', '.join(known)} and TTL at the prices shown"
+    return (
+        f"in limits: the chance that the run finishes within {', '.join(known)} and TTL (when all nodes shut "
+        "themselves down) at the prices shown"
+    )
 
 
 def decision_report(job: Job, decision: Decision, *, width: int, ascii_only: bool = False) -> RenderableType:

@@ -306,11 +306,17 @@ _COLOURS = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBL
 
 
 def plan_report(
-    document: PlanDocument, *, details: bool = False, whole: bool = True, width: int = 120, ascii_only: bool = False
+    document: PlanDocument,
+    *,
+    details: bool = False,
+    whole: bool = True,
+    rest: str = "",
+    width: int = 120,
+    ascii_only: bool = False,
 ) -> RenderableType:
     """Return the cost report of a plan; `details` adds sources of prices, every stage and the assumptions.
 
-    Without `whole`, return only the decision, if there is one.
+    Without `whole`, return only the decision, if there is one, and where the `rest` can be read.
     """
     if document.plan is None:
         return _infeasible(document)
@@ -318,7 +324,7 @@ def plan_report(
     if document.decision is not None and document.decision.choices:
         parts.append(decision_report(document.job, document.decision, width=width, ascii_only=ascii_only))
         if not whole:
-            return Group(*parts)
+            return Group(*parts, *([_block(Group(_title(document), Text(rest, style="dim")))] if rest else []))
         parts.append(_block(_title(document)))
     else:
         parts.append(_title(document))
@@ -350,9 +356,18 @@ def plan_report(
     return Group(*parts)
 
 
-def print_plan(document: PlanDocument, console: Console, *, details: bool = False, whole: bool = True) -> None:
-    ascii_only = console.options.ascii_only
-    report = plan_report(document, details=details, whole=whole, width=console.width, ascii_only=ascii_only)
+def print_plan(
+    document: PlanDocument, console: Console, *, details: bool = False, whole: bool = True, rest: str = ""
+) -> None:
+    """Print the cost report of a plan; see plan_report."""
+    report = plan_report(
+        document,
+        details=details,
+        whole=whole,
+        rest=rest,
+        width=console.width,
+        ascii_only=console.options.ascii_only,
+    )
     print_report(report, console)
 
 

@@ -224,7 +224,9 @@ def test_everything_that_the_job_names_and_the_plan_leaves_out_has_the_price_of_
         assert f"+{row.total_usd - decision.choice(Pick.CHEAPEST).usd:.2f} USD" in row.why
 
 
-def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_relative_to_the_chosen_one() -> None:
+@pytest.mark.parametrize("pick", [Pick.FASTEST, Pick.BALANCED])
+def test_insisting_shows_the_plan_that_the_same_choice_would_take(pick: Pick) -> None:
+    """The fastest one; or the one with the least sum of time and money, each relative to the chosen plan's."""
     job = example(
         "seven-kinds.yaml",
         resources__0__zones=["us-central1-a"],
@@ -233,21 +235,54 @@ def test_insisting_shows_the_plan_with_the_least_sum_of_time_and_money_relative_
         resources__1__zones=["use1-az1"],
         resources__1__accelerators={"A10G-24": 16},
     )
-    space, decision = make_space(job), first_look(job)
-    fastest = decision.choice(Pick.FASTEST)
+    space, decision = make_space(job), first_look(job, pick)
+    chosen = decision.choice(pick)
     plans = [to_plan(space, draft) for draft in homogeneous(space, target_of(job))]
     kinds = {pool.offer.id: pool.accelerator.name for pool in space.pools}
     rows = [row for row in decision.left_out if row.subject is Subject.ACCELERATOR]
     assert len(rows) > 2
+
+    def value(iteration_s: float, usd: float) -> float:
+        return iteration_s / chosen.iteration_s + (usd / chosen.usd if pick is Pick.BALANCED else 0.0)
+
     for row in rows:
         uses = [plan for plan in plans if row.name in {kinds[node.offer] for node in plan.nodes}]
         kept = [
-            one.prediction.iteration_s_replay / fastest.iteration_s + one.cost.total_usd / fastest.usd
+            value(one.prediction.iteration_s_replay, one.cost.total_usd)
             for one in (evaluate(plan, space.scenario) for plan in uses)
             if one.fits and one.cost.total_usd <= job.constraints.budget_usd
         ]
         assert kept
-        assert row.iteration_s / fastest.iteration_s + row.total_usd / fastest.usd <= 1.01 * min(kept)
+        assert value(row.iteration_s, row.total_usd) <= 1.01 * min(kept)
+
+
+def test_asking_for_a_choice_or_for_the_frontier_shows_the_same_choices() -> None:
+    job = example(
+        "gcp-a100-v100.yaml",
+        training__max_zero_stage=0,
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["spot"],
+        resources__0__accelerators={"A100-40": 4, "V100-16": 8},
+    )
+    plain = searched(job).decision.choices
+    assert len(plain) == 3
+    asked = searched(job, choose=Pick.BALANCED)
+    balanced = asked.decision.choice(Pick.BALANCED)
+    assert asked.plan == balanced.plan
+    assert [(each.picks, each.seconds, each.usd) for each in asked.decision.choices] == [
+        (each.picks, each.seconds, each.usd) for each in plain
+    ]
+    wide = searched(job, frontier=True)
+    for pick in Pick:
+        before, after = (next(each for each in those if pick in each.picks) for those in (plain, wide.decision.choices))
+        assert after.seconds <= before.seconds
+        assert after.usd <= before.usd
+        better = [
+            point
+            for point in wide.frontier
+            if point.duration_s < after.seconds * 0.998 and point.total_usd < after.usd * 0.998
+        ]
+        assert not better
 
 
 def test_a_decision_warns_of_stale_prices_egress_and_memory_within_its_error() -> None:
@@ -258,7 +293,7 @@ def test_a_decision_warns_of_stale_prices_egress_and_memory_within_its_error() -
     assert list(warnings(plan.prediction, plan.cost, date(2026, 11, 23))) == []
     (stale,) = warnings(plan.prediction, replace(plan.cost, lines=Rows((fresh, old))), date(2026, 11, 23))
     assert stale.startswith(
-        f"prices are up to 307 days old: the worst case is {usd_text(plan.cost.worst_case_usd)} USD"
+        f"prices are up to 307 days old and may have risen: {usd_text(plan.cost.worst_case_usd)} USD at worst"
     )
     assert stale.endswith("'up' on a cloud refuses stale prices")
     for share, told in ((0.4, 0), (0.87, 1)):
