@@ -106,3 +106,47 @@ def test_the_package_says_that_it_is_typed() -> None:
     assert {"compare", "explain", "plan", "simulate", "simulate_layout", "up"} <= set(sailor_cloud.__all__)
     for name in sailor_cloud.__all__:
         assert callable(getattr(sailor_cloud, name))
+
+
+TALL = """
+import sys
+from sailor_cloud.cli.terminal.waiting import waiting
+with waiting("searching for the best plan") as show:
+    show.screen("\\n".join(f"line {number}." for number in range(60)))
+    show(42, 100)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (40, 20)])
+def test_a_screen_taller_than_the_terminal_is_cropped_and_leaves_nothing(columns: int, lines: int) -> None:
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TALL],
+        stdin=subprocess.PIPE,
+        stdout=terminal,
+        stderr=terminal,
+        env={"PATH": "/usr/bin:/bin", "TERM": "xterm", "COLUMNS": str(columns), "LINES": str(lines)},
+    )
+    os.close(terminal)
+    assert process.stdin is not None
+    shown = b""
+    with process.stdin as steps:
+        while b"line 0." not in shown:
+            shown += os.read(controller, 65536)
+        steps.write(b"\n")
+    while True:
+        try:
+            shown += os.read(controller, 65536)
+        except OSError:
+            break
+    os.close(controller)
+    assert process.wait(timeout=60) == 0
+    drawn = shown.decode()
+    assert "line 0." in drawn
+    assert f"line {lines - 4}." in drawn
+    assert f"line {lines - 3}." not in drawn
+    frames = [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", frame) for frame in drawn.split("line 0.")[1:]]
+    assert all(frame.rstrip().count("\n") == lines - 2 for frame in frames), frames
+    assert all(len(line) <= columns - 2 for frame in frames for line in re.split(r"[\r\n]+", frame)), frames
+    assert drawn.rpartition("100 %")[2].count("\x1b[1A\x1b[2K") == lines - 1

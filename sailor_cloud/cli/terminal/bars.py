@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
+from rich.table import Column
 from rich.text import Text
 
 from sailor_cloud.provision.terraform.progress import Progress as Moment
@@ -20,19 +21,35 @@ if TYPE_CHECKING:
     from sailor_cloud.catalog.providers.fetched import Progress as Report
 
 BAR_WIDTH = 30
+# On narrower terminals the percentage alone has room.
+NARROWEST_WITH_BAR = 60
 
 
 class BarWhereKnown(ProgressColumn):
-    """A bar if the total is known, else nothing."""
+    """A bar if the total is known and the terminal is wide enough, else nothing."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
 
     def render(self, task: Task) -> RenderableType:
-        if not task.total:
+        if not task.total or self._console.width < NARROWEST_WITH_BAR:
             return Text("")
         return ProgressBar(total=task.total, completed=min(task.completed, task.total), width=BAR_WIDTH)
 
 
+class Description(ProgressColumn):
+    """What is done, in one line; cut where the terminal is too narrow."""
+
+    def render(self, task: Task) -> RenderableType:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+
 class Percentage(ProgressColumn):
     """`42 %`; without a known total, the number of things done."""
+
+    def __init__(self) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
 
     def render(self, task: Task) -> RenderableType:
         if task.total:
@@ -44,10 +61,10 @@ def progress_bar(console: Console) -> Progress:
     """Return the common style of all bars: description, bar, percentage and elapsed time; it leaves no trace."""
     columns = (
         SpinnerColumn("line"),
-        TextColumn("{task.description}", markup=False),
-        BarWhereKnown(),
+        Description(),
+        BarWhereKnown(console),
         Percentage(),
-        TimeElapsedColumn(),
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
     )
     return Progress(*columns, console=console, transient=True)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.0
 REDRAWN_EVERY_S = 0.1
+# What terminals write behind the bar at Ctrl-C. If it began a new line, the screen could not be erased.
+ECHOED = "^C"
 
 
 class Show(Protocol):
@@ -79,10 +81,11 @@ def _show(tracker: _Progress, patience_s: float, done: threading.Event) -> None:
     while time.monotonic() - begun < patience_s and tracker.state.shown is None:
         if done.wait(min(patience_s, REDRAWN_EVERY_S)):
             return
-    from rich.console import Group
+    from rich.constrain import Constrain
     from rich.live import Live
 
     from sailor_cloud.cli.terminal.bars import progress_bar
+    from sailor_cloud.cli.terminal.cropping import Cropped
     from sailor_cloud.report.console import progress_console
 
     console = progress_console()
@@ -92,8 +95,8 @@ def _show(tracker: _Progress, patience_s: float, done: threading.Event) -> None:
     def drawn() -> RenderableType:
         state = tracker.state
         progress.update(task, completed=state.done, total=state.of, description=state.what)
-        bar = progress.get_renderable()
-        return bar if state.shown is None else Group(state.shown, "", bar)
+        bar = Constrain(progress.get_renderable(), console.width - len(ECHOED))
+        return bar if state.shown is None else Cropped(screen=state.shown, bar=bar)
 
     with Live(get_renderable=drawn, console=console, transient=True, refresh_per_second=1.0 / REDRAWN_EVERY_S):
         done.wait()
