@@ -3,19 +3,21 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from factories.browser import CHROMIUM, WHY_NOT, Browser
-from factories.documents import cost_line, costing, document, infeasible
+from factories.documents import cost_line, costing, decided, document, infeasible
 from factories.priced_documents import gcp_document, gcp_timeline
 from sailor_cloud import catalog
-from sailor_cloud.model.document import CostKind, Rejected
+from sailor_cloud.model.document import CostKind, FrontierPoint, Rejected
 from sailor_cloud.report import text
 from sailor_cloud.report.html.charts import money_chart
 from sailor_cloud.report.html.maps import region_map
@@ -359,3 +361,98 @@ def _contrast(one: str, other: str) -> float:
 
     light, dark = sorted((luminance(one), luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
+
+
+# Where each name of a point is, where the points are, and where the frontier runs; all in pixels of the chart.
+DRAWN = """
+(box => {
+  const chart = echarts.getInstanceByDom(box), frame = box.getBoundingClientRect(), { series } = chart.getOption();
+  const at = value => chart.convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, value);
+  const named = series.flatMap(each => each.data.filter(one => one.name).map(one => [one.name, at(one.value)]));
+  const line = series.find(each => each.type === "line").data.map(one => at(one.value));
+  const texts = [...box.querySelectorAll("text")].map(each => [each.textContent, each.getBoundingClientRect()])
+    .map(([name, each]) => [name, each.x - frame.x, each.y - frame.y, each.width, each.height]);
+  return [named, line, texts, frame.width];
+})
+"""
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [400, 1400])
+def test_names_of_choices_are_beside_their_points_and_off_the_frontier(
+    browser: Browser, width: int, tmp_path: Path
+) -> None:
+    made = replace(gcp_document(), decision=decided().decision)
+    assert made.prediction is not None
+    assert made.prediction.duration_s is not None
+    assert made.decision is not None
+    assert made.cost is not None
+    assert made.cost.total_usd is not None
+    usual, usd = made.prediction.duration_s, made.cost.total_usd
+    choices = [
+        each if each.chosen else replace(each, duration_s=1.05 * usual, total_usd=0.5 * usd)
+        for each in made.decision.choices
+    ]
+    falling = ((0.95, 1.2), (1.0, 1.0), (1.02, 0.8), (1.05, 0.5), (1.2, 0.47), (1.3, 0.45))
+    points = [
+        FrontierPoint(
+            iteration_s=usual * time / 1000.0,
+            throughput_iterations_per_s=1.0,
+            usd_per_hour=1.0,
+            usd_per_iteration=0.01,
+            total_usd=usd * money,
+            devices={"A100-40": 8},
+            zones=("us-central1-a",),
+            nodes_usd_per_hour=1.0,
+            cheapest=True,
+            duration_s=usual * time,
+        )
+        for time, money in falling
+    ]
+    made = replace(made, decision=replace(made.decision, choices=tuple(choices)), frontier=tuple(points))
+    path = tmp_path / "report.html"
+    path.write_text(plan_as_html(made, timeline=()), encoding="utf-8")
+    browser.look(width=width)
+    browser.open(path)
+    named, line, texts, whole = browser.run(f"{DRAWN}({_chart(CHARTS[1])})")
+    names = {name: at for name, at in named if name not in {each.label for each in made.alternatives}}
+    assert len(names) >= 2
+    corners = [(b[0], a[1]) for a, b in pairwise(line)]
+    steps = [*zip(line, corners, strict=False), *zip(corners, line[1:], strict=True)]
+    for name, own in names.items():
+        ((left, top, wide, high),) = [each[1:] for each in texts if each[0] == name]
+        assert left >= 0
+        assert left + wide <= whole
+        for (x, y), (to_x, to_y) in steps:
+            assert max(x, to_x) < left or min(x, to_x) > left + wide or max(y, to_y) < top + 2 or y > top + high - 2
+        away = {
+            other: math.hypot(max(left - x, 0.0, x - left - wide), max(top - y, 0.0, y - top - high))
+            for other, (x, y) in names.items()
+        }
+        assert min(away, key=lambda other: away[other]) == name, away
+        assert away[name] < 40, own
+
+
+def test_no_worst_case_is_shown_below_the_expected_cost() -> None:
+    """Rounded apart, egress was 298.15 USD, and 298.14 USD at worst."""
+    for cents in range(40):
+        egress = 298.145 + cents / 1000.0
+        lines = [
+            replace(cost_line(kind, "part", quantity=1.0, usd_per_unit=usd), worst_usd=worst)
+            for kind, usd, worst in (
+                (CostKind.COMPUTE, 124.2249, 269.204),
+                (CostKind.COMPUTE, 0.0149, 0.0149),
+                (CostKind.EGRESS, egress, egress),
+                (CostKind.EGRESS, 0.0051, 0.0051),
+                (CostKind.STARTUP, 27.9349, 60.5751),
+            )
+        ]
+        cost = costing(document(), *lines).cost
+        assert cost is not None
+        branches = cost_tree(cost)
+        for branch in branches:
+            assert branch.shown_worst_usd >= branch.shown_usd
+            assert all(worst >= usd for usd, worst in branch.shown)
+            assert sum(worst for _, worst in branch.shown) == pytest.approx(branch.shown_worst_usd)
+        shown = sum(branch.shown_worst_usd for branch in branches)
+        assert shown == pytest.approx(round(sum(line.worst_usd for line in lines), 2))

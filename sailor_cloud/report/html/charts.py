@@ -172,9 +172,7 @@ def frontier_chart(document: PlanDocument) -> Markup:
     ]
     if len(chosen) + len(others) + len(best) + len(hourly) + len(choose) < 2:
         return Markup("")
-    # Labels go above and to the right of a frontier point, where nothing is drawn: its line falls.
     label = {"show": True, "position": "right", "formatter": "{b}"}
-    above = {"labelLayout": {"dy": -10}}
     series: list[dict[str, Any]] = [
         {
             "name": "Pareto frontier",
@@ -187,11 +185,10 @@ def frontier_chart(document: PlanDocument) -> Markup:
             "color": "var(--accent)",
         },
         _dots(HOURLY, hourly, 5, "var(--muted)"),
-        _dots("alternative", others, 11, "var(--c2)", label=label, **above),
-        _dots("other choice", choose, 12, "var(--c3)", label={**label, "always": True}, **above),
+        _dots("alternative", others, 11, "var(--c2)", label=label),
+        _dots("other choice", choose, 12, "var(--c3)", label={**label, "always": True}),
         {
             **_dots("chosen", chosen, 19, "var(--accent)", label={**label, "always": True, "fontWeight": "bold"}),
-            **above,
             # A ring hides no point inside it.
             "itemStyle": {"color": "transparent", "borderColor": "var(--accent)", "borderWidth": 3},
             **_limits(document, factor),
@@ -249,7 +246,8 @@ def _limits(document: PlanDocument, factor: float) -> dict[str, Any]:
 def _point(document: PlanDocument, choice: Choice, factor: float) -> dict[str, Any]:
     return {
         "value": [_seconds(document, choice) * factor, choice.usd],
-        "name": choice.label,
+        # What follows in parentheses is in the tip: a long name would cross others.
+        "name": choice.label.partition(" (")[0],
         "tip": _frontier_tip(document, choice),
     }
 

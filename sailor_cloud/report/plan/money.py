@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -84,7 +85,9 @@ def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
     expected = [[line.usd for line in lines] for _, lines in found]
     worst = [[line.worst_usd for line in lines] for _, lines in found]
     usd = usd_parts([sum(each) for each in expected], expected_usd(cost), decimals)
-    worst_parts = usd_parts([sum(each) for each in worst], worst_usd(cost), decimals)
+    more = [[most - likely for likely, most in zip(*each, strict=True)] for each in zip(expected, worst, strict=True)]
+    worst_parts = _with_more(usd, [sum(each) for each in more], worst_usd(cost), decimals)
+    shown = [usd_parts(each, usd[place], decimals) for place, each in enumerate(expected)]
     return tuple(
         CostBranch(
             kind=kind,
@@ -92,15 +95,21 @@ def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
             shown_usd=usd[place],
             shown_worst_usd=worst_parts[place],
             shown=tuple(
-                zip(
-                    usd_parts(expected[place], usd[place], decimals),
-                    usd_parts(worst[place], worst_parts[place], decimals),
-                    strict=True,
-                )
+                zip(shown[place], _with_more(shown[place], more[place], worst_parts[place], decimals), strict=True)
             ),
         )
         for place, (kind, lines) in enumerate(found)
     )
+
+
+def _with_more(shown: Sequence[float], more: Sequence[float], whole: float, decimals: int) -> tuple[float, ...]:
+    """Return worst cases that add up to `whole`: expected costs as shown, plus by how much the worst case is `more`.
+
+    Rounded by itself, a worst case could be a cent below the expected cost.
+    """
+    rounded = round(whole, decimals)
+    parts = usd_parts(more, rounded - sum(shown), decimals)
+    return tuple(round(usd + extra, decimals) for usd, extra in zip(shown, parts, strict=True))
 
 
 def expected_usd(cost: Cost) -> float:
