@@ -96,6 +96,8 @@ def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
     """Return a draft with the pools of a part of a space renumbered as in the whole space, or the reverse."""
     numbers = [space.by_offer.get(offer, -1) for offer in part.by_offer]
+    if numbers == list(range(len(numbers))):
+        return draft if draft.zero_stage == part.zero_stage else replace(draft, zero_stage=part.zero_stage)
     return replace(
         draft,
         zero_stage=part.zero_stage,
