@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sailor_cloud.planner import Restriction
     from sailor_cloud.planner.explaining import Explanation
     from sailor_cloud.planner.marginal import Gain
-    from sailor_cloud.planner.strategies import Comparison
+    from sailor_cloud.planner.strategies import Comparison, Contender
     from sailor_cloud.planner.verified import Verified
     from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.options import Outcome
@@ -257,14 +257,16 @@ def compare(
     *,
     strategies: Sequence[str] = (),
     oracle: bool = True,
-    progress: Callable[[int, int, str], None] | None = None,
+    progress: Callable[[float, int, str], None] | None = None,
+    found: Callable[[Contender], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Plan a job by our search and by published planners, all judged by our simulator.
 
     Without names, all `strategies` are compared. Each searches once: its cost model chooses, and with `oracle` our
-    simulator chooses too. `options` are those of `plan`. If its time limit ends our search without a plan, our row says
-    so. Raises RequestError for an unknown strategy.
+    simulator chooses too. `progress` gets the number of finished searches, their total, and the planner that searches;
+    `found` gets each row at once. `options` are those of `plan`. If its time limit ends our search without a plan, our
+    row says so. Raises RequestError for an unknown strategy.
     """
     from time import process_time
 
@@ -278,24 +280,27 @@ def compare(
     named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
     if job.model is None:
         raise RequestError(f"{job.name} states no model, so {named[0]} has nothing to plan; add 'model'")
-    progress = progress or _ignore
-    progress(0, len(named) + 1, "sailor-cloud")
+    show, tell, of = progress or _ignore, found or _ignore, len(named) + 1
+    show(0, of, "sailor-cloud")
     begun = process_time()
     try:
-        found = [contender(plan(job, **options), "sailor-cloud", process_time() - begun)]
+        document = plan(job, progress=lambda share: show(share, of, "sailor-cloud"), **options)
+        rows = [contender(document, "sailor-cloud", process_time() - begun)]
     except NoPlanInTimeError as error:
-        found = [without_plan("sailor-cloud", process_time() - begun, str(error))]
+        rows = [without_plan("sailor-cloud", process_time() - begun, str(error))]
+    tell(rows[0])
     known = _inputs(
         job,
         catalog.load(pricing=options.get("pricing")),
         **{name: options[name] for name in _READ_FROM if name in options},
     )
     for number, name in enumerate(named, 1):
-        progress(number, len(named) + 1, name)
+        show(number, of, name)
         begun = process_time()
         for document in islice(_by_strategy(job, name, options.get("time_limit_s"), known), 2 if oracle else 1):
-            found.append(contender(document, name, process_time() - begun))
-    return compared(job.name, found[0], found[1:])
+            rows.append(contender(document, name, process_time() - begun))
+            tell(rows[-1])
+    return compared(job.name, rows[0], rows[1:])
 
 
 def explain(

@@ -147,3 +147,13 @@ def test_wrong_names_exit_2(command: tuple[str, ...], message: str, folder: Path
     answer = called(*command, cwd=folder)
     assert answer.returncode == 2
     assert message in answer.stderr
+
+
+def test_a_comparison_shows_each_planner_as_soon_as_it_has_a_plan(folder: Path) -> None:
+    rows: list[str] = []
+    found = compare(folder / "job.yaml", strategies=["varuna"], oracle=False, found=lambda row: rows.append(row.name))
+    assert rows == ["sailor-cloud", "varuna"]
+    assert {each.name for each in found.contenders} == set(rows)
+    answer = called("compare", "job.yaml", "--strategies", "varuna", "--no-oracle", cwd=folder)
+    assert [line.partition(":")[0] for line in answer.stderr.splitlines()] == rows
+    assert all("iterations/s, " in line for line in answer.stderr.splitlines())

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import html
 import json
+from dataclasses import replace
+
+import pytest
 
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.strategies import Comparison, Contender
@@ -14,7 +17,9 @@ from sailor_cloud.report.comparison.planners import (
     as_text,
     columns,
     comparison_chart,
+    report,
 )
+from sailor_cloud.report.tables import rendered
 
 
 def contender(
@@ -66,3 +71,17 @@ def test_the_whole_run_is_shown_in_hours_and_usd_where_the_job_has_steps() -> No
     assert json.loads(as_json_text(known))["contenders"][0]["duration_s"] == 5400.0
     unknown = Comparison(job="small", contenders=Rows((contender("sailor-cloud", 2.0, 0.5),)))
     assert "run, hours" not in as_text(unknown)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_notes_are_below_the_table_so_that_a_row_stays_a_row(width: int) -> None:
+    note = "ended by the time limit"
+    names = ("sailor-cloud", "sailor-paper", "metis")
+    rows = tuple(replace(contender(name, 2.0, 0.5, hours=1.5), note=note, estimate_s=1.9) for name in names)
+    lines = rendered(report(rows, width=width), width=width).splitlines()
+    table = lines[: lines.index("")]
+    assert [line.split()[0] for line in table[-3:]] == list(names)
+    assert all(" 0.5" in line for line in table[-3:])
+    assert not any("ended" in line or "…" in line for line in table)
+    assert f"{note}: sailor-cloud, sailor-paper, metis" in " ".join(lines).replace("  ", " ")
+    assert ("run, hours" in table[0]) is (width == 120)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import (
     ENGINES,
     POSITIVE,
@@ -22,6 +25,9 @@ from sailor_cloud.cli.terminal.options import (
     write_output,
 )
 from sailor_cloud.cli.terminal.waiting import waiting
+
+if TYPE_CHECKING:
+    from sailor_cloud.planner.strategies import Contender
 
 
 @click.command(short_help="Compare our plan of a job with those of published planners.")
@@ -76,17 +82,30 @@ def compare(
     sailor-cloud compare job.yaml --strategies metis,atlas -o comparison.html
     """
     from sailor_cloud import api
-    from sailor_cloud.report.comparison.planners import as_html, as_json_text, as_markdown, as_text
+    from sailor_cloud.planner.strategies import compared
+    from sailor_cloud.report.comparison.planners import as_html, as_json_text, as_markdown, as_text, found_line, report
+    from sailor_cloud.report.console import progress_console, result_console
+    from sailor_cloud.report.tables import print_report
 
     check_output(output)
     job = read_job(job_file, on=on, cluster=cluster)
     names = [name.strip() for name in strategies.split(",") if name.strip()] if strategies else []
+    rows: list[Contender] = []
     with waiting("planning") as show:
+
+        def row_found(row: Contender) -> None:
+            rows.append(row)
+            if sys.stderr.isatty():
+                show.screen(report(compared(job.name, rows[0], rows[1:]).contenders, width=progress_console().width))
+            else:
+                echo(found_line(row), err=True)
+
         found = api.compare(
             job,
             strategies=names,
             oracle=not no_oracle,
-            progress=lambda done, of, what: show(done, of),
+            progress=lambda done, of, what: show(done, of, f"planning as {what}"),
+            found=row_found,
             base=job_file.parent,
             clock=clock_for(as_of),
             engine=engine,
@@ -100,5 +119,9 @@ def compare(
         forms[None] = asked or "table"
     write = {"json": as_json_text, "markdown": as_markdown, "html": as_html, "table": as_text}
     for place, chosen in forms.items():
-        write_output(place, write[chosen](found))
+        if place is None and chosen == "table":
+            console = result_console()
+            print_report(report(found.contenders, width=console.width), console)
+        else:
+            write_output(place, write[chosen](found))
     return 0

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from sailor_cloud.report import text
 from sailor_cloud.report.html.charts import echart, points_option
 from sailor_cloud.report.html.page import page
@@ -28,7 +31,20 @@ HEADINGS = (
     "CPU",
     "note",
 )
+NOTE = HEADINGS[-1]
 NUMBERS = HEADINGS[1:-1]
+# From these widths on, a terminal has room for whole headings, and for more than the first columns.
+WIDE, NARROW = 110, 80
+PAGE = 120
+NARROW_COLUMNS = 3
+_FOLDED = {
+    "iterations/s": "iterations\n/s",
+    "USD/iteration": "USD/\niteration",
+    "run, hours": "run,\nhours",
+    "run, USD": "run,\nUSD",
+    "own estimate": "own\nestimate",
+    "out of memory": "out of\nmemory",
+}
 KEY = (
     "own estimate: iterations/s by the planner's own cost model. out of memory: plans that it ranked higher and that "
     "do not fit. oracle: the best of the same plans by our simulator. Every other figure is our simulator's."
@@ -37,18 +53,50 @@ KEY = (
 
 def columns(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return headings and each planner's cells; columns without any figure or note are left out."""
-    cells = [_row(each) for each in comparison.contenders]
+    return _columns(comparison.contenders)
+
+
+def _columns(contenders: Sequence[Contender]) -> tuple[list[str], list[list[str]]]:
+    cells = [_row(each) for each in contenders]
     shown = [i for i in range(len(HEADINGS)) if any(row[i] not in ("", "-") for row in cells)]
     return [HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in cells]
 
 
 def as_text(comparison: Comparison) -> str:
     """Return the table as plain text."""
-    headings, rows = columns(comparison)
-    table = plain_table(*headings, numbers=NUMBERS, whole=("planner",))
+    return rendered(report(comparison.contenders, width=PAGE), width=PAGE)
+
+
+def report(contenders: Sequence[Contender], *, width: int) -> RenderableType:
+    """Return the table of planners, with notes and a key below it; narrow terminals get shorter headings or columns."""
+    headings, rows = _columns(contenders)
+    kept = [
+        place
+        for place, heading in enumerate(headings)
+        if heading != NOTE and (width >= NARROW or heading in HEADINGS[:NARROW_COLUMNS])
+    ]
+    titles = [headings[place] if width >= WIDE else _FOLDED.get(headings[place], headings[place]) for place in kept]
+    numbers = tuple(title for place, title in zip(kept, titles, strict=True) if headings[place] in NUMBERS)
+    whole = ("planner",) if width >= WIDE else ()
+    table = plain_table(*titles, numbers=numbers, whole=whole, gap=2 if width >= WIDE else 1)
     for row in rows:
-        table.add_row(*row)
-    return rendered(table) + f"\n{KEY}\n"
+        table.add_row(*(row[place] for place in kept))
+    noted: dict[str, list[str]] = {}
+    for each in contenders:
+        if each.note:
+            names = noted.setdefault(each.note, [])
+            if each.name not in names:
+                names.append(f"{each.name} (oracle)" if each.oracle else each.name)
+    notes = [Text(f"{note}: {', '.join(names)}") for note, names in noted.items()]
+    return Group(table, *([Text(), *notes] if notes else []), Text(f"\n{KEY}"))
+
+
+def found_line(each: Contender) -> str:
+    """Return one planner's result in a line, for a reader who waits for the others."""
+    if not each.iteration_s:
+        return f"{_name(each)}: {each.note or 'no plan'}"
+    cost = "" if each.usd_per_iteration is None else f", {text.usd(each.usd_per_iteration)} USD/iteration"
+    return f"{_name(each)}: {1.0 / each.iteration_s:.4g} iterations/s{cost}{f' ({each.note})' if each.note else ''}"
 
 
 def as_markdown(comparison: Comparison) -> str:
