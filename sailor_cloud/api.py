@@ -57,7 +57,7 @@ def plan(
     restrictions: Sequence[Restriction] = (),
     top: int = 0,
     frontier: bool = False,
-    choose: Pick | None = None,
+    choose: Pick | str | None = None,
     deciding: Callable[[Decision], None] | None = None,
     time_limit_s: float | None = None,
     prove: bool = False,
@@ -79,10 +79,10 @@ def plan(
     of its cost model.
 
     `restrictions` make the space smaller; `top` requests this many alternatives of other kinds, `frontier` the Pareto
-    frontier of time and money. `choose` takes the cheapest, the balanced or the fastest plan instead of the goal's;
-    `deciding` gets the three while the search continues. After `time_limit_s` the incumbent is the answer. With `prove`
-    the bound is raised for up to 300 CPU seconds after the plan is found. `progress` gets the share of the search that
-    is done.
+    frontier of time and money. `choose`, 'cheapest', 'balanced' or 'fastest', takes that plan instead of the goal's;
+    `deciding` gets the three while the search continues. After `time_limit_s` the incumbent is the answer; a note of
+    the decision says if no time was left for the frontier. With `prove` the bound is raised for up to 300 CPU seconds
+    after the plan is found. `progress` gets the share of the search that is done.
 
     Local nodes share the cores of `machine`; the default is this one, which is measured if the job may use them. `base`
     is the folder for relative paths in the job, by default that of the job file. `profiles`, `network` and `pricing`
@@ -95,6 +95,7 @@ def plan(
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.purchase import purchase
 
+    pick = None if choose is None else _pick(choose)
     job, base = _job_of(job, base, on=on, cluster=cluster)
     prices = catalog.load(pricing=pricing)
     problems = resource_problems(job, prices)
@@ -113,7 +114,7 @@ def plan(
     known = _inputs(job, prices, clock=clock, engine=engine, **read)
     if strategy is not None:
         return next(islice(_by_strategy(job, strategy, time_limit_s, known), int(oracle), None))
-    return planner.search(
+    found = planner.search(
         job,
         **known,
         started_s=started_s,
@@ -123,13 +124,32 @@ def plan(
             frontier=frontier,
             top=top,
             decide=True,
-            choose=choose,
+            choose=pick,
             deciding=deciding,
             time_limit_s=time_limit_s,
             prove=prove,
             progress=progress,
         ),
     )
+    return _with_frontier_note(found) if frontier else found
+
+
+def _pick(choose: Pick | str) -> Pick:
+    from sailor_cloud.model.document import Pick
+
+    try:
+        return Pick(choose)
+    except ValueError:
+        raise RequestError(f"choose is {choose!r}; it may be {', '.join(Pick)}") from None
+
+
+def _with_frontier_note(document: PlanDocument) -> PlanDocument:
+    """Return a document whose decision says so if the time limit ended the search before the requested frontier."""
+    decision = document.decision
+    if decision is None or document.frontier or not document.search.cut_short:
+        return document
+    note = "the time limit ended the search before the Pareto frontier; a larger one, or none, finds it"
+    return dataclasses.replace(document, decision=dataclasses.replace(decision, notes=(*decision.notes, note)))
 
 
 def offers(
@@ -412,7 +432,7 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
 
 
 def choose(
-    document: PlanDocument, pick: Pick, *, base: Path | None = None, profiles: Path | None = None
+    document: PlanDocument, pick: Pick | str, *, base: Path | None = None, profiles: Path | None = None
 ) -> PlanDocument:
     """Return a document with another plan of its decision as the plan, and its figures recomputed.
 
@@ -429,6 +449,7 @@ def choose(
         raise RequestError(f"{document.job.name} states no model, so there is nothing to choose from")
     if decision is None:
         raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
+    pick = _pick(pick)
     picked = decision.choice(pick)
     if picked.chosen:
         return document

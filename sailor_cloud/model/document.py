@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from sailor_cloud.model.job import Constraints, Goal, Job
 from sailor_cloud.model.machine import LocalMachine
 from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
-from sailor_cloud.model.shown import Rows, Shown
+from sailor_cloud.model.shown import Rows, Shown, html_table
 from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, MOST_PLAN_VALUES, REPORTS, check_values, read_at_most
 from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text, probability_text, usd_text
 
@@ -492,8 +493,27 @@ class Decision(Shown):
         usd = ((" and ".join(choice.picks), f"{usd_text(choice.usd)} USD") for choice in self.choices)
         return [("decision", self.chosen.value), *((name, f"{name} {amount}") for name, amount in usd)]
 
-    def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
-        return [("choices", Rows(self.choices)), ("left out", Rows(self.left_out))]
+    def _repr_html_(self) -> str:
+        """Return the choices with the reason for each, then the notes, then what insisting on anything would change."""
+        per = "" if all(choice.duration_s is not None for choice in self.choices) else " per iteration"
+        rows = [
+            (
+                "chosen" if choice.chosen else "",
+                " and ".join(choice.picks),
+                usd_text(choice.usd),
+                duration_text(choice.seconds),
+                "unknown" if choice.within_limits is None else probability_text(choice.within_limits),
+                choice.runs_on,
+            )
+            for choice in self.choices
+        ]
+        header = ("", "choose", f"USD{per}", f"time{per}", "in limits", "runs on")
+        parts = [html_table(header, rows, [choice.why for choice in self.choices])] if rows else []
+        parts += [f"<p>{html.escape(note)}</p>" for note in self.notes]
+        if self.left_out:
+            left = [(f"{row.subject} {row.name}", row.why, row.runs_on) for row in self.left_out]
+            parts.append(html_table(("why not", "insisting on it", "would run on"), left))
+        return "".join(parts)
 
     def choice(self, pick: Pick) -> Choice:
         """Return the choice that is best by a pick. Raises RequestError if there is none."""
@@ -668,10 +688,13 @@ class PlanDocument(Shown):
             facts.append(("nodes and traffic", f"{usd_text(self.cost.usd_per_hour)} USD/h"))
         return facts
 
+    def _repr_html_(self) -> str:
+        """Return the decision, as reports begin with it, then the facts and the other plans."""
+        decision = "" if self.decision is None else self.decision._repr_html_()
+        return f"{decision}{Shown._repr_html_(self)}"
+
     def shown_rows(self) -> list[tuple[str, Rows[Any]]]:
-        choices = Rows(() if self.decision is None else self.decision.choices)
         return [
-            ("choices", choices),
             ("alternatives", self.alternatives),
             ("frontier, fastest first", self.frontier),
         ]

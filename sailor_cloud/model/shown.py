@@ -79,10 +79,15 @@ class Shown:
         return facts + "".join(tables)
 
 
-def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table of plain texts."""
-    lines = [("th", header), *(("td", row) for row in rows)]
-    return f"<table>{''.join(_row(tag, cells) for tag, cells in lines)}</table>"
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], below: Sequence[str] = ()) -> str:
+    """Return an HTML table of plain texts; `below` has a text for each row, as wide as all columns but the first."""
+    lines = [_row("th", header)]
+    for place, row in enumerate(rows):
+        lines.append(_row("td", row))
+        if place < len(below):
+            cell = f"<td align=left colspan={len(header) - 1}>{html.escape(below[place])}</td>"
+            lines.append(f"<tr><td></td>{cell}</tr>")
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _row(tag: str, cells: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from factories.called import called
 from sailor_cloud import compare, plan
+from sailor_cloud.errors import RequestError
 from sailor_cloud.report.comparison.planners import as_html, as_json_text, as_markdown, as_text
 from sailor_cloud.report.plan.facts import proof
 
@@ -157,3 +158,21 @@ def test_a_comparison_shows_each_planner_as_soon_as_it_has_a_plan(folder: Path) 
     answer = called("compare", "job.yaml", "--strategies", "varuna", "--no-oracle", cwd=folder)
     assert [line.partition(":")[0] for line in answer.stderr.splitlines()] == rows
     assert all("iterations/s, " in line for line in answer.stderr.splitlines())
+
+
+def test_a_wrong_choice_in_python_names_the_three(folder: Path) -> None:
+    with pytest.raises(RequestError, match="choose is 'best'; it may be cheapest, balanced, fastest"):
+        plan(folder / "job.yaml", choose="best")
+    found = plan(folder / "job.yaml", choose="balanced", clock=CountedClock(), time_limit_s=150.0)
+    assert found.decision is not None
+    assert found.decision.asked == "balanced"
+
+
+def test_a_requested_frontier_that_the_time_limit_prevented_is_noted(folder: Path) -> None:
+    (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
+    for frontier in (True, False):
+        found = plan(folder / "job.yaml", frontier=frontier, clock=CountedClock(), time_limit_s=150.0)
+        assert found.search.cut_short
+        assert not found.frontier
+        assert found.decision is not None
+        assert any("before the Pareto frontier" in note for note in found.decision.notes) is frontier

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import pickle
 import subprocess
 import sys
@@ -85,3 +86,20 @@ def test_importing_the_package_loads_neither_pandas_nor_the_planner() -> None:
     assert answer.stdout == "[]\n"
     assert set(sc.__all__) <= set(dir(sc))
     assert all(getattr(sc, name) is not None for name in sc.__all__)
+
+
+def test_a_notebook_begins_with_the_decision_in_words_and_figures_of_reports() -> None:
+    document = decided()
+    assert document.decision is not None
+    page = document._repr_html_()
+    names = ["choose", "fastest", "why not", "insisting on it", "status"]
+    assert sorted(names, key=page.index) == names
+    for raw in ("duration_s", "within_limits", "False", "None"):
+        assert raw not in page
+    for choice in document.decision.choices:
+        assert html.escape(choice.why) in page
+        assert choice.runs_on in page
+    assert "97.4 %" in page
+    assert "15.0 s" in page
+    assert all(html.escape(row.why) in page for row in document.decision.left_out)
+    assert page.count("chosen") == 1
