@@ -22,7 +22,7 @@ from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.effort import NORMAL, Deadline, Effort, OutOfTimeError
-from sailor_cloud.planner.space.goals import Target, target_of
+from sailor_cloud.planner.space.goals import Figure, Target, target_of
 from sailor_cloud.planner.space.quotas import unit
 from sailor_cloud.planner.space.space import Space
 
@@ -101,7 +101,7 @@ def gains(
             assert there is not None, "a space is built where there is none"
             there.known.deadline = deadline
             value = _value(Searched(effort=effort) if rebuilt else searched, there, changed, document, effort)
-            made.append(_gain(change, job, before, value))
+            made.append(_gain(change, job, before, value, own=_own(job, document)))
             found(made[-1])
     except OutOfTimeError:
         pass
@@ -214,7 +214,28 @@ def _better(job: Job, one: float | None, other: float | None) -> float | None:
     return (max if job.goal is Goal.MAXIMIZE_THROUGHPUT else min)(known) if known else None
 
 
-def _gain(change: str, job: Job, old: float | None, new: float | None) -> Gain:
+def _own(job: Job, document: PlanDocument) -> float | None:
+    """Return the goal's value of the explained plan, which may serve another goal."""
+    if document.prediction is None or document.cost is None:
+        return None
+    iteration_s = document.prediction.iteration_s_replay
+    if job.goal is Goal.MAXIMIZE_THROUGHPUT:
+        return 1.0 / iteration_s
+    values = {
+        Figure.ITERATION_S: iteration_s,
+        Figure.DURATION_S: document.prediction.duration_s,
+        Figure.TOTAL_USD: document.cost.total_usd,
+        Figure.USD_PER_ITERATION: document.cost.usd_per_iteration,
+    }
+    return values[target_of(job).goal]
+
+
+def _gain(change: str, job: Job, old: float | None, new: float | None, own: float | None = None) -> Gain:
+    """Return what a change brings.
+
+    old: the goal's value of the best plan known without the change. If that is not the explained plan, whose value is
+    `own`, the text names both.
+    """
     named = objective_unit(job)
     if new is None:
         text = "still no plan"
@@ -223,10 +244,10 @@ def _gain(change: str, job: Job, old: float | None, new: float | None) -> Gain:
     else:
         larger_is_better = job.goal is Goal.MAXIMIZE_THROUGHPUT
         share = new / old - 1.0 if larger_is_better else 1.0 - new / old
+        other = own is not None and abs(own / old - 1.0) >= WORTH_TELLING
+        base = f"{old:.4g} of the best plan without it (this plan: {own:.4g})" if other else f"{old:.4g}"
         text = (
-            "nothing"
-            if share < WORTH_TELLING
-            else f"{new:.4g} {named} instead of {old:.4g}: {100 * share:.1f} % better"
+            "nothing" if share < WORTH_TELLING else f"{new:.4g} {named} instead of {base}: {100 * share:.1f} % better"
         )
         new = old if share < WORTH_TELLING else new
     return Gain(change=change, before=old, after=new, unit=named, text=text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from factories.planning import make_space, plan, quota, tiny_job
@@ -61,3 +63,23 @@ def test_a_limit_that_rules_everything_out_shows_what_more_of_it_would_give(cata
     assert found["10 % more budget"].text.startswith(f"a plan with {least:.4g}")
     short, _ = told(tiny_job(**size, constraints={"budget_usd": least * 0.5}), catalog)
     assert short["10 % more budget"].text == "still no plan"
+
+
+def test_a_gain_names_the_plan_that_it_is_compared_with_if_another_is_explained(catalog: Catalog) -> None:
+    job = tiny_job(blocks=2, batch=6, zones=("local-a",), accelerators={"CPU-fast": 2})
+    quotas = (quota("FAST", 1, {"CPU-fast": None}),)
+    best = plan(job, quotas=quotas)
+    assert best.prediction is not None
+    slow = replace(best.prediction, iteration_s_replay=2.0 * best.prediction.iteration_s_replay)
+    given = replace(best, prediction=slow, objective=None)
+
+    def problem_of(changed: Job) -> Problem:
+        return Problem(space=make_space(changed, quotas), target=target_of(changed), rejected=())
+
+    for document, named in ((given, True), (best, False)):
+        found = gains(job, document, catalog, problem_of, make_space(job, quotas))
+        (gain,) = (each for each in found if "quota" in each.change)
+        assert best.objective is not None
+        assert gain.before == pytest.approx(best.objective.value)
+        own = f"of the best plan without it (this plan: {1.0 / slow.iteration_s_replay:.4g})"
+        assert (own in gain.text) is named
