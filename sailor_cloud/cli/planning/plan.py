@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sailor_cloud.model.job import Job
 
 INFEASIBLE = 3
-# Where the report goes on after the decision.
+# Where the rest of the report is.
 _REST = "'--details' shows the plan's stages, its cost line by line, its memory, and what was compared"
 FORMATS = ("table", "json", "markdown", "html")
 RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
