@@ -131,7 +131,7 @@ def reasons(document: PlanDocument) -> tuple[str, ...]:
             f"and with an outage of {duration_text(anchor.outage_s)} the run ends after {ends}"
         )
     lines += [
-        f"{other.label}: {pace_text(other.iteration_s / document.prediction.iteration_s_replay)}"
+        f"a plan with {other.label} is {pace_text(other.iteration_s / document.prediction.iteration_s_replay)}"
         f"{_more_usd(document, other.total_usd)}"
         for other in document.alternatives
     ]
@@ -201,8 +201,8 @@ def _by_memory(space: Space) -> list[RuledOut]:
         if used > table.limit_bytes:
             unit, unit_name = (GIB, "GiB") if table.limit_bytes >= GIB else (MIB, "MiB")
             why = (
-                f"the whole model on one device takes {used / unit:.3g} of {table.limit_bytes / unit:.3g} {unit_name}, "
-                f"even with one sample at a time and ZeRO-{stages[-1]}"
+                f"takes {used / unit:.3g} of {table.limit_bytes / unit:.3g} {unit_name}, even with one sample at a "
+                f"time and ZeRO-{stages[-1]}; with stages or tp it may fit"
             )
-            found.append(RuledOut(what=f"{name} without stages or tp", why=why, ground=Ground.MEMORY))
+            found.append(RuledOut(what=f"the whole model on one {name}", why=why, ground=Ground.MEMORY))
     return found

@@ -14,6 +14,9 @@ from rich.console import Console
 
 import sailor_cloud as sc
 from factories.called import called
+from factories.commands import ROOT
+from sailor_cloud.model.document import Alternative
+from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.planner.marginal import Gain
 from sailor_cloud.report.plan.explanation_text import print_rest
 
@@ -159,3 +162,25 @@ def test_a_job_in_json_is_explained_as_a_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["plan", "explain", "compare", "simulate", "simulate_layout", "offers", "up"])
 def test_help_of_a_function_shows_no_address_in_memory(name: str) -> None:
     assert " at 0x" not in str(inspect.signature(getattr(sc, name)))
+
+
+def test_reasons_are_sentences_and_no_used_accelerator_seems_ruled_out(folder: Path) -> None:
+    document = sc.read_plan(folder / "plan.json")
+    assert document.plan is not None
+    other = Alternative(
+        label="all CPU-slow",
+        plan=document.plan,
+        iteration_s=1000.0,
+        throughput_iterations_per_s=0.001,
+        usd_per_hour=1.0,
+        total_usd=None,
+        duration_s=None,
+    )
+    (reason,) = (line for line in reasons(replace(document, alternatives=(other,))) if "CPU-slow is" in line)
+    assert reason.startswith("a plan with all CPU-slow is ")
+    assert reason.endswith("slower")
+    ruled = sc.explain(ROOT / "examples" / "llama3-8b-two-clouds.yaml", with_gains=False, time_limit_s=6.0).ruled_out
+    memory = [row for row in ruled if row.ground == "memory"]
+    assert memory
+    assert all(row.what.startswith("the whole model on one ") for row in memory)
+    assert all("with stages or tp it may fit" in row.why for row in memory)

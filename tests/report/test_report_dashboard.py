@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -125,3 +127,14 @@ def _until(browser: Browser, expression: str, *, at_least: int) -> int:
         assert time.monotonic() < until, found
         time.sleep(0.02)
     return found
+
+
+def test_the_page_without_its_token_says_where_the_token_is() -> None:
+    server = Dashboard(GoingOn("a"))
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    with server, pytest.raises(HTTPError) as refused:
+        urlopen(server.url.partition("?")[0])
+    thread.join()
+    assert refused.value.code == 403
+    assert b"the whole address that 'sailor-cloud dashboard' printed" in refused.value.read()

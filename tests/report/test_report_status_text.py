@@ -36,7 +36,7 @@ def test_measured_and_planned_iterations_stand_side_by_side_with_where_the_last_
     parts = {"compute": 0.3, "transfer": 0.0, "bubble": 0.1, "sync": 0.1}
     text = shown(iteration_s=0.4, planned_iteration_s=0.32, parts=parts)
     assert "iteration 0.4 s measured, 0.32 s planned;" in text
-    assert "rank 0's last: compute 60%, transfer 0%, bubble 20%, sync 20%" in text
+    assert "rank 0's last: compute 60%, transfer 0%, bubble 20%, all-reduce 20%" in text
 
 
 def test_before_the_pace_has_settled_nothing_is_said_of_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -225,13 +226,15 @@ def _print(document: PlanDocument, evaluation: Evaluation) -> None:
 
     for line in short_of_memory(document):
         echo(f"{line}\n")
-    print_plan(document, result_console(), details=True)
+    console = result_console()
+    print_plan(document, console, details=True)
     seconds = evaluation.prediction.iteration_s_replay
     echo(f"\nwhat each stage does in an iteration of {text.seconds(seconds)}")
     for first, last, lines in _alike(evaluation, seconds):
         name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
         for stage, waits_of_stage in enumerate(lines):
-            echo(f"  {name} stage {stage}: {waits_of_stage}")
+            line = f"  {name} stage {stage}: {waits_of_stage}"
+            echo(textwrap.fill(line, console.width, subsequent_indent="    ", break_long_words=False))
 
 
 def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple[str, ...]]]:
@@ -245,7 +248,7 @@ def _alike(evaluation: Evaluation, seconds: float) -> list[tuple[int, int, tuple
             ("compute", waits.compute_s),
             ("transfer", waits.transfer_s),
             ("bubble", waits.bubble_s),
-            ("sync", waits.sync_s),
+            ("all-reduce", waits.sync_s),
         )
         parts = ", ".join(f"{name} {text.share(part / seconds)}" for name, part in shares)
         stages.setdefault(stage.pipeline, []).append(parts)

@@ -25,6 +25,11 @@ _HEADERS = {
 }
 
 
+_TOKEN_MISSING = b"""This page needs its token.
+Open the whole address that 'sailor-cloud dashboard' printed: it ends in ?token= and the token.
+"""
+
+
 class Runs(Protocol):
     """The data of the page."""
 
@@ -65,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = parse_qs(address.query)
         given = query.get("token", [""])[0]
         if not hmac.compare_digest(given.encode(), self.server.token.encode()):
-            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this page needs the token of its address\n")
+            return self._answer(HTTPStatus.FORBIDDEN, "text/plain", _TOKEN_MISSING)
         try:
             self._show(address.path, query)
         except SailorError as error:

@@ -18,6 +18,10 @@ from sailor_cloud.run.state import OVER, Phase
 NARROW = 72
 
 
+# The terms of the glossary for the names in reports of ranks.
+_NAMES = {"sync": "all-reduce"}
+
+
 def runs_report(
     runs: Sequence[RunStatus], *, now: datetime, width: int = 120, folder: Path | None = None
 ) -> RenderableType:
@@ -82,7 +86,9 @@ def _pace(run: RunStatus) -> str | None:
         return None
     planned = "" if run.planned_iteration_s is None else f", {run.planned_iteration_s:.4g} s planned"
     whole = sum(run.parts.values())
-    shares = ", ".join(f"{name} {part / whole:.0%}" for name, part in run.parts.items()) if whole else ""
+    shares = (
+        ", ".join(f"{_NAMES.get(name, name)} {part / whole:.0%}" for name, part in run.parts.items()) if whole else ""
+    )
     usd = "" if run.usd_per_step is None else f"; {text.usd(run.usd_per_step)} USD each"
     if run.usd_per_million_tokens is not None:
         usd += f", {text.usd(run.usd_per_million_tokens)} USD per million tokens"
