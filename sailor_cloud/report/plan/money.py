@@ -13,6 +13,8 @@ from sailor_cloud.units import SECONDS_PER_HOUR, usd_decimals, usd_parts
 
 # Smaller differences come from the order of sums.
 _ROUNDING = 1e-9
+# More decimals than any amount is shown with.
+_FINEST = 12
 TITLES = {
     CostKind.COMPUTE: "compute",
     CostKind.DISK: "disks",
@@ -85,31 +87,34 @@ def cost_tree(cost: Cost) -> tuple[CostBranch, ...]:
     expected = [[line.usd for line in lines] for _, lines in found]
     worst = [[line.worst_usd for line in lines] for _, lines in found]
     usd = usd_parts([sum(each) for each in expected], expected_usd(cost), decimals)
-    more = [[most - likely for likely, most in zip(*each, strict=True)] for each in zip(expected, worst, strict=True)]
-    worst_parts = _with_more(usd, [sum(each) for each in more], worst_usd(cost), decimals)
+    worst_parts = _at_least(usd, usd_parts([sum(each) for each in worst], worst_usd(cost), decimals))
     shown = [usd_parts(each, usd[place], decimals) for place, each in enumerate(expected)]
+    shown_worst = [
+        _at_least(shown[place], usd_parts(each, worst_parts[place], decimals)) for place, each in enumerate(worst)
+    ]
     return tuple(
         CostBranch(
             kind=kind,
             lines=tuple(lines),
             shown_usd=usd[place],
             shown_worst_usd=worst_parts[place],
-            shown=tuple(
-                zip(shown[place], _with_more(shown[place], more[place], worst_parts[place], decimals), strict=True)
-            ),
+            shown=tuple(zip(shown[place], shown_worst[place], strict=True)),
         )
         for place, (kind, lines) in enumerate(found)
     )
 
 
-def _with_more(shown: Sequence[float], more: Sequence[float], whole: float, decimals: int) -> tuple[float, ...]:
-    """Return worst cases that add up to `whole`: expected costs as shown, plus by how much the worst case is `more`.
+def _at_least(expected: Sequence[float], worst: Sequence[float]) -> tuple[float, ...]:
+    """Return worst cases of which none is below the expected cost, with the same sum.
 
-    Rounded by itself, a worst case could be a cent below the expected cost.
+    Both are rounded to the same sums as their totals, so that one could be a cent below the other. The part with the
+    largest difference yields that cent.
     """
-    rounded = round(whole, decimals)
-    parts = usd_parts(more, rounded - sum(shown), decimals)
-    return tuple(round(usd + extra, decimals) for usd, extra in zip(shown, parts, strict=True))
+    raised = [max(pair) for pair in zip(expected, worst, strict=True)]
+    for missing in (one - other for one, other in zip(raised, worst, strict=True) if one > other):
+        most = max(range(len(raised)), key=lambda place: raised[place] - expected[place])
+        raised[most] = round(max(expected[most], raised[most] - missing), _FINEST)
+    return tuple(raised)
 
 
 def expected_usd(cost: Cost) -> float:
