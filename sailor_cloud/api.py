@@ -114,7 +114,7 @@ def plan(
     known = _inputs(job, prices, clock=clock, engine=engine, **read)
     if strategy is not None:
         return next(islice(_by_strategy(job, strategy, time_limit_s, known), int(oracle), None))
-    found = planner.search(
+    return planner.search(
         job,
         **known,
         started_s=started_s,
@@ -131,7 +131,6 @@ def plan(
             progress=progress,
         ),
     )
-    return _with_frontier_note(found) if frontier else found
 
 
 def _pick(choose: Pick | str) -> Pick:
@@ -141,15 +140,6 @@ def _pick(choose: Pick | str) -> Pick:
         return Pick(choose)
     except ValueError:
         raise RequestError(f"choose is {choose!r}; it may be {', '.join(Pick)}") from None
-
-
-def _with_frontier_note(document: PlanDocument) -> PlanDocument:
-    """Return a document whose decision says so if the time limit ended the search before the requested frontier."""
-    decision = document.decision
-    if decision is None or document.frontier or not document.search.cut_short:
-        return document
-    note = "the time limit ended the search before the Pareto frontier; a larger one, or none, finds it"
-    return dataclasses.replace(document, decision=dataclasses.replace(decision, notes=(*decision.notes, note)))
 
 
 def offers(

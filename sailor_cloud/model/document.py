@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from enum import StrEnum
@@ -357,6 +358,18 @@ class FrontierPoint:
         return self.iteration_s if self.duration_s is None else self.duration_s
 
 
+# Zones of a plan that are named; more are counted.
+_NAMED_ZONES = 3
+
+
+def machines_text(devices: Mapping[str, int], markets: Sequence[str], zones: Sequence[str]) -> str:
+    """Return devices, markets and zones in words, such as `8 A100-40 spot in us-central1-a`."""
+    bought = " + ".join(f"{count} {name}" for name, count in devices.items())
+    named = " and ".join(part for part in (", ".join(zones[:-1]), *zones[-1:]) if part)
+    place = named if len(zones) <= _NAMED_ZONES else f"{len(zones)} zones"
+    return f"{bought} {' and '.join(markets)} in {place}"
+
+
 class Pick(StrEnum):
     """The criterion by which a plan is chosen."""
 
@@ -404,9 +417,7 @@ class Choice(Shown):
     @property
     def runs_on(self) -> str:
         """Devices, markets and zones, such as `8 A100-40 spot in us-central1-a`."""
-        devices = " + ".join(f"{count} {name}" for name, count in self.devices.items())
-        place = " and ".join(self.zones) if len(self.zones) <= 2 else f"{len(self.zones)} zones"
-        return f"{devices} {' and '.join(self.markets)} in {place}"
+        return machines_text(self.devices, self.markets, self.zones)
 
     def shown_facts(self) -> list[tuple[str, str]]:
         per = "/iteration" if self.duration_s is None else ""
@@ -427,10 +438,10 @@ class Subject(StrEnum):
 class LeftOut(Shown):
     """Something that the job names and the chosen plan leaves out, and what insisting on it would change.
 
-    `why` is the reason as text. The other fields describe the best plan found that uses it. If the cheapest plan is
-    chosen, that is the cheapest one; otherwise it has the smallest sum of time and money, each as a ratio to the chosen
-    plan's. Without such a plan, `runs_on` is empty and figures are None. `keeps_limits` is False if every plan that
-    uses it exceeds a limit.
+    `why` is the reason as text. The other fields describe the plan that the same choice would take among those that use
+    it: the cheapest, the fastest, or the one with the smallest sum of time and money, each relative to the chosen plan.
+    Without such a plan, `runs_on` is empty and figures are None. `keeps_limits` is False if every plan that uses it
+    exceeds a limit.
     """
 
     subject: Subject
@@ -443,9 +454,14 @@ class LeftOut(Shown):
     keeps_limits: bool = False
     plan: Annotated[Plan | None, Field(exclude_if=lambda plan: plan is None)] = None
 
+    @property
+    def title(self) -> str:
+        """The name, with its subject unless it is an accelerator: `T4-16`, `zone us-central1-b`."""
+        return self.name if self.subject is Subject.ACCELERATOR else f"{self.subject} {self.name}"
+
     def shown_facts(self) -> list[tuple[str, str]]:
         return [
-            ("left out", f"{self.subject} {self.name}"),
+            ("left out", self.title),
             ("insisting on it", self.why),
             ("would run on", self.runs_on or "nothing"),
         ]
@@ -511,7 +527,7 @@ class Decision(Shown):
         parts = [html_table(header, rows, [choice.why for choice in self.choices])] if rows else []
         parts += [f"<p>{html.escape(note)}</p>" for note in self.notes]
         if self.left_out:
-            left = [(f"{row.subject} {row.name}", row.why, row.runs_on) for row in self.left_out]
+            left = [(row.title, row.why, row.runs_on) for row in self.left_out]
             parts.append(html_table(("why not", "insisting on it", "would run on"), left))
         return "".join(parts)
 

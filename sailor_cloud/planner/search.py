@@ -67,6 +67,8 @@ _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 _PROOF_S = 300.0
 # The number of plans of blocks that are judged for the fastest choice if the goal is money.
 _JUDGED_FAST = 12
+# A note of the decision if the frontier was requested.
+_NO_FRONTIER = "the time limit ended the search before the Pareto frontier; with more time it is in the report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +371,7 @@ class _Run:
         if asked.top:
             alternatives.kinds(drafts, most=asked.top)
         if asked.alternatives:
-            alternatives.learn(self.deciding.drafts)
+            alternatives.learn([*alternatives.drafts, *self.deciding.drafts])
             drafts = [*self.deciding.drafts, *alternatives.drafts, *self.answer.drafts, *self.answer.others]
             self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
@@ -437,6 +439,8 @@ class _Run:
         if self.asked.decide and self.decision is None:
             self._pick(proven=False)
             self._decide()
+        if self.asked.frontier and self.decision is not None and not self.points:
+            self.decision = replace(self.decision, notes=(*self.decision.notes, _NO_FRONTIER))
 
     def prove(self) -> None:
         """Raise the bound for as long as a proof may take; only an enumeration of all plans may find a better one."""
@@ -500,8 +504,7 @@ class _Run:
     def _tell(self, chosen: Chosen | None) -> None:
         """Report the choices so far to the caller if it asked for them."""
         if self.asked.decide and self.asked.deciding is not None:
-            picks = self.deciding.picks(self.effort, chosen)
-            decision = self.deciding.decision(picks, complete=False, look_near=chosen is not None)
+            decision = self.deciding.decision(self.deciding.picks(self.effort, chosen), complete=False)
             if decision is not None:
                 self.asked.deciding(decision)
 

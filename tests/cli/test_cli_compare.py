@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from factories.called import called
+from factories.counted_clock import CountedClock
 from sailor_cloud import compare, plan
 from sailor_cloud.errors import RequestError
 from sailor_cloud.report.comparison.planners import as_html, as_json_text, as_markdown, as_text
@@ -89,20 +88,6 @@ def test_the_time_limit_that_ends_a_strategy_is_reported(folder: Path) -> None:
     assert "the time limit ended varuna before it found a plan that fits" in shown.stdout
 
 
-@dataclass(slots=True)
-class CountedClock:
-    """A clock that advances by a second each time it is read."""
-
-    looks: int = 0
-
-    def now(self) -> datetime:
-        return datetime(2026, 11, 21, tzinfo=UTC)
-
-    def monotonic_s(self) -> float:
-        self.looks += 1
-        return float(self.looks)
-
-
 def test_every_form_says_whose_search_the_time_limit_ended(folder: Path) -> None:
     (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
     told = "ended by the time limit"
@@ -163,16 +148,3 @@ def test_a_comparison_shows_each_planner_as_soon_as_it_has_a_plan(folder: Path) 
 def test_a_wrong_choice_in_python_names_the_three(folder: Path) -> None:
     with pytest.raises(RequestError, match="choose is 'best'; it may be cheapest, balanced, fastest"):
         plan(folder / "job.yaml", choose="best")
-    found = plan(folder / "job.yaml", choose="balanced", clock=CountedClock(), time_limit_s=150.0)
-    assert found.decision is not None
-    assert found.decision.asked == "balanced"
-
-
-def test_a_requested_frontier_that_the_time_limit_prevented_is_noted(folder: Path) -> None:
-    (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
-    for frontier in (True, False):
-        found = plan(folder / "job.yaml", frontier=frontier, clock=CountedClock(), time_limit_s=150.0)
-        assert found.search.cut_short
-        assert not found.frontier
-        assert found.decision is not None
-        assert any("before the Pareto frontier" in note for note in found.decision.notes) is frontier

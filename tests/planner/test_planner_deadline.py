@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 
 import pytest
 
-from factories.planning import AS_OF, data, example, make_space, tiny_job
+from factories.counted_clock import CountedClock
+from factories.planning import data, example, make_space, tiny_job
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.explain.shortage import NO_PLAN
@@ -18,24 +18,12 @@ from sailor_cloud.planner.space.goals import target_of
 from sailor_cloud.planner.space.restrictions import Restriction
 
 
-@dataclass(slots=True)
-class CountedClock:
-    """A clock that advances by a second each time it is read."""
-
-    looks: int = 0
-
-    def now(self) -> datetime:
-        return AS_OF
-
-    def monotonic_s(self) -> float:
-        self.looks += 1
-        return float(self.looks)
-
-
-def limited(job: Job, seconds: float, clock: CountedClock, *restrictions: Restriction) -> PlanDocument:
+def limited(
+    job: Job, seconds: float, clock: CountedClock, *restrictions: Restriction, frontier: bool = True
+) -> PlanDocument:
     prices, links, times = data()
     options = SearchOptions(
-        restrictions=restrictions, alternatives=True, decide=True, frontier=True, top=3, time_limit_s=seconds
+        restrictions=restrictions, alternatives=True, decide=True, frontier=frontier, top=3, time_limit_s=seconds
     )
     return search(job, options=options, catalog=prices, network=links, profiles=times, clock=clock)
 
@@ -70,6 +58,15 @@ def test_more_time_never_gives_a_worse_plan() -> None:
 def test_a_search_that_ends_soon_has_tried_all_accelerators_and_zones_together() -> None:
     document = limited(example("gcp-a100-v100.yaml", constraints={}), 600, CountedClock())
     assert len({(offer.zone, offer.accelerator) for offer in document.inputs.offers}) == 4
+
+
+@pytest.mark.parametrize("frontier", [True, False])
+def test_a_requested_frontier_that_the_time_limit_prevented_is_noted(frontier: bool) -> None:
+    document = limited(example("gcp-a100-v100.yaml", constraints={}), 300, CountedClock(), frontier=frontier)
+    assert document.search.cut_short
+    assert not document.frontier
+    assert document.decision is not None
+    assert any("before the Pareto frontier" in note for note in document.decision.notes) is frontier
 
 
 def test_a_plan_in_a_smaller_space_is_the_answer_when_time_is_up() -> None:

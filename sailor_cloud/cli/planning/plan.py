@@ -120,7 +120,7 @@ def plan(
     sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
     """
     from sailor_cloud import api
-    from sailor_cloud.model.document import Pick, Status
+    from sailor_cloud.model.document import Status
     from sailor_cloud.planner.space.restrictions import Restriction
 
     if as_json and form not in (None, "json"):
@@ -149,7 +149,7 @@ def plan(
             restrictions=[Restriction(name) for name in restrictions],
             top=top,
             frontier=frontier or "html" in forms.values(),
-            choose=None if choose is None else Pick(choose),
+            choose=choose,
             time_limit_s=time_limit_s,
             prove=prove,
             deciding=first_screen(job, show),

@@ -213,7 +213,6 @@ def _document(
     from sailor_cloud import api
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.start import check_job
-    from sailor_cloud.model.document import Pick
     from sailor_cloud.provision.checks.before_buying import check_before_searching
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import on_a_cloud
@@ -240,7 +239,7 @@ def _document(
             return api.plan(
                 job,
                 base=job_file.parent,
-                choose=None if choose is None else Pick(choose),
+                choose=choose,
                 deciding=first_screen(job, show),
                 progress=lambda share: show(share, 1.0),
             )
@@ -253,7 +252,7 @@ def _document(
             f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
         )
     if choose is not None:
-        document = api.choose(document, Pick(choose), base=job_file.parent)
+        document = api.choose(document, choose, base=job_file.parent)
     refuse_what_cannot_run(document)
     if document.plan is None:
         return document

@@ -100,38 +100,29 @@ class Alternatives:
         self._kept = [(part, chosen) for part, chosen in every if self._keeps(chosen, part)]
         for number, entry in enumerate(wanted):
             self._enter(self._best_of(*entry, self.effort.between(number / len(wanted), (number + 1) / len(wanted))))
-        self.named = [self._best_known(named) for named in self.named]
-
-    def _best_known(self, named: _Named) -> _Named:
-        """Return the best of a smaller space among all known plans, including those found for other spaces."""
-        part = self._part_of(named)
-        inside = (other for other in self.named if self._lies_in(other.draft, named.restrictions, part))
-        best = min(inside, key=self._rank, default=named)
-        if self._rank(best) >= self._rank(named):
-            return named
-        return replace(best, label=self._labelled(best.draft, named.restrictions), restrictions=named.restrictions)
-
-    def _rank(self, named: _Named) -> tuple[bool, float]:
-        figures = replayed(named.draft, named.evaluation)
-        return not self.target.feasible(figures), float(figures[self.target.goal])
 
     def learn(self, drafts: Sequence[Draft]) -> None:
-        """Replace the plan of a smaller space by a better one among drafts that were found for something else."""
+        """Replace the plan of each smaller space by a better one that was found for something else.
+
+        It may be another alternative or one of the drafts, of which the first few in each space are evaluated.
+        """
         assessor = Assessor(self.space, self.target)
         reaching = [draft for draft in drafts if _reaches(assessor, draft)]
         ordered = sorted(reaching, key=lambda draft: (significant(draft.foreseen[self.target.goal]), draft.order()))
-        self.named = [self._learned(named, ordered) if named.restrictions else named for named in self.named]
+        self.named = [self._best_known(named, ordered) if named.restrictions else named for named in self.named]
 
-    def _learned(self, named: _Named, ordered: Iterable[Draft]) -> _Named:
+    def _best_known(self, named: _Named, ordered: Iterable[Draft]) -> _Named:
         part, restrictions = self._part_of(named), named.restrictions
-        inside = (draft for draft in ordered if self._lies_in(draft, restrictions, part))
-        for draft in islice(inside, _LEARNED):
-            held = first_that_holds(self.space, self.target, [draft])
-            if held is None:
-                continue
-            label = self._labelled(held.draft, restrictions)
-            return min(named, _Named(label, held.draft, held.evaluation, restrictions), key=self._rank)
-        return named
+        known = [Chosen(draft=other.draft, evaluation=other.evaluation) for other in (named, *self.named)]
+        first = islice((draft for draft in ordered if self._lies_in(draft, restrictions, part)), _LEARNED)
+        known += [held for draft in first if (held := first_that_holds(self.space, self.target, [draft])) is not None]
+        inside = [chosen for chosen in known if self._lies_in(chosen.draft, restrictions, part)]
+        best = min(inside, key=self._rank)
+        return _Named(self._labelled(best.draft, restrictions), best.draft, best.evaluation, restrictions)
+
+    def _rank(self, chosen: Chosen) -> tuple[bool, float]:
+        figures = replayed(chosen.draft, chosen.evaluation)
+        return not self.target.feasible(figures), float(figures[self.target.goal])
 
     def _parts(self, restrictions: tuple[Restriction, ...]) -> list[Space]:
         names = sorted({pool.accelerator.name for pool in self.space.pools})

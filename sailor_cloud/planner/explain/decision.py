@@ -10,7 +10,18 @@ from datetime import date
 
 import numpy as np
 
-from sailor_cloud.model.document import Choice, Cost, CostKind, Decision, LeftOut, Pick, Prediction, Rejected, Subject
+from sailor_cloud.model.document import (
+    Choice,
+    Cost,
+    CostKind,
+    Decision,
+    LeftOut,
+    Pick,
+    Prediction,
+    Rejected,
+    Subject,
+    machines_text,
+)
 from sailor_cloud.model.job import Constraints, Goal
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
@@ -50,8 +61,6 @@ _HALF = 0.5
 _LIKELY = 0.9
 # Mean in-sample error of estimated memory on published runs (benchmarks/results/published_memory.md).
 _MEMORY_ERROR = 0.085
-# Zones of a plan that are named; more are counted.
-_NAMED = 3
 # Plans on equal nodes are one choice if their time and money differ by less than this.
 _ALIKE = 1e-3
 # Plans are equally fast if their times differ by less than this; then the cheaper one is chosen. The same holds for
@@ -123,9 +132,7 @@ class _Uses:
         return names == (name,) if subject is Subject.MARKET else name in names
 
     def __str__(self) -> str:
-        bought = " + ".join(f"{count} {name}" for name, count in self.devices)
-        place = _listed(self.zones) if len(self.zones) <= _NAMED else f"{len(self.zones)} zones"
-        return f"{bought} {' and '.join(self.markets)} in {place}"
+        return machines_text(dict(self.devices), self.markets, self.zones)
 
 
 @dataclass(slots=True)
@@ -218,7 +225,7 @@ class Deciding:
             return run_seconds(draft) / seconds, of_run(draft) / (usd or 1.0)
 
         better = [draft for draft in drafts if max(places(draft)) <= 1.0 and min(places(draft)) < 1.0 - _ALIKE]
-        for draft in sorted(better, key=lambda draft: (sum(places(draft)), draft.order()))[:_INSISTED]:
+        for draft in sorted(better, key=lambda draft: (sum(places(draft)), draft.order()))[:_TRIED]:
             other = self._first([draft])
             if other is not None and all(new <= old for new, old in zip(_figures(other), (seconds, usd), strict=True)):
                 return other
@@ -238,10 +245,10 @@ class Deciding:
                 return shown
         return best
 
-    def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True, look_near: bool = True) -> Decision | None:
+    def decision(self, picks: dict[Pick, Chosen], *, complete: bool = True) -> Decision | None:
         """Return what people choose from; None if no plan is known.
 
-        Not `complete`: the search continues. Not `look_near`: the cost of insisting is that of collected plans.
+        Without `complete`, the search continues, and the price of insisting is that of collected plans.
         """
         if len(picks) < len(Pick):
             return None
@@ -257,7 +264,7 @@ class Deciding:
             chosen=chosen,
             asked=self.asked,
             choices=cheapest_first,
-            left_out=self.prices_of_insisting(picks[chosen], complete=complete, look_near=look_near),
+            left_out=self.prices_of_insisting(picks[chosen], complete=complete),
             notes=(
                 *(cheaper_nearby(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
@@ -266,17 +273,14 @@ class Deciding:
             complete=complete,
         )
 
-    def prices_of_insisting(
-        self, chosen: Chosen, *, complete: bool = True, look_near: bool = True
-    ) -> tuple[LeftOut, ...]:
+    def prices_of_insisting(self, chosen: Chosen, *, complete: bool = True) -> tuple[LeftOut, ...]:
         """Return the cost of insisting on each thing that the job names and a plan leaves out.
 
-        Not `complete`: the search continues. Not `look_near`: by collected plans alone, not by changes of the chosen
-        one.
+        Without `complete`, the search continues, and changes of the chosen plan are not tried yet.
         """
         left = self._left(chosen)
         key = (chosen.draft.zero_stage, tuple(part.key() for part in chosen.draft.pipelines))
-        if look_near and key not in self._looked_near:
+        if complete and key not in self._looked_near:
             self._looked_near.add(key)
             for subject, name in left:
                 self.meet(near_with(self.space, self.target, chosen.draft, subject, name))
@@ -486,10 +490,6 @@ def _deduplicated(drafts: Sequence[Draft]) -> list[Draft]:
     for draft, *place in zip(drafts, *(np.round(np.log(each) / _ALIKE) for each in figures(drafts)), strict=True):
         found.setdefault(tuple(place), draft)
     return list(found.values())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
 
 
 def _figures(chosen: Chosen) -> tuple[float, float]:

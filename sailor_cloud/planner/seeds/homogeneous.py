@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, zip_longest
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,31 +69,42 @@ class Homogeneous:
     target: Target
     assessor: Assessor = field(init=False)
     _paced: dict[tuple[str, int, int, int], list[_Paced]] = field(default_factory=dict)
+    _turns: list[list[tuple[list[int], int]]] = field(init=False)
+    # The plans of the turns so far.
+    _drawn: list[list[Draft]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
+        self._turns = self._planned_turns()
 
-    def turns(self) -> Iterator[list[Draft]]:
-        """Yield the best plan on some number of nodes of each offer, or on those of several zones together.
+    def draw(self, *, first: bool) -> list[Draft]:
+        """Return the best plan on each number of nodes of each offer, and on those of several zones together.
 
-        A search may end at any moment: for each offer, the fewest nodes come first, then most nodes, then all zones.
-        All accelerators together come before or after most nodes.
+        With `first`, only the plans on the fewest and on most nodes. A search may end at any moment: for each offer,
+        the fewest nodes come first, then most nodes, then all zones. All accelerators together come before or after
+        most nodes.
         """
-        kinds = self._kinds()
-        turns = []
-        for pools in kinds:
-            most = max(self._most(index) for index in pools)
-            first, *others = sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}) or [0]
-            turns.append((first, *reversed(others[-1:]), _ALL, *reversed(others[:-1])))
+        wanted = self._turns[:_FIRST] if first else self._turns
         together = _LIMITED if self.target.limits else _TOGETHER
-        for number, turn in enumerate(zip_longest(*turns)):
+        for number in range(len(self._drawn), len(wanted)):
             if number == together and self.space.known.meet is not None:
                 meet_together(self.space, self.target)
             drafts: list[Draft] = []
-            for pools, nodes in zip(kinds, turn, strict=True):
-                if nodes:
-                    drafts += self._over_zones(pools) if nodes == _ALL else self._on_nodes(pools, nodes)
-            yield drafts
+            for pools, nodes in wanted[number]:
+                drafts += self._over_zones(pools) if nodes == _ALL else self._on_nodes(pools, nodes)
+            self._drawn.append(drafts)
+        return [draft for drafts in self._drawn[: len(wanted)] for draft in drafts]
+
+    def _planned_turns(self) -> list[list[tuple[list[int], int]]]:
+        """Return for each turn the pools of each kind of node, and the number of nodes that are tried."""
+        kinds, turns = self._kinds(), []
+        for pools in kinds:
+            most = max(self._most(index) for index in pools)
+            fewest, *others = sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}) or [0]
+            turns.append((fewest, *reversed(others[-1:]), _ALL, *reversed(others[:-1])))
+        return [
+            [(pools, nodes) for pools, nodes in zip(kinds, turn, strict=True) if nodes] for turn in zip_longest(*turns)
+        ]
 
     def _on_nodes(self, pools: Sequence[int], nodes: int) -> Iterator[Draft]:
         best = self._best(self._promising(pools[0], nodes), [(pools[0], nodes)])
@@ -212,31 +223,20 @@ class Homogeneous:
 
 
 def homogeneous(space: Space, target: Target, *, first: bool = False) -> list[Draft]:
-    """Return homogeneous plans of a space, regardless of the limits on money and time; only the `first` on request."""
+    """Return homogeneous plans of a space, regardless of the limits on money and time.
+
+    With `first`, only a few of each type of node in each zone and market.
+    """
     stages = zero_stages(space) if not all(fits_whole(space)) else (space.zero_stage,)
     return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target, first=first)]
 
 
-def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> tuple[Draft, ...]:
+def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> list[Draft]:
     """Return homogeneous plans at the ZeRO stage of a space; they are kept for its next search."""
-    known: dict[Target, _Drawn] = space.remembered.setdefault("homogeneous", {})
+    known: dict[Target, Homogeneous] = space.remembered.setdefault("homogeneous", {})
     if target not in known:
-        known[target] = _Drawn(Homogeneous(space, target).turns())
-    return known[target].drafts(_FIRST if first else None)
-
-
-@dataclass(slots=True)
-class _Drawn:
-    """The turns of a space that were drawn, and those that were not."""
-
-    left: Iterator[list[Draft]]
-    turns: list[list[Draft]] = field(default_factory=list)
-
-    def drafts(self, turns: int | None) -> tuple[Draft, ...]:
-        """Return the plans of the first turns; None: of all."""
-        missing = None if turns is None else max(turns - len(self.turns), 0)
-        self.turns += islice(self.left, missing)
-        return tuple(draft for turn in self.turns[:turns] for draft in turn)
+        known[target] = Homogeneous(space, target)
+    return known[target].draw(first=first)
 
 
 def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Iterator[_Sort]:

@@ -47,8 +47,7 @@ def _short(chance: float) -> str:
 
 def left_out_cells(row: LeftOut) -> tuple[str, str, str]:
     """Return the cells of something left out: its name, the change from insisting on it, and that plan's machines."""
-    kind = "" if row.subject.value == "accelerator" else f"{row.subject.value} "
-    return f"{kind}{row.name}", row.why, row.runs_on
+    return row.title, row.why, row.runs_on
 
 
 def limits_note(job: Job) -> str:
