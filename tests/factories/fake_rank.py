@@ -26,8 +26,10 @@ def main() -> int:
         say("progress", phase="starting")
         Path(options.home, f"environment-{options.rank}.json").write_text(json.dumps(dict(os.environ)))
         say("step", step=1, loss=1.0)
-        if behaviour == "finish":
+        if behaviour in ("finish", "finish, then killed"):
             say("ended", reason="finished", step=1)
+            if behaviour == "finish, then killed" and options.rank == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
             return 0
         if behaviour == "crash" and options.rank == "1":
             print("the last words of rank 1", file=sys.stderr)  # noqa: T201

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sailor_runtime.object_store import Store, is_url
+from sailor_runtime.object_store import Store, is_url, leave
 from sailor_runtime.spec import RunSpec
 
 STEP_S = 0.05
@@ -158,4 +158,4 @@ def _number(path: Path, default: float) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

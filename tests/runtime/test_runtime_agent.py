@@ -69,7 +69,10 @@ def test_ranks_inherit_the_environment_so_that_process_tags_survive(agents):
     assert json.loads((agent.home / "environment-1.json").read_text())["SAILOR_CLOUD_RUN"] == "run-1"
 
 
-@pytest.mark.parametrize(("behaviour", "how"), [("crash", {"exit_code": 7}), ("killed", {"signal": 9})])
+@pytest.mark.parametrize(
+    ("behaviour", "how"),
+    [("crash", {"exit_code": 7}), ("killed", {"signal": 9}), ("finish, then killed", {"signal": 9})],
+)
 def test_a_dead_rank_ends_the_generation_and_its_other_ranks(agents, behaviour, how):
     agent = agents(behaviour)
     agent.start()

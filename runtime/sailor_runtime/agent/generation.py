@@ -157,7 +157,8 @@ class Generation:
     def _report_dead(self, rank: Rank) -> None:
         code = rank.process.returncode
         # A command's supervisor reports how the command ended; its own exit code differs.
-        ending = rank.ended or ({"signal": -code} if code < 0 else {"exit_code": code})
+        reported = rank.ended if rank.supervises else None
+        ending = reported or ({"signal": -code} if code < 0 else {"exit_code": code})
         fields = {"phase": rank.phase, "tail": rank.tail(), **ending}
         self._journal.write("rank_dead", generation=self.spec.generation, rank=rank.number, **fields)
 
