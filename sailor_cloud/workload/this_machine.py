@@ -41,11 +41,9 @@ def this_machine(costs: LocalCosts) -> LocalMachine:
     cores = usable_cores()
     _warn_if_busy()
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen([sys.executable, "-P", str(_WORK)], stdout=subprocess.PIPE, env=environment, text=True)
-        for _ in range(min(cores, _AT_ONCE))
-    ]
-    seconds = [float(worker.communicate()[0]) for worker in workers]
+    command = [sys.executable, "-P", str(_WORK), str(min(cores, _AT_ONCE))]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, check=True).stdout
+    seconds = [float(line) for line in printed.split()]
     speed = costs.timed_work_s * len(seconds) / sum(seconds)
     return LocalMachine(cores=cores, speed=max(_STEP, round(round(speed / _STEP) * _STEP, 2)))
 

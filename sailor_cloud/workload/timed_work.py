@@ -1,14 +1,21 @@
-"""Work whose processor seconds measure the speed of a core; as a script it prints them. Needs only numpy."""
+"""Work whose processor seconds measure the speed of a core. Needs only numpy.
+
+As a script with a number of processes, it runs the work in each of them at once, and each prints its seconds.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
 
 # The most repetitions, and how many since the last that was faster by more than a share of the least.
 _REPEATS, _SINCE, _FASTER = 40, 6, 0.03
@@ -49,5 +56,14 @@ def _block(tokens: Floats, weights: list[Floats]) -> Floats:
     return np.asarray(tokens + mixed @ weights[1] + (hidden * (1.0 + np.tanh(hidden))) @ weights[3])
 
 
+def main(processes: int) -> None:
+    """Print the seconds of each process. They are forked, because importing numpy takes as long as the work itself."""
+    first = all(os.fork() for _ in range(processes - 1))
+    os.write(sys.stdout.fileno(), f"{work_s()}\n".encode())
+    if first:
+        for _ in range(processes - 1):
+            os.wait()
+
+
 if __name__ == "__main__":
-    sys.stdout.write(f"{work_s()}\n")
+    main(int(sys.argv[1]))
