@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from sailor_cloud.catalog.files.tables import raw_rows
 from sailor_cloud.errors import DataError
 
 T = TypeVar("T")
@@ -15,21 +17,24 @@ Row = dict[str, str]
 Key = tuple[str, ...]
 
 
-@dataclass(slots=True)
 class Grouped(Mapping[Key, list[T]], Generic[T]):
-    """Rows of files by key. Access raises DataError, with the line, if one does not parse."""
+    """Rows of files by key; the files are read at the first access, since a job in one region needs none of them.
 
-    build: Callable[[Row], T]
-    _lines: dict[Key, list[tuple[Path, int, Row]]] = field(default_factory=dict)
-    _built: dict[Key, list[T]] = field(default_factory=dict)
+    `key_of` gets the values of `columns`. Access raises DataError, with the line, if a key or its rows do not parse.
+    """
 
-    def add(self, key: Key, path: Path, line: int, row: Row) -> None:
-        """Add a line of a file."""
-        self._lines.setdefault(key, []).append((path, line, row))
+    def __init__(
+        self, paths: Sequence[Path], columns: Sequence[str], key_of: Callable[..., Key], build: Callable[[Row], T]
+    ) -> None:
+        self._paths, self._columns, self._key_of, self._build = paths, columns, key_of, build
+        self._built: dict[Key, list[T]] = {}
 
     def __getitem__(self, key: Key) -> list[T]:
         if key not in self._built:
-            self._built[key] = [parsed(*line, self.build) for line in self._lines[key]]
+            self._built[key] = [
+                parsed(path, line, dict(zip(header, values, strict=False)), self._build)
+                for path, line, header, values in self._lines[key]
+            ]
         return self._built[key]
 
     def __iter__(self) -> Iterator[Key]:
@@ -37,6 +42,27 @@ class Grouped(Mapping[Key, list[T]], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._lines)
+
+    @cached_property
+    def _lines(self) -> dict[Key, list[tuple[Path, int, list[str], list[str]]]]:
+        """The lines of all files by key: path, number, header and values."""
+        found: dict[Key, list[tuple[Path, int, list[str], list[str]]]] = {}
+        for path in self._paths:
+            header, rows = raw_rows(path)
+            places = {column: place for place, column in enumerate(header)}
+            pick = itemgetter(*(places.get(column, len(header)) for column in self._columns))
+            for line, values in enumerate(rows, start=2):
+                if not values:
+                    continue
+                try:
+                    key = self._key_of(*pick(values))
+                except IndexError:
+                    key = parsed(path, line, dict(zip(header, values, strict=False)), self._key_of_row)
+                found.setdefault(key, []).append((path, line, header, values))
+        return found
+
+    def _key_of_row(self, row: Row) -> Key:
+        return self._key_of(*(row[column] for column in self._columns))
 
 
 def parsed(path: Path, line: int, row: Row, build: Callable[[Row], T]) -> T:

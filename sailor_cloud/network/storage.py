@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,7 @@ from sailor_cloud.catalog.providers import tables
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.network.egress import EgressRow, EgressTable, egress_key
 from sailor_cloud.network.estimates import ZoneInfo
-from sailor_cloud.network.grouped import Grouped, Key, Row, parsed
+from sailor_cloud.network.grouped import Grouped, Row, parsed
 from sailor_cloud.network.network import Network
 from sailor_cloud.network.records import Curve, InstanceNetwork, RegionPair
 from sailor_cloud.units import GB, GBIT_BYTES
@@ -38,8 +38,7 @@ def load(root: Path | None = None, *, profiles: Path | None = None, pricing: Pat
     refreshed = resources.refreshed_prices() if root is None and pricing is None else None
     zones = prices("zones.csv") + ([] if refreshed is None else list(refreshed.glob("zones.csv")))
     regions = {(row["provider"], row["region"]): row for row in _read(prices("regions.csv"), dict)}
-    pairs = _grouped(bandwidth("region_pairs.csv"), _region_pair_key, _region_pair)
-    egress = _grouped(prices("egress.csv"), _egress_key, _egress_row)
+    pairs, egress = _region_pairs(bandwidth("region_pairs.csv")), _egress_rows(prices("egress.csv"))
     if profiles is not None or pricing is not None:
         # A user's files are checked here, shipped ones on first use.
         for groups in (pairs, egress):
@@ -58,12 +57,13 @@ def _read(paths: Iterable[Path], build: Callable[[Row], T]) -> list[T]:
     return [parsed(path, line, row, build) for path in paths for line, row in _rows(path)]
 
 
-def _grouped(paths: Iterable[Path], key_of: Callable[[Row], Key], build: Callable[[Row], T]) -> Grouped[T]:
-    found = Grouped(build)
-    for path in paths:
-        for line, row in _rows(path):
-            found.add(parsed(path, line, row, key_of), path, line, row)
-    return found
+def _region_pairs(paths: Sequence[Path]) -> Grouped[RegionPair]:
+    columns = ("src_provider", "src_region", "dst_provider", "dst_region")
+    return Grouped(paths, columns, lambda *values: values, _region_pair)
+
+
+def _egress_rows(paths: Sequence[Path]) -> Grouped[EgressRow]:
+    return Grouped(paths, ("provider", "src_scope", "src", "dst_scope", "dst"), egress_key, _egress_row)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Row]]:
@@ -99,10 +99,6 @@ def _instance(row: Row) -> InstanceNetwork:
     )
 
 
-def _region_pair_key(row: Row) -> Key:
-    return (row["src_provider"], row["src_region"], row["dst_provider"], row["dst_region"])
-
-
 def _region_pair(row: Row) -> RegionPair:
     rtt_ms = optional(row["rtt_ms"])
     return RegionPair(
@@ -112,7 +108,3 @@ def _region_pair(row: Row) -> RegionPair:
         source=row["source"],
         as_of=parse_date(row["as_of"]),
     )
-
-
-def _egress_key(row: Row) -> Key:
-    return egress_key(row["provider"], row["src_scope"], row["src"], row["dst_scope"], row["dst"])

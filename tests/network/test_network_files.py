@@ -14,10 +14,8 @@ DATA = resources.data_root()
 
 
 def test_every_shipped_region_pair_and_price_of_egress_parses():
-    pairs = storage._grouped(
-        [DATA / "bandwidth_profiles" / "region_pairs.csv"], storage._region_pair_key, storage._region_pair
-    )
-    prices = storage._grouped([DATA / "pricing" / "egress.csv"], storage._egress_key, storage._egress_row)
+    pairs = storage._region_pairs([DATA / "bandwidth_profiles" / "region_pairs.csv"])
+    prices = storage._egress_rows([DATA / "pricing" / "egress.csv"])
     assert all(pair.bytes_per_s > 0 for key in pairs for pair in pairs[key])
     assert all(row.usd_per_unit >= 0 for key in prices for row in prices[key])
     assert sum(len(pairs[key]) for key in pairs) > 5000

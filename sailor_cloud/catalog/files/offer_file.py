@@ -6,6 +6,7 @@ import csv
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from sailor_cloud.catalog.files.tables import (
     OFFER_COLUMNS,
@@ -126,8 +127,7 @@ def _price(provider: str, text: str) -> float:
     return price(text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     """A line of a price file as text."""
 
     path: Path
