@@ -34,7 +34,7 @@ class Capacity(BaseModel):
     case.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$")
     market: Annotated[Market, AfterValidator(_with_terms)]

@@ -21,7 +21,7 @@ def _of_cluster(scheduler: object) -> object:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class NodeGroup(_Part):

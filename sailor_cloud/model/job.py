@@ -92,7 +92,8 @@ Amount = Annotated[float, Field(gt=0), BeforeValidator(reject_boolean)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Each validator is built on first use; most parts are only validated within a job.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class ModelSource(_Part):
@@ -102,7 +103,7 @@ class ModelSource(_Part):
     checkpoint in safetensors files from which training starts; null: random weights.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(protected_namespaces=())
 
     preset: str | None = None
     config: str | None = None
