@@ -82,9 +82,11 @@ def read_rows(path: Path, columns: Sequence[str], defaults: Mapping[str, str] = 
     missing = [column for column in columns if column not in header and column not in defaults]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}")
-    for number, row in enumerate(lines, start=2):
-        if len(row) != len(header):
-            raise DataError(f"{path} can't be read as CSV: line {number} has {len(row)} fields, not {len(header)}")
+    if set(map(len, lines)) - {len(header)}:
+        number, row = next((number, row) for number, row in enumerate(lines, start=2) if len(row) != len(header))
+        raise DataError(f"{path} can't be read as CSV: line {number} has {len(row)} fields, not {len(header)}")
+    if header == list(columns):
+        return map(tuple, lines)
     absent = [column for column in columns if column not in header]
     filled = [defaults[column] for column in absent]
     pick = itemgetter(*((header + absent).index(column) for column in columns))
