@@ -93,7 +93,6 @@ def plan(
     started_s = clock.monotonic_s()
     from sailor_cloud import catalog, planner
     from sailor_cloud.catalog.job_check import resource_problems
-    from sailor_cloud.planner.purchase import purchase
 
     pick = None if choose is None else _pick(choose)
     job, base = _job_of(job, base, on=on, cluster=cluster)
@@ -109,6 +108,8 @@ def plan(
                 f"{job.name} states no model, so its resources say what is bought and there is nothing to choose from; "
                 "leave out choose, restrictions, top and engine, or add 'model'"
             )
+        from sailor_cloud.planner.purchase import purchase
+
         return purchase(job, catalog=prices, clock=clock)
     read: Any = {"base": base, "profiles": profiles, "network": network, "pricing": pricing, "machine": machine}
     known = _inputs(job, prices, clock=clock, engine=engine, **read)

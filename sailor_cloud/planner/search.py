@@ -24,7 +24,6 @@ from sailor_cloud.model.document import (
 )
 from sailor_cloud.model.job import Job
 from sailor_cloud.network import Network
-from sailor_cloud.planner.bound.proof import proven_bound
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
@@ -41,7 +40,6 @@ from sailor_cloud.planner.improvement import evaluated, improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
 from sailor_cloud.planner.probable import probable, tightened
-from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.solving import Searched, enumerated, solve
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer, share_above
@@ -447,6 +445,8 @@ class _Run:
         by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
         if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:
             return
+        from sailor_cloud.planner.bound.proof import proven_bound
+
         figures = replayed(self.chosen.draft, self.chosen.evaluation)
         deadline = self.space.known.deadline
         deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
@@ -512,6 +512,8 @@ class _Run:
         """Return drafts and further ones over the whole range from the fastest to the cheapest."""
         space, restrictions, every = self.space, self.asked.restrictions, list(drafts)
         if not self.answer.exhausted and not restrictions:
+            from sailor_cloud.planner.seeds.frontier_seeds import spread
+
             every += spread(space, effort.between(0.0, 0.6))
         every = evaluated(space, self.target, every, effort)
         # No move adds an accelerator or a zone; many make pipelines differ.

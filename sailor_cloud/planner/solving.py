@@ -19,14 +19,12 @@ from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.restricted import even_drafts, even_space
 from sailor_cloud.planner.seeds.group_search import grouped
-from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import NEAR, NEARLY, Figure, Target
 from sailor_cloud.planner.space.restrictions import EVEN, Restriction, fits_whole, variants
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.planner.uniform import uniform_drafts
 from sailor_cloud.simulator import Evaluation, evaluate
 
 Floats = NDArray[np.float64]
@@ -113,6 +111,8 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
 
 def _uniform(space: Space, target: Target, restrictions: Collection[Restriction], effort: Effort) -> Answer:
     """Search for engines that only run equal pipelines, which have even batches."""
+    from sailor_cloud.planner.uniform import uniform_drafts
+
     drafts: dict[tuple[object, ...], Draft] = {}
     for part in variants(even_space(space, restrictions), restrictions):
         found = uniform_drafts(part, target, effort)
@@ -182,6 +182,9 @@ def _solve_part(
         fits = [] if whole is None else fits_whole(whole[0])
         if whole is not None and all(fits):
             return _sharded(space, target, whole[1], effort)
+        # Small jobs need none of its modules.
+        from sailor_cloud.planner.seeds.mixed import mix
+
         own = replace(effort.lighter(), bounded=effort.bounded) if any(fits) else effort
         return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known)
     found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort, known=known)

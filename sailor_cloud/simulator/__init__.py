@@ -1,7 +1,6 @@
 """Time, memory and money of a plan: pure functions of the plan and its input data."""
 
 from sailor_cloud.simulator.bill import bill, hours
-from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.engines import ENGINES, Engine, Transfers, engine_named
 from sailor_cloud.simulator.evaluate import Evaluation, evaluate, time_and_traffic
 from sailor_cloud.simulator.memory import Held, MemoryTable, StageMemoryTable, States, memory_tables
@@ -37,13 +36,11 @@ from sailor_cloud.workload import tp_problem
 
 __all__ = [
     "ENGINES",
-    "Degrees",
     "Engine",
     "Evaluation",
     "Gather",
     "Held",
     "MemoryTable",
-    "NodeGroup",
     "NodeRate",
     "Scenario",
     "StageMemoryTable",
@@ -71,7 +68,6 @@ __all__ = [
     "memory_tables",
     "node_usd_per_hour",
     "pipeline_s",
-    "plan_of_degrees",
     "preemptions_per_hour",
     "ring_flows",
     "ring_s",

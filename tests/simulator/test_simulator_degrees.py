@@ -11,7 +11,8 @@ from factories.scenarios import gcp_scenario, offer_in
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.measurements import layers_per_stage
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute
-from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, Scenario, evaluate, plan_of_degrees
+from sailor_cloud.simulator import ENGINES, Evaluation, Scenario, evaluate
+from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.timing.timeline import trace_events
 
 ZONE = "us-central1-a"

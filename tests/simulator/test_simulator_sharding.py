@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from factories.scenarios import gcp_scenario, offer_in
-from sailor_cloud.simulator import ENGINES, Degrees, Evaluation, NodeGroup, evaluate, plan_of_degrees
+from sailor_cloud.simulator import ENGINES, Evaluation, evaluate
+from sailor_cloud.simulator.degrees import Degrees, NodeGroup, plan_of_degrees
 from sailor_cloud.simulator.layout import Layout, lay_out
 from sailor_cloud.simulator.sharding import sharding
 from sailor_cloud.simulator.timing.iteration import run_iteration
