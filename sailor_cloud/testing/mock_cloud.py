@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.access.instances import FAKE_MACHINES
+from sailor_cloud.provision.access.login import FAKE_MACHINES
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.http_api import Answer, Ask, serving

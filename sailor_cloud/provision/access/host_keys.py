@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sailor_cloud.errors import ProvisionError
-from sailor_cloud.provision.access.instances import Instance, login, published_host_key
+from sailor_cloud.provision.access.instances import Instance, published_host_key
+from sailor_cloud.provision.access.login import login
 from sailor_cloud.provision.access.tunnel import tunnel_to
 from sailor_cloud.provision.terraform.pace import at_once
 from sailor_cloud.run.appended import append_line

@@ -10,7 +10,8 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.host_keys import known_host_keys, learn_host_keys
-from sailor_cloud.provision.access.instances import Instance, instances, login
+from sailor_cloud.provision.access.instances import Instance, instances
+from sailor_cloud.provision.access.login import login
 from sailor_cloud.provision.access.tunnel import Tunnel, is_private, tunnel_to
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes

@@ -17,7 +17,8 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access import host_keys, instances
 from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
-from sailor_cloud.provision.access.instances import FAKE_MACHINES, Instance, login
+from sailor_cloud.provision.access.instances import Instance
+from sailor_cloud.provision.access.login import FAKE_MACHINES, login
 from sailor_cloud.provision.outcomes import obtained
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sailor_cloud.provision.access.instances import UNPRIVILEGED_PORT
+from sailor_cloud.provision.access.login import UNPRIVILEGED_PORT
 
 PORT = UNPRIVILEGED_PORT
 USER = "sailor"
