@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.telemetry.monitor import Monitor
@@ -99,10 +100,45 @@ def read_events(folder: RunFolder) -> list[AgentEvent]:
     path = events_file(folder)
     if not path.is_file():
         return []
-    # The controller's death may have cut off the last line.
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
-    events = (parse_line(line, node="run") for line in whole.splitlines() if line)
-    return [event for event in events if event is not None and isinstance(event.get("node"), str)]
+    with _MUTEX, path.open("rb") as file:
+        known = _READ.pop(path, None) or _Known()
+        if not known.continues(file):
+            known = _Known()
+        file.seek(known.size)
+        # The controller's death may have cut off the last line.
+        whole, newline, _ = file.read().rpartition(b"\n")
+        events = (parse_line(line, node="run") for line in whole.splitlines() if line)
+        known.events += [event for event in events if event is not None and isinstance(event.get("node"), str)]
+        known.size += len(whole) + len(newline)
+        known.end = (known.end + whole + newline)[-_COMPARED_BYTES:]
+        if known.size <= _MOST_BYTES:
+            _READ[path] = known
+            while len(_READ) > _MOST_KNOWN:
+                del _READ[next(iter(_READ))]
+        return list(known.events)
+
+
+@dataclass(slots=True)
+class _Known:
+    """The events of a file as far as this process has read it: its first `size` bytes, the last of which are `end`."""
+
+    size: int = 0
+    end: bytes = b""
+    events: list[AgentEvent] = field(default_factory=list)
+
+    def continues(self, file: BinaryIO) -> bool:
+        """Return whether a file still begins with what was read, as far as its length and `end` tell."""
+        file.seek(self.size - len(self.end))
+        return file.read(len(self.end)) == self.end
+
+
+# A controller needs the events of earlier generations often; only new lines are read again.
+_READ: dict[Path, _Known] = {}
+_MOST_KNOWN = 4
+# Events take some five times as much memory as their lines; those of longer files are not kept.
+_MOST_BYTES = 8_000_000
+_COMPARED_BYTES = 1_000
+_MUTEX = threading.Lock()
 
 
 def plan_file(folder: RunFolder, generation: int) -> Path:
