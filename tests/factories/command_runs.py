@@ -9,7 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from factories.runs import COMMAND, Up, read_lines
+from factories.runs import Up, read_lines
+from factories.warm import COMMAND_LINE, warm
 
 
 def command_job(home: Path, run: str, *, devices: int = 1, nodes: int = 2, **fields: Any) -> Path:
@@ -39,7 +40,7 @@ def script(home: Path, text: str, name: str = "train.py") -> None:
 
 def up(home: Path, job: Path, *options: str, **environment: str) -> Up:
     process = subprocess.Popen(
-        [str(COMMAND), "up", str(job), "--yes", *options],
+        [*warm(COMMAND_LINE), "up", str(job), "--yes", *options],
         env={**os.environ, "SAILOR_CLOUD_HOME": str(home), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

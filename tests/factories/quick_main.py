@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from factories.quick_runs import CLOCK, EXTRA_PATHS, QUICK, RANKS, Notes, planned
 from sailor_cloud.launch.fleet import agents

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 
 from factories.documents import document
 from factories.runs import read_lines
+from factories.warm import warm
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.start import resume_run, run_document
@@ -150,7 +150,7 @@ def quick_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[QuickRun]
 
 def killed_run(home: Path, condition: Callable[[RunFolder], bool], *arguments: str) -> RunFolder:
     """Start a controller in a process of its own, kill it once its run meets a condition, and return the run."""
-    command = [sys.executable, str(Path(__file__).with_name("quick_main.py")), *arguments]
+    command = [*warm("factories.quick_main"), *arguments]
     environment = {**os.environ, "SAILOR_CLOUD_HOME": str(home)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     until = time.monotonic() + 2 * PATIENCE_S

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from factories.documents import document
 from factories.honest import honest
+from factories.warm import COMMAND_LINE, warm
 
 COMMAND = Path(sys.executable).with_name("sailor-cloud")
 PATIENCE_S = 120.0
@@ -66,10 +67,13 @@ def write_job(home: Path, *, steps: int, every_s: float | None = None) -> Path:
     return job
 
 
-def start_up(home: Path, *, steps: int, every_s: float | None = None) -> Up:
+def start_up(
+    home: Path, *, steps: int, every_s: float | None = None, command: Sequence[str | Path] | None = None
+) -> Up:
+    """Start `sailor-cloud up`, by `command` if that is given."""
     job = write_job(home, steps=steps, every_s=every_s)
     process = subprocess.Popen(
-        [str(COMMAND), "up", str(job), "--plan", str(home / "plan.json"), "--yes"],
+        [*(command or warm(COMMAND_LINE)), "up", str(job), "--plan", str(home / "plan.json"), "--yes"],
         env={**os.environ, "SAILOR_CLOUD_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -83,7 +87,7 @@ def start_up(home: Path, *, steps: int, every_s: float | None = None) -> Up:
 def sailor(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run another command on the same runs."""
     environment = {**os.environ, "SAILOR_CLOUD_HOME": str(home)}
-    command = [str(COMMAND), *arguments]
+    command = [*warm(COMMAND_LINE), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
 
 

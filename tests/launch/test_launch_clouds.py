@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from factories.crossings import TYPES, ZONES, undisturbed_losses, write_crossing
-from factories.runs import COMMAND, read_lines
+from factories.runs import read_lines
+from factories.warm import COMMAND_LINE, warm
 from factories.webhooks import Received, listener
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.launch.telemetry.notify import URL_VARIABLE
@@ -37,7 +38,7 @@ class CloudRun:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [str(COMMAND), *arguments],
+            [*warm(COMMAND_LINE), *arguments],
             env={**os.environ, "SAILOR_CLOUD_HOME": str(self.home)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from factories.runs import COMMAND, read_lines
+from factories.runs import read_lines
+from factories.warm import COMMAND_LINE, warm
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.run.ledger import Ledger
@@ -99,7 +100,16 @@ def test_a_notice_ends_the_command_on_every_node_and_it_continues_without_a_step
 ) -> None:
     job, home, steps = write(tmp_path, cloud, 300), tmp_path / "home", 300
     process = subprocess.Popen(
-        [str(COMMAND), "up", str(job), "--yes", "--allow-stale", "--allow-doubtful", "--ssh-from", "203.0.113.7/32"],
+        [
+            *warm(COMMAND_LINE),
+            "up",
+            str(job),
+            "--yes",
+            "--allow-stale",
+            "--allow-doubtful",
+            "--ssh-from",
+            "203.0.113.7/32",
+        ],
         env={**os.environ, **SECRETS, "SAILOR_CLOUD_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

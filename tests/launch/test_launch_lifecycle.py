@@ -22,6 +22,7 @@ from factories.runs import (
     start_up,
     write_job,
 )
+from factories.warm import warm
 from sailor_cloud.provision import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("lifecycle")]
@@ -33,7 +34,7 @@ STEPS = 150
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Up, int, str, str]:
     """A run that nothing disturbs, with exit code, stdout and stderr."""
-    run = start_up(tmp_path_factory.mktemp("undisturbed"), steps=STEPS)
+    run = start_up(tmp_path_factory.mktemp("undisturbed"), steps=STEPS, command=[COMMAND])
     return run, *run.end()
 
 
@@ -128,7 +129,7 @@ def test_ctrl_c_at_the_question_buys_nothing(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_leaves_a_run_that_down_finishes(tmp_path: Path) -> None:
-    run = start_up(tmp_path, steps=LONG)
+    run = start_up(tmp_path, steps=LONG, command=warm("factories.quick_command"))
     run.wait_for(has_trained, "training")
     run.signal(signal.SIGINT)
     run.wait_for(journal_has("interrupted"), "its teardown")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from factories.crossings import one_pipeline_each, spot_offer
-from factories.runs import COMMAND, read_lines
+from factories.runs import read_lines
+from factories.warm import COMMAND_LINE, warm
 from sailor_cloud import catalog
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
@@ -73,7 +74,7 @@ class _Run:
     def start(self, *arguments: str, **variables: str) -> None:
         self.processes.append(
             subprocess.Popen(
-                [str(COMMAND), *arguments],
+                [*warm(COMMAND_LINE), *arguments],
                 env={**os.environ, "SAILOR_CLOUD_HOME": str(self.home), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

