@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,16 @@ def up(home: Path, job: Path, *options: str, **environment: str) -> Up:
 
 def steps(folder: Path) -> list[int]:
     return [event["step"] for event in read_lines(folder / "logs" / "events.jsonl") if event["event"] == "step"]
+
+
+def in_generation(number: int) -> Callable[[Path], bool]:
+    """Return whether a generation has done a step."""
+
+    def condition(folder: Path) -> bool:
+        events = read_lines(folder / "logs" / "events.jsonl")
+        return any(event["event"] == "step" and event["generation"] == number for event in events)
+
+    return condition
 
 
 def saved(folder: Path) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.command_runs import command_job, saved, script, steps, up
+from factories.command_runs import command_job, in_generation, saved, script, steps, up
 from factories.commands import ROOT
 from factories.runs import Up, assert_nothing_is_left, journal_has, processes_of, read_lines, sailor
 from sailor_cloud.launch import generation
@@ -20,7 +20,8 @@ from sailor_cloud.provision import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 
-# Counts to a number, a step each twentieth of a second, and continues from its newest checkpoint.
+# Counts to a number, a step each twentieth of a second until there is a file `hurry` among its checkpoints. Continues
+# from its newest checkpoint.
 COUNTER = """
     import json, os, signal, sys, time
     from pathlib import Path
@@ -34,7 +35,7 @@ COUNTER = """
             (folder / "next.tmp").write_text(str(step))
             (folder / "next.tmp").rename(folder / f"count-{step}")
     for step in range(first + 1, int(sys.argv[1]) + 1):
-        time.sleep(0.05)
+        time.sleep(0 if (folder / "hurry").exists() else 0.05)
         print(json.dumps({"step": step, "loss": 1.0 / step, "tokens": 100}))
         if step % 20 == 0 or leaving:
             save(step)
@@ -97,6 +98,8 @@ def test_a_lost_node_ends_the_command_everywhere_and_it_continues_from_its_check
     run.wait_for(lambda folder: bool(saved(folder)) and len(steps(folder)) > 45, "a checkpoint")
     for victim in [found for found in processes.of_run(run.folder.name) if found.node.endswith("-1")]:
         os.kill(victim.pid, signal.SIGKILL)
+    run.wait_for(in_generation(2), "another generation")
+    (run.folder / "checkpoints" / "hurry").touch()
     code, _, err = run.end()
     assert code == 0, err
     assert_nothing_is_left(run.folder)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from factories.quick_runs import QuickRun, journal, planned, quick_run, steps_of, trained
+from factories.quick_runs import QuickRun, hurry, journal, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left
 from factories.webhooks import listener
 from sailor_cloud.catalog import Services
@@ -164,6 +164,8 @@ def test_a_node_about_to_be_preempted_saves_a_checkpoint(run: QuickRun, monkeypa
         run.start(planned(steps=400))
         folder = run.wait_for(trained(20), "training")
         taken.set()
+        run.wait_for(lambda folder: any(event["generation"] == 2 for event in steps_of(folder)), "another generation")
+        hurry(folder)
         assert run.end().ending is Ending.COMPLETED
     first = [event["step"] for event in steps_of(folder) if event["generation"] == 1]
     second = [event["step"] for event in steps_of(folder) if event["generation"] == 2]

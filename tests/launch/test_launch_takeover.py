@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from factories.local_runs import wait_until
-from factories.quick_runs import CLOCK, QuickRun, journal, killed_run, planned, quick_run, steps_of, trained
+from factories.quick_runs import CLOCK, QuickRun, hurry, journal, killed_run, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left, processes_of, read_lines
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.down import take_down
@@ -43,6 +43,8 @@ def test_training_continues_without_a_controller_and_resume_takes_it_over(run: Q
     seen = max(steps_on_node(folder))
     wait_until(lambda: max(steps_on_node(folder)) >= seen + 20, "the ranks to continue alone")
     run.start(planned(steps=150), resume=True)
+    run.wait_for(lambda folder: "took over generation 1" in run.notes.text, "the takeover")
+    hurry(folder)
     outcome = run.end()
     assert outcome.ending is Ending.COMPLETED, outcome.message
     assert "took over generation 1" in run.notes.text
