@@ -42,11 +42,11 @@ def main() -> int:
 
 def report(options: argparse.Namespace, folder: Path) -> tuple[str, int]:
     """Return the comment and the exit code that the thresholds ask for."""
-    head = folder / "head.json"
-    failed = _plan(Path(options.job), head)
+    head, page = folder / "head.json", folder / "head.md"
+    failed = _plan(Path(options.job), head, page)
     if failed:
         return f"### {options.job} can't be planned\n\n```\n{failed}```\n", 2
-    whole = _run("sailor-cloud", "plan", options.job, "--as-of", _today(), "--format", "markdown").stdout
+    whole = page.read_text(encoding="utf-8")
     details = f"<details><summary>The whole plan</summary>\n\n{whole}\n</details>\n"
     base = folder / "base.json"
     with _checkout(options.base, folder / "base") as before:
@@ -101,9 +101,10 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _plan(job: Path, out: Path) -> str:
+def _plan(job: Path, *outputs: Path) -> str:
     """Plan a job file; return the error message, or "". Infeasible is a plan, too."""
-    answer = _run("sailor-cloud", "plan", str(job), "--as-of", _today(), "-o", str(out))
+    files = [word for path in outputs for word in ("-o", str(path))]
+    answer = _run("sailor-cloud", "plan", str(job), "--as-of", _today(), *files)
     return "" if answer.returncode in (0, INFEASIBLE) else answer.stderr
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from factories import repeated_command
 from factories.commands import COMMAND, ROOT
 
 EXAMPLES = ROOT / "examples" / "ci"
-# The quickstart's job made small, since every run of an example plans it three times.
+# The quickstart's job made small.
 JOB = (ROOT / "examples" / "quickstart.yaml").read_text().replace("local-a, local-b", "local-a")
 JOB = re.sub(r" steps: \d+", " steps: 150", re.sub(r"num_hidden_layers: \d+", "num_hidden_layers: 2", JOB))
 DEARER = JOB.replace("steps: 150", "steps: 600")
@@ -79,8 +80,11 @@ def api() -> Iterator[Api]:
 
 @dataclass
 class Repository:
+    """A repository, and the folder of the sailor-cloud that its examples run."""
+
     path: Path
     base: str
+    programs: Path
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -89,8 +93,14 @@ def git(folder: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sailor-cloud that plans the job of every test once."""
+    return repeated_command.install(tmp_path_factory.mktemp("ci") / "programs", COMMAND)
+
+
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
+def repository(tmp_path: Path, programs: Path) -> Repository:
     """A job file at its base, and a change that makes it four times as long."""
     folder = tmp_path / "repository"
     folder.mkdir()
@@ -101,15 +111,15 @@ def repository(tmp_path: Path) -> Repository:
     base = git(folder, "rev-parse", "HEAD")
     (folder / "job.yaml").write_text(DEARER)
     git(folder, "commit", "-q", "-a", "-m", "head")
-    return Repository(folder, base)
+    return Repository(folder, base, programs)
 
 
-def shell(command: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    path = f"{COMMAND.parent}:/usr/bin:/bin"
+def shell(command: str, repository: Repository, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    path = f"{repository.programs}:{COMMAND.parent}:/usr/bin:/bin"
     return subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", command],
-        cwd=folder,
-        env={"PATH": path, "HOME": str(folder), **environment},
+        cwd=repository.path,
+        env={"PATH": path, "HOME": str(repository.path), **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -145,7 +155,7 @@ def run_action(
         "GITHUB_REPOSITORY": "me/mine",
         "GITHUB_STEP_SUMMARY": str(repository.path.parent / "summary.md"),
     }
-    return shell(report["run"], repository.path, {**environment, **service})
+    return shell(report["run"], repository, {**environment, **service})
 
 
 def test_the_action_comments_what_a_pull_request_costs(repository: Repository, api: Api) -> None:
@@ -201,7 +211,7 @@ def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
 def test_a_base_that_can_not_be_planned_says_why_nothing_is_compared(repository: Repository, api: Api) -> None:
     (repository.path / "job.yaml").write_text(JOB.replace("goal:", "gaol:"))
     git(repository.path, "commit", "-q", "-a", "-m", "broken base")
-    broken = Repository(repository.path, git(repository.path, "rev-parse", "HEAD"))
+    broken = replace(repository, base=git(repository.path, "rev-parse", "HEAD"))
     (repository.path / "job.yaml").write_text(JOB)
     answer = run_action(broken, api, job="job.yaml", fail_above_percent="20")
     assert answer.returncode == 1, answer.stderr
@@ -243,13 +253,13 @@ def test_the_gitlab_job_comments_and_fails_above_its_threshold(repository: Repos
         "SAILOR_CLOUD_GITLAB_TOKEN": "glpat",
     }
     (command,) = job["script"]
-    answer = shell(command, repository.path, environment)
+    answer = shell(command, repository, environment)
     assert answer.returncode == 1, answer.stderr
     assert [call[:2] for call in api.calls] == [
         ("GET", "/api/v4/projects/42/merge_requests/3/notes?per_page=100&page=1"),
         ("POST", "/api/v4/projects/42/merge_requests/3/notes"),
     ]
     assert "% more, allowed are 20 %" in api.comments[0]["body"]
-    again = shell(command, repository.path, {**environment, "FAIL_ABOVE_PERCENT": "900"})
+    again = shell(command, repository, {**environment, "FAIL_ABOVE_PERCENT": "900"})
     assert again.returncode == 0, again.stderr
     assert api.calls[-1][:2] == ("PUT", f"/api/v4/projects/42/merge_requests/3/notes/{api.comments[0]['id']}")
