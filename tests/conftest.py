@@ -1,4 +1,4 @@
-"""What all tests share: golden files, which `pytest --update-golden` rewrites, steady cases, a Ctrl-C that arrives."""
+"""What all tests share: shipped data, golden files (`pytest --update-golden` rewrites them), steady cases, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -56,6 +56,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 def _interruptible() -> None:
     # A shell starts background jobs with SIGINT ignored; tests of Ctrl-C and their processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_is_read_once() -> Iterator[None]:
+    from factories.shipped_data import read_once
+
+    with read_once():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
