@@ -12,6 +12,7 @@ import pytest
 
 from factories.called import called
 from factories.commands import ROOT, sailor
+from factories.machine_speed import slowdown
 
 HEAVY = ("asyncssh", "numpy", "pandas", "pydantic", "rich", "scipy", "torch", "yaml")
 
@@ -24,7 +25,7 @@ def test_help_answers_in_under_three_tenths_of_a_second() -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     # Processor time, the fastest of several: other tests run on the same cores, and --help waits for nothing else.
-    assert min(once() for _ in range(5)) < 0.3
+    assert min(once() for _ in range(5)) < 0.3 * slowdown()
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from factories.browser import CHROMIUM, WHY_NOT, Browser
 from factories.documents import cost_line, costing, decided, document, infeasible
+from factories.machine_speed import slowdown
 from factories.priced_documents import gcp_document, gcp_timeline
 from sailor_cloud import catalog
 from sailor_cloud.model.document import CostKind, FrontierPoint, Rejected
@@ -299,7 +300,7 @@ def test_the_report_is_a_page_of_few_parts_whatever_the_schedule_holds(browser: 
 def test_the_report_opens_in_under_two_seconds_and_prints(browser: Browser, report: Path) -> None:
     browser.look(width=1200)
     # Processor time: other tests run on the same cores, and a page that needs no network waits for nothing else.
-    assert 0 < min(browser.open(report) for _ in range(2)) < 2
+    assert 0 < min(browser.open(report) for _ in range(2)) < 2 * slowdown()
     printed = browser.print_pdf()
     assert printed.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) in range(2, 12)
