@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from factories.called import called
 from factories.clusters import INVENTORY, JOB
-from factories.commands import sailor
 from sailor_cloud import api, catalog
 from sailor_cloud.catalog import clusters
 from sailor_cloud.catalog.clusters import as_yaml, read_inventory, with_inventory
@@ -21,6 +21,9 @@ from sailor_cloud.model.offer import Confidence
 from sailor_cloud.network import Place
 from sailor_cloud.network import load as load_network
 from sailor_cloud.units import GBIT_BYTES
+
+# Planned in a fraction of the time.
+SMALL_BATCH = JOB.replace("global_batch_size: 8", "global_batch_size: 2").replace("layers: 2", "layers: 1")
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +102,7 @@ def test_a_command_on_a_cluster_takes_so_many_devices_as_its_job_names_from_any_
 def test_a_plan_on_a_cluster_that_costs_nothing_holds_the_inventory_and_ends_by_its_deadline(tmp_path: Path) -> None:
     free = INVENTORY.replace("usd_per_hour: 1.0", "usd_per_hour: 0").replace("usd_per_hour: 0.5", "usd_per_hour: 0")
     path = written(tmp_path, free)
-    job = with_inventory(parse_job(JOB), on="slurm", cluster=path)
+    job = with_inventory(parse_job(SMALL_BATCH), on="slurm", cluster=path)
     path.unlink()
     document = api.plan(job)
     assert document.plan is not None
@@ -145,18 +148,18 @@ def test_a_wrong_inventory_is_one_clear_error(tmp_path: Path, old: str, new: str
 
 def test_plan_takes_the_nodes_of_an_inventory_and_refuses_a_wrong_one(tmp_path: Path) -> None:
     job, path = tmp_path / "job.yaml", tmp_path / "plan.json"
-    job.write_text(JOB)
+    job.write_text(SMALL_BATCH)
     inventory = written(tmp_path)
     command = ("plan", str(job), "--on", "slurm", "--cluster")
     home = tmp_path / "home"
-    done = sailor(*command, str(inventory), "-o", str(path), home=home)
+    done = called(*command, str(inventory), "-o", str(path), home=home)
     assert (done.returncode, "lab-" in path.read_text()) == (0, True), done.stderr
     inventory.write_text(INVENTORY.replace("nodes: 2", "nodes: 0"))
-    done = sailor(*command, str(inventory), home=home)
+    done = called(*command, str(inventory), home=home)
     assert done.returncode == 2
     assert "cluster.yaml: groups.a100.nodes: must be greater than 0, got 0" in done.stderr
     assert "Traceback" not in done.stderr
-    done = sailor(*command, str(tmp_path / "none.yaml"), home=home)
+    done = called(*command, str(tmp_path / "none.yaml"), home=home)
     assert done.returncode == 2
     assert "'sailor-cloud import slurm -o" in done.stderr
 

@@ -4,23 +4,24 @@ from pathlib import Path
 
 import pytest
 
+from factories.called import called
 from factories.commands import sailor
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell: str) -> None:
-    answer = sailor("completion", shell)
+    answer = called("completion", shell)
     assert answer.returncode == 0, answer.stderr
     assert f"_SAILOR_CLOUD_COMPLETE={shell}_complete" in answer.stdout
 
 
-def complete(words: str, position: int, *, home: Path | None = None) -> list[str]:
+def complete(words: str, position: int, *, home: Path | None = None, program: bool = False) -> list[str]:
     environment = {"_SAILOR_CLOUD_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-    return sailor(environment=environment, home=home).stdout.splitlines()
+    return (sailor if program else called)(environment=environment, home=home).stdout.splitlines()
 
 
 def test_commands_complete() -> None:
-    assert "plain,plan" in complete("sailor-cloud pl", 1)
+    assert "plain,plan" in complete("sailor-cloud pl", 1, program=True)
     assert complete("sailor-cloud sta", 1) == ["plain,status"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from factories.called import called
 from factories.commands import sailor
 
 JOB = """
@@ -39,7 +40,7 @@ def job(tmp_path) -> Path:
     ],
 )
 def test_an_impossible_measurement_is_refused_with_the_reason(job, options, message):
-    done = sailor("profile", str(job), *options)
+    done = called("profile", str(job), *options)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
 
@@ -67,7 +68,7 @@ def test_a_profile_is_measured_once_and_read_by_plan_and_simulate(job, tmp_path)
     [peak] = _table(folder / "memory.csv")
     assert int(peak["peak_bytes"]) > 16 * 4 * 7 * 24**2
 
-    again = sailor("profile", str(job), "-o", str(folder), "--microbatch-sizes", "2", "--as-of", "2026-11-21", "--json")
+    again = called("profile", str(job), "-o", str(folder), "--microbatch-sizes", "2", "--as-of", "2026-11-21", "--json")
     assert again.returncode == 0, again.stderr
     assert again.stderr == ""
     measured = {layer["layer_kind"]: layer["forward_s"] for layer in json.loads(again.stdout)["layers"]}
@@ -75,9 +76,9 @@ def test_a_profile_is_measured_once_and_read_by_plan_and_simulate(job, tmp_path)
 
     plan = tmp_path / "plan.json"
     data = ["--profiles", str(folder), "--network", str(folder)]
-    assert sailor("plan", str(job), *data, "--as-of", "2026-11-21", "-o", str(plan)).returncode == 0
-    with_profile = json.loads(sailor("simulate", str(plan), *data, "--json").stdout)
-    without = json.loads(sailor("simulate", str(plan), "--json").stdout)
+    assert called("plan", str(job), *data, "--as-of", "2026-11-21", "-o", str(plan)).returncode == 0
+    with_profile = json.loads(called("simulate", str(plan), *data, "--json").stdout)
+    without = json.loads(called("simulate", str(plan), "--json").stdout)
     assert {profile["sha256"] for profile in with_profile["compute_profiles"]}.isdisjoint(
         profile["sha256"] for profile in without["compute_profiles"]
     )

@@ -69,6 +69,8 @@ def _as_a_process(environment: dict[str, str], cwd: Path | None, arguments: list
         with (
             mock.patch.dict(os.environ, environment, clear=True),
             mock.patch.object(sys, "argv", arguments),
+            # A program in a package is called by the package's name, as `python -m pytest` is.
+            mock.patch.object(sys.modules["__main__"], "__package__", None),
             contextlib.chdir(cwd or Path.cwd()),
         ):
             yield
