@@ -27,6 +27,16 @@ from sailor_cloud.workload import ComputeProfiles, profiles
 AS_OF = datetime(2026, 11, 21, tzinfo=UTC)
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+# Some layers of OPT-350m: planned in a fraction of the time of all of them.
+SHALLOW = {
+    "model_type": "gpt2",
+    "vocab_size": 50272,
+    "hidden_size": 1024,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 2048,
+}
+
 
 @cache
 def data() -> tuple[Catalog, Network, ComputeProfiles]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from factories.documents import document as made
-from factories.planning import AS_OF, data, example, make_space, tiny_job
+from factories.planning import AS_OF, SHALLOW, data, example, make_space, tiny_job
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Choice, CostKind, Decision, Pick, PlanDocument, Status, Subject
 from sailor_cloud.model.job import Goal, Job
@@ -259,7 +259,9 @@ def test_insisting_shows_the_plan_that_the_same_choice_would_take(pick: Pick) ->
 def test_asking_for_a_choice_or_for_the_frontier_shows_the_same_choices() -> None:
     job = example(
         "gcp-a100-v100.yaml",
+        model=SHALLOW,
         training__max_zero_stage=0,
+        training__global_batch_size=128,
         resources__0__zones=["us-central1-a"],
         resources__0__markets=["spot"],
         resources__0__accelerators={"A100-40": 4, "V100-16": 8},

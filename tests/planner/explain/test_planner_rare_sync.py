@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from factories.planning import AS_OF, data, example
+from factories.planning import AS_OF, SHALLOW, data, example
 from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Alternative, PlanDocument, Rejected
@@ -79,11 +79,11 @@ def _over_two_clouds(
     options: SearchOptions = SHOWN, *, clock: FixedClock | None = None, **changes: object
 ) -> PlanDocument:
     resources = [
-        {"provider": "gcp", "zones": ["us-central1-b"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
+        {"provider": "gcp", "zones": ["us-central1-b"], "markets": ["spot"], "accelerators": {"V100-16": 2}},
         {"provider": "aws", "zones": ["use1-az2"], "markets": ["spot"], "accelerators": {"V100-16": 4}},
     ]
     usual = {"global_batch_size": 256, "sequence_length": 1024, "precision": "fp16", "steps": 500}
-    changes = {"constraints": {}, "training": usual, **changes}
+    changes = {"model": SHALLOW, "constraints": {}, "training": usual, **changes}
     job = example("gcp-a100-v100.yaml", resources=resources, **changes)
     prices, links, times = data()
     return search(job, catalog=prices, network=links, profiles=times, clock=clock or FixedClock(AS_OF), options=options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -32,8 +33,10 @@ def two_regions(**changes: object) -> Job:
     )
 
 
-def found(job: Job):
+@cache
+def found(**changes: str):
     """Return the plan's document, its space, and its draft under the replay."""
+    job = two_regions(**({"checkpoint": {"every": "10m", **changes}} if changes else {}))
     document, space = plan(job), make_space(job)
     pools = {pool.offer.id: number for number, pool in enumerate(space.pools)}
     numbers: Counter[int] = Counter()
@@ -55,7 +58,7 @@ def found(job: Job):
 
 
 def test_traffic_requests_and_storage_are_those_of_the_bill():
-    document, space, draft = found(two_regions())
+    document, space, draft = found()
     assert len({offer.region for offer in document.inputs.offers}) == 2
     lines = [line for line in document.cost.lines if line.kind is CostKind.CHECKPOINT]
     lines = [line for line in lines if "stalled for" not in line.what]
@@ -68,10 +71,10 @@ def test_traffic_requests_and_storage_are_those_of_the_bill():
 
 
 def test_the_total_of_a_draft_is_that_of_its_plan_within_one_per_cent():
-    document, _, draft = found(two_regions())
+    document, _, draft = found()
     assert draft.foreseen[Figure.TOTAL_USD] == pytest.approx(document.cost.total_usd, rel=0.01)
 
 
 def test_checkpoints_in_a_folder_cost_nothing():
-    _, space, draft = found(two_regions(checkpoint={"every": "10m", "to": "/mnt/checkpoints"}))
+    _, space, draft = found(to="/mnt/checkpoints")
     assert checkpoints_usd_per_hour(space, draft) == 0.0
