@@ -17,7 +17,7 @@ from sailor_cloud.report.plan.facts import proof
 
 JOB = """
 name: small
-model: {model_type: gpt2, vocab_size: 5000, hidden_size: 512, num_hidden_layers: 6, num_attention_heads: 8,
+model: {model_type: gpt2, vocab_size: 5000, hidden_size: 512, num_hidden_layers: 3, num_attention_heads: 8,
         max_position_embeddings: 512}
 training: {global_batch_size: 32, sequence_length: 512, precision: fp32}
 resources:
@@ -89,9 +89,10 @@ def test_the_time_limit_that_ends_a_strategy_is_reported(folder: Path) -> None:
 
 
 def test_every_form_says_whose_search_the_time_limit_ended(folder: Path) -> None:
-    (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
     told = "ended by the time limit"
-    for limit_s, notes in ((150.0, [told, ""]), (1e9, ["", ""])):
+    for limit_s, notes in ((1e9, ["", ""]), (150.0, [told, ""])):
+        if limit_s < 1e9:
+            (folder / "job.yaml").write_text(JOB.replace("A100-40: 4", "A100-40: 64"))
         found = compare(
             folder / "job.yaml", strategies=["varuna"], oracle=False, clock=CountedClock(), time_limit_s=limit_s
         )

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from factories.commands import clean_environment
+from factories.counted_clock import CountedClock
 from sailor_cloud import api, resources
 from sailor_cloud.cli.main import main
 from sailor_cloud.clock import Clock, SystemClock
@@ -60,6 +61,19 @@ def called(
     answer = Answer(["sailor-cloud", *arguments], int(code or 0), _text(out), _text(err))
     answer.error = reason if isinstance(reason, SailorError) else None
     return answer
+
+
+@contextlib.contextmanager
+def searches_end_after(looks: float) -> Iterator[None]:
+    """End searches of commands at so many looks at a clock that counts them, with the same plan on any machine."""
+    search = _search
+
+    def limited(job: Job, *, clock: Clock | None = None, **options: Any) -> PlanDocument:
+        return search(job, clock=CountedClock(), **{**options, "time_limit_s": looks})
+
+    here = sys.modules[__name__]
+    with mock.patch.object(here, "_planned", {}), mock.patch.object(here, "_search", limited):
+        yield
 
 
 @contextlib.contextmanager
