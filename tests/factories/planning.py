@@ -94,7 +94,18 @@ def quota(
     )
 
 
+_planned: dict[tuple[object, ...], PlanDocument] = {}
+
+
 def plan(job: Job, *restrictions: planner.Restriction, quotas: tuple[QuotaLimit, ...] = ()) -> PlanDocument:
+    """Plan a job, or return its plan if this process has planned it before."""
+    key = (job.model_dump_json(), restrictions, quotas)
+    if key not in _planned:
+        _planned[key] = planned_again(job, *restrictions, quotas=quotas)
+    return _planned[key]
+
+
+def planned_again(job: Job, *restrictions: planner.Restriction, quotas: tuple[QuotaLimit, ...] = ()) -> PlanDocument:
     prices, links, times = data()
     prices = prices.with_quotas(quotas)
     return planner.search(

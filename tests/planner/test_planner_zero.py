@@ -17,7 +17,7 @@ from sailor_cloud.planner.bound.bounds import goal_bound
 from sailor_cloud.planner.enumeration.exhaustive import small_layouts
 from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.improvement import local_search
-from sailor_cloud.planner.solving import Searched, solve
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.restrictions import fits_whole
@@ -51,11 +51,12 @@ def searched(request: pytest.FixtureRequest):
     space, target = make_space(job), target_of(job)
     assert fits_whole(space) == fits
     assert small_layouts(space) is None
-    return space, target, solve(space, target)
+    return space, target, Searched()
 
 
 def test_plans_with_zero_1_are_found_and_are_what_the_simulator_says(searched):
-    space, _, answer = searched
+    space, target, search = searched
+    answer = search.answer(space, target)
     shared = [draft for draft in answer.others if draft.zero_stage == 1]
     assert shared
     for draft in shared[:: max(1, len(shared) // 8)]:
@@ -65,14 +66,15 @@ def test_plans_with_zero_1_are_found_and_are_what_the_simulator_says(searched):
 
 
 def test_the_bound_is_that_of_plans_without_and_with_zero_1(searched):
-    space, target, answer = searched
+    space, target, search = searched
+    answer = search.answer(space, target)
     assert answer.bound == min(goal_bound(space.at(zero_stage), target) for zero_stage in (0, 1))
     assert all(draft.figures[target.goal] >= answer.bound for draft in answer.drafts)
 
 
 def test_plans_with_zero_1_are_chosen_where_they_are_better_than_all_without(searched, monkeypatch):
-    space, target, _ = searched
-    _, free = Searched().best(space, target)
+    space, target, search = searched
+    _, free = search.best(space, target)
     monkeypatch.setattr(solving, "variants", lambda there, restrictions: (there,))
     monkeypatch.setattr(local_search, "zero_stages", lambda there: (0,))
     _, whole = Searched().best(make_space(space.scenario.job), target)

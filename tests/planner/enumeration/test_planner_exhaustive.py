@@ -73,6 +73,7 @@ def test_a_model_too_big_for_any_device_is_cut_over_several():
 
 
 def test_without_steps_only_rates_limit_a_plan():
-    document = plan(tiny_job(steps=None, goal="minimize-cost", constraints={"budget_usd": 1e-9, "deadline": "1s"}))
+    limits = {"budget_usd": 1e-9, "deadline": "1s"}
+    document = plan(tiny_job(steps=None, zones=("local-a",), goal="minimize-cost", constraints=limits))
     assert document.objective.unit == "USD/iteration"
     assert document.cost.total_usd is None

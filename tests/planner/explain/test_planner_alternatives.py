@@ -87,13 +87,17 @@ def test_the_completed_share_is_reported_and_never_falls():
         assert 0.0 <= shares[0] <= shares[-1] <= 1.0
 
 
-def test_kinds_that_were_not_requested_are_not_searched():
-    plain = searched(tiny_job(**SIZE))
+@pytest.fixture(scope="module")
+def plain():
+    return searched(tiny_job(**SIZE))
+
+
+def test_kinds_that_were_not_requested_are_not_searched(plain):
     assert plain.alternatives == plain.frontier == ()
 
 
-def test_a_search_with_a_time_limit_never_calls_its_plan_optimal():
-    assert searched(tiny_job(**SIZE)).status is Status.OPTIMAL
+def test_a_search_with_a_time_limit_never_calls_its_plan_optimal(plain):
+    assert plain.status is Status.OPTIMAL
     assert searched(tiny_job(**SIZE), time_limit_s=60.0).status is Status.FEASIBLE
 
 
