@@ -15,6 +15,7 @@ from rich.console import Console
 import sailor_cloud as sc
 from factories.called import called
 from factories.commands import ROOT
+from factories.counted_clock import CountedClock
 from sailor_cloud.model.document import Alternative
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.planner.marginal import Gain
@@ -179,7 +180,8 @@ def test_reasons_are_sentences_and_no_used_accelerator_seems_ruled_out(folder: P
     (reason,) = (line for line in reasons(replace(document, alternatives=(other,))) if "CPU-slow is" in line)
     assert reason.startswith("a plan with all CPU-slow is ")
     assert reason.endswith("slower")
-    ruled = sc.explain(ROOT / "examples" / "llama3-8b-two-clouds.yaml", with_gains=False, time_limit_s=6.0).ruled_out
+    job = ROOT / "examples" / "llama3-8b-two-clouds.yaml"
+    ruled = sc.explain(job, with_gains=False, clock=CountedClock(), time_limit_s=600.0).ruled_out
     memory = [row for row in ruled if row.ground == "memory"]
     assert memory
     assert all(row.what.startswith("the whole model on one ") for row in memory)
