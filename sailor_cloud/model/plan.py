@@ -29,6 +29,9 @@ class Recompute(Enum):
     SELECTIVE = "selective"
     FULL = True
 
+    # That of Enum runs in Python, and searches look up tables by kind all the time.
+    __hash__ = object.__hash__
+
     def blocks(self, layers: int) -> range:
         """Return the layers that our engine recomputes, of a model with `layers` layers."""
         step = {Recompute.SELECTIVE: 2, Recompute.FULL: 1}.get(self)

@@ -207,7 +207,7 @@ def _one_shape(draft: Draft) -> bool:
 def _in_pools(draft: Draft, pools: Sequence[int]) -> Draft:
     """Return a draft with pools numbered as in another space."""
     pipelines = tuple(
-        replace(row, slots=tuple(slot._replace(pool=pools[slot.pool]) for slot in row.slots)) for row in draft.pipelines
+        row._replace(slots=tuple(slot._replace(pool=pools[slot.pool]) for slot in row.slots)) for row in draft.pipelines
     )
     return replace(draft, pipelines=pipelines)
 

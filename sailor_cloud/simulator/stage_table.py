@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class StageTable:
 
     def handing_s(self, first: Any, end: Any) -> Any:
         """Return a stage's own seconds to pass on the tensors of one microbatch in one direction."""
-        neighbours = (np.asarray(first) > 0).astype(np.int64) + (np.asarray(end) < self.layers)
+        neighbours = 1 * (first > 0) + (end < self.layers)
         return self.message_s * neighbours
 
     def stage_s(self, first: Any, end: Any) -> Any:
@@ -187,36 +187,31 @@ def stage_tables(
     backward_s = times.backward_s if times.measured else times.backward_s * _trained_share(costs)
     moved, tied = _exchanges(scenario, first.weight_bytes, zero_stage)
     every = (training.sync_every or 1) if scenario.engine.zone_by_zone else 1
-    one = StageTable(
-        accelerator=part,
-        tp=tp,
-        microbatch_size=microbatch_size,
-        recompute=kinds[0],
-        zero_stage=zero_stage,
-        forward_prefix_s=_prefix(times.forward_s),
-        backward_prefix_s=_prefix(backward_s),
-        weights_prefix_s=_prefix(backward_s),
-        update_prefix_s=_prefix(times.update_s),
-        gradient_prefix_bytes=_prefix(np.diff(first.trainable_prefix) * (tp * moved.total / 2.0 / every)),
-        memory=first,
-        message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
-        sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
-        sharding=moved,
-        tied_sharding=tied,
-        sync_every=every,
-        limit_bytes=first.limit_bytes,
-        error=times.error,
-        measured=times.measured,
-        exchange_share=times.exchange_share,
-        profile=times.profile,
-    )
+    forward, update = _prefix(times.forward_s), _prefix(times.update_s)
+    gradients = _prefix(np.diff(first.trainable_prefix) * (tp * moved.total / 2.0 / every))
     return {
-        kind: replace(
-            one,
+        kind: StageTable(
+            accelerator=part,
+            tp=tp,
+            microbatch_size=microbatch_size,
             recompute=kind,
+            zero_stage=zero_stage,
+            forward_prefix_s=forward,
             backward_prefix_s=_prefix(backward_s + _recomputed_s(scenario, times.forward_s, costs, kind, tp)),
             weights_prefix_s=_prefix(_deferrable_s(backward_s, costs, kind)),
+            update_prefix_s=update,
+            gradient_prefix_bytes=gradients,
             memory=memory[kind],
+            message_s=scenario.profiles.local_core_s(part, scenario.profiles.local.message_core_s),
+            sums_s=scenario.profiles.local_core_s(part, scenario.profiles.local.sums_core_s),
+            sharding=moved,
+            tied_sharding=tied,
+            sync_every=every,
+            limit_bytes=first.limit_bytes,
+            error=times.error,
+            measured=times.measured,
+            exchange_share=times.exchange_share,
+            profile=times.profile,
         )
         for kind in kinds
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -34,8 +34,7 @@ class LayerSum(NamedTuple):
     usd: float
 
 
-@dataclass(frozen=True, slots=True)
-class Hops:
+class Hops(NamedTuple):
     """The distinct hops of a ring, in ring order.
 
     kinds: the two pools, whether both ends are one node, how many rings share the card, and how many pairs of devices
@@ -64,6 +63,7 @@ class SyncTable:
     _plans: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[float, float]] = field(default_factory=dict)
     _nbytes: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     _ranks: list[int] = field(init=False)
+    _zones: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         offers = [pool.offer for pool in self.space.pools]
@@ -71,6 +71,7 @@ class SyncTable:
         places = [(offer.provider, region_of(offer.zone), offer.zone, offer.accelerator.lower()) for offer in offers]
         order = {place: rank for rank, place in enumerate(sorted(set(places)))}
         self._ranks = [order[place] for place in places]
+        self._zones = [offer.zone for offer in offers]
 
     def of_plan(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
         """Return the seconds until all all-reduces end, and the USD of egress, for one cut per pipeline.
@@ -160,15 +161,15 @@ class SyncTable:
                     pairs, shared = tp, shared * max(counts[src], counts[dst])
                 kinds[src[0], dst[0], False, shared, pairs] = None
                 usd += self.space.usd_per_byte(src[0], dst[0])
-        if self.space.scenario.engine.zone_by_zone:
-            usd = self._zone_by_zone_usd(counts)
+        if len(zones) > 1 and self.space.scenario.engine.zone_by_zone:
+            usd = self._zone_by_zone_usd((pool for pool, _ in counts), zones)
         if not zoned:
             return Hops(len(members), tuple(kinds), usd)
         crosses = tuple(self._zone((src,)) != self._zone((dst,)) for src, dst, *_ in kinds)
         return Hops(len(members), tuple(kinds), usd, tuple(zones.values()), crosses)
 
     def _zone(self, node: Sequence[int]) -> str:
-        return self.space.pools[node[0]].offer.zone
+        return self._zones[node[0]]
 
     def zone_by_zone_s(self, hops: Hops, nbytes: Any) -> Any:
         """Return the seconds of all-reduces of `nbytes` bytes that run zone by zone."""
@@ -176,15 +177,12 @@ class SyncTable:
         inside, across = ([link for link, crosses in links if crosses == out] for out in (False, True))
         return zone_sync_s(nbytes, hops.zones, inside, across, self.space.scenario.engine.bucket_bytes)
 
-    def _zone_by_zone_usd(self, counts: Mapping[tuple[int, int], int]) -> float:
+    def _zone_by_zone_usd(self, pools: Iterable[int], members: Counter[str]) -> float:
         """Return the USD per byte and round of a ring if each zone sends its sum to every other zone."""
-        pools = {self.space.pools[pool].offer.zone: pool for pool, _ in counts}
-        members: Counter[str] = Counter()
-        for (pool, _), count in counts.items():
-            members[self.space.pools[pool].offer.zone] += count
+        there = {self._zones[pool]: pool for pool in pools}
         total = members.total()
         shares = between_zones(members)
-        usd = sum(part * self.space.usd_per_byte(pools[src], pools[dst]) for (src, dst), part in shares.items())
+        usd = sum(part * self.space.usd_per_byte(there[src], there[dst]) for (src, dst), part in shares.items())
         return usd * total / (2.0 * (total - 1))
 
     def links(self, hops: Hops) -> list[Link]:

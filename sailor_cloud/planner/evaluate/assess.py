@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,13 +19,12 @@ from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_o
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.layouts import Layout, Slot
 from sailor_cloud.planner.space.space import SIZES, Floats, Seat, Space
-from sailor_cloud.simulator import busy_s, fill_s, in_flight
+from sailor_cloud.simulator import busy_s, fill_s
 from sailor_cloud.simulator.engine import uniform_pipelines
 from sailor_cloud.simulator.engines import Formulas, StagePlace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(NamedTuple):
     """A pipeline whose number of microbatches is still open."""
 
     slots: tuple[Slot, ...]
@@ -34,7 +34,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
-    """The speed of a pipeline for any number of microbatches. `step_core_s`: the steps of all its devices."""
+    """The speed of a pipeline for any number of microbatches.
+
+    `step_core_s`: the steps of all its devices. `flows`: how many share the network card at each cut.
+    """
 
     bottleneck_s: float
     fill_s: float
@@ -44,6 +47,7 @@ class Pace:
     compute_s: tuple[float, ...]
     step_core_s: float
     seats: tuple[Seat, ...]
+    flows: tuple[int, ...]
     cuts_s: tuple[float, ...]
 
     def schedule_s(self, microbatches: int) -> float:
@@ -132,7 +136,7 @@ class Assessor:
         alike = even and self.space.zero_stage >= 2
         if alike and len({tuple(slot.tp for slot in shape.slots) for shape in shapes}) > 1:
             return None
-        order = sorted(range(len(shapes)), key=lambda p: (shapes[p].slots, shapes[p].cut, shapes[p].microbatch_size))
+        order = sorted(range(len(shapes)), key=shapes.__getitem__)
         if self.space.scenario.engine.formulas is not None:
             # Pipelines are ordered as in the rings.
             order = list(range(len(shapes)))
@@ -158,7 +162,8 @@ class Assessor:
         if formulas is not None:
             exact = self._by_formulas(formulas, ordered, known, counts)
             return None if exact is None else self._drafted(ordered, known, counts, layout_bill.bill, *exact)
-        if any(pace.least_s(count) >= below_s for count, pace in set(zip(counts, known, strict=True))):
+        different = set(zip(counts, known, strict=True)) if math.isfinite(below_s) else ()
+        if any(pace.least_s(count) >= below_s for count, pace in different):
             return None
         schedule = max(pace.schedule_s(count) for count, pace in zip(counts, known, strict=True))
         sync, sync_usd = self.sync.of_plan(layout, tuple(shape.cut for shape in ordered))
@@ -206,7 +211,7 @@ class Assessor:
         iteration_s: float,
         egress_usd: float,
     ) -> Draft:
-        figures = bill.figures(np.array(iteration_s), np.array(egress_usd))
+        figures = bill.figures(iteration_s, egress_usd)
         draft = Draft(
             pipelines=tuple(
                 DraftPipeline(
@@ -227,6 +232,8 @@ class Assessor:
 
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
         """Return the seconds of an iteration's work on the cores that all ranks share; 0 with a core per rank."""
+        if not self.space.on_this_machine:
+            return 0.0
         work = sum(
             count * pace.passes_core_s + pace.step_core_s for pace, count in zip(paces, microbatches, strict=True)
         )
@@ -323,10 +330,6 @@ class Assessor:
         """Return the bill and the places of a draft's layout."""
         return self._layout_bills.of(tuple(pipeline.slots for pipeline in draft.pipelines))
 
-    def flows(self, draft: Draft) -> list[tuple[int, ...]]:
-        """Return how many flows share the network card at each cut of each pipeline."""
-        return [self._layout_bills.places[place][1] for place in self.layout_bill(draft).places]
-
     def keeps(self, draft: Draft) -> bool:
         """Return whether a draft keeps all limits of the job."""
         return self.excess(draft) == 1.0
@@ -375,7 +378,7 @@ class Assessor:
         size, count = shape.microbatch_size, len(seats)
         stages = []
         for s, (seat, span) in enumerate(zip(seats, pairwise(shape.cut), strict=True)):
-            stage = self._stage(seat, span, size, int(in_flight(count, s, count)), replicas)
+            stage = self._stage(seat, span, size, count - s, replicas)
             if stage is None:
                 return None
             stages.append(stage)
@@ -393,6 +396,7 @@ class Assessor:
             compute_s=tuple(each.compute_s for each in stages),
             step_core_s=sum(seat.tp * each.update_s for seat, each in zip(seats, stages, strict=True)),
             seats=seats,
+            flows=flows,
             cuts_s=tuple(seconds for seconds, _ in cuts),
         )
 
@@ -402,11 +406,13 @@ class Assessor:
         sharers = replicas if space.zero_stage else min(replicas, 2)
         key = (seat.pool, seat.tp, span, size, held, sharers)
         if key not in self._stages:
-            found, table = space.stages(seat, size, sharers).of(span, held), space.table(seat.pool, seat.tp, size)
+            found = space.stages(seat, size, sharers).of(span, held)
             self._stages[key] = None
             if found is not None:
                 kind, seconds = found
-                self._stages[key] = _Stage(seconds, float(table.update_s(*span, shards=replicas)), kind)
+                # Microbatches of any size end with the same step.
+                step_s = space.table(seat.pool, seat.tp, 1).update_s(*span, shards=replicas)
+                self._stages[key] = _Stage(seconds, float(step_s), kind)
         return self._stages[key]
 
     def _cut(self, src: Seat, dst: Seat, layer: int, size: int, flows: int) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +71,13 @@ class Bill:
             ),
         )
 
-    def figures(self, iteration_s: Floats, egress_usd: Floats) -> dict[Figure, Floats]:
-        """Return the figures of plans with these seconds and USD of egress per iteration.
+    def figures(self, iteration_s: Any, egress_usd: Any) -> dict[Figure, Any]:
+        """Return the figures of one plan or an array of plans, from the seconds and USD of egress per iteration.
 
         Without a number of steps, duration and total are infinite, and nothing limits or minimises them.
         """
         per_s = self.usd_per_hour / SECONDS_PER_HOUR
-        nowhere = np.full(np.shape(iteration_s), np.inf)
-        duration = total = nowhere
+        duration = total = iteration_s + np.inf
         if self.steps is not None:
             iterations = self.steps * (1.0 + self.lost) + self.start_iterations
             paid = iterations * iteration_s + self.fixed_s
@@ -87,13 +87,14 @@ class Bill:
                 total = total + np.maximum(
                     0.0, self.committed_usd - paid * self.committed_usd_per_hour / SECONDS_PER_HOUR
                 )
+        one = isinstance(iteration_s, float)
         return {
             Figure.ITERATION_S: iteration_s,
             Figure.DURATION_S: duration,
             Figure.TOTAL_USD: total,
             Figure.USD_PER_ITERATION: iteration_s * per_s + egress_usd,
             Figure.USD_PER_HOUR: self.usd_per_hour + egress_usd * SECONDS_PER_HOUR / iteration_s,
-            Figure.NODES: np.broadcast_to(np.asarray(self.nodes, dtype=np.float64), np.shape(iteration_s)),
+            Figure.NODES: self.nodes if one else np.broadcast_to(self.nodes, iteration_s.shape),
         }
 
 

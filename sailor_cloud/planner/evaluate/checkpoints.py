@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from sailor_cloud.catalog import Service, providers
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.planner.space.draft import Draft, nodes_of
+from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import egress_usd_per_byte
 from sailor_cloud.simulator.bill import CHECKPOINT_BYTES_PER_PARAMETER, PART_BYTES, checkpoint_store
@@ -20,7 +20,7 @@ def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
     The first pipeline writes them. NAT and the extra checkpoints of rare synchronization are left out.
     """
     first, scenario = draft.pipelines[0], space.scenario
-    nodes = sorted(nodes_of(tuple(part.slots for part in draft.pipelines)))
+    nodes = sorted({slot.pool for part in draft.pipelines for slot in part.slots})
     key = (tuple((slot.pool, slot.tp) for slot in first.slots), first.cut, *_bucket_pools(space, nodes))
     known: dict[tuple[object, ...], float] = space.remembered.setdefault("checkpoints per hour", {})
     if key in known:

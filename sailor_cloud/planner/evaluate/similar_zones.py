@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.space.draft import Draft, Rank
@@ -91,8 +90,7 @@ def moved(space: Space, shapes: tuple[Shape, ...], home: str, zone: str) -> tupl
 def renamed(shapes: tuple[Shape, ...], names: dict[int, int]) -> tuple[Shape, ...]:
     """Return pipelines with some pools replaced."""
     return tuple(
-        replace(
-            shape,
+        shape._replace(
             slots=tuple(Slot(names.get(slot.pool, slot.pool), slot.instance, slot.tp) for slot in shape.slots),
         )
         for shape in shapes

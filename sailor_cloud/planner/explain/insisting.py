@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from sailor_cloud.model.document import Subject
 from sailor_cloud.model.offer import Offer
@@ -67,7 +66,7 @@ def _all_bought(space: Space, draft: Draft, subject: Subject, wanted: Sequence[i
         names[pool, instance] = there, taken[there]
         taken[there] += 1
     shapes = tuple(
-        replace(shape, slots=tuple(Slot(*names[slot[:2]], slot.tp) for slot in shape.slots))
+        shape._replace(slots=tuple(Slot(*names[slot[:2]], slot.tp) for slot in shape.slots))
         for shape in shapes_of(draft)
     )
     if subject is Subject.CLOUD and not taken.keys() <= set(wanted):

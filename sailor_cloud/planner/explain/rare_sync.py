@@ -145,7 +145,7 @@ def _on_one_cloud(
     found = []
     for draft in list(kinds.values())[:_OF_A_CLOUD]:
         for shrink, stage in product((1, 2, 4), (0, 1)):
-            shapes = [replace(x, microbatch_size=max(1, x.microbatch_size // shrink)) for x in shapes_of(draft)]
+            shapes = [x._replace(microbatch_size=max(1, x.microbatch_size // shrink)) for x in shapes_of(draft)]
             fitting = assessors[stage].draft(shapes)
             if fitting is not None:
                 found.append(replace(fitting, zero_stage=stage))

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import numpy as np
-
 from sailor_cloud.planner.evaluate.assess import Assessor, Pace
 from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour
 from sailor_cloud.planner.evaluate.figures import replayed
@@ -101,23 +99,22 @@ class Evaluator:
             pace.usd_per_sample * part.microbatch_size * part.microbatches
             for part, pace in zip(draft.pipelines, paces, strict=True)
         )
-        flows = self.assessor.flows(draft)
         numbers: dict[tuple[object, ...], int] = {}
         tails: list[_Tail] = []
         alike = []
-        for part, pace, shared in zip(draft.pipelines, paces, flows, strict=True):
-            key = (pace.seats, shared, part.cut, part.microbatch_size, part.microbatches, pace.recompute, len(paces))
+        for part, pace in zip(draft.pipelines, paces, strict=True):
+            key = (pace, part.microbatches, len(paces))
             if key not in numbers:
                 numbers[key] = len(tails)
                 if key not in self._tails:
-                    self._tails[key] = self._tail(part, pace, shared, len(paces))
+                    self._tails[key] = self._tail(part, pace, len(paces))
                 tails.append(self._tails[key])
             alike.append(numbers[key])
         seconds, usd = self._reduced(draft, tails, alike)
         seconds += self._crowding_s(draft, paces)
         bill = self.assessor.layout_bill(draft).bill
         assert bill is not None, "a draft keeps quotas"
-        figures = bill.figures(np.array(seconds), np.array(egress + usd))
+        figures = bill.figures(seconds, egress + usd)
         found = {figure: float(value) for figure, value in figures.items()}
         if bill.steps is not None:
             training_s = found[Figure.DURATION_S] - bill.fixed_s - bill.wait_s
@@ -156,7 +153,9 @@ class Evaluator:
             through.update(dict.fromkeys(each.members, end))
             usd += each.usd
             if share:
-                needed = [_needed_s(tails[alike[p]], s, each.layers, bucket) for p, s in each.members]
+                distinct = {(alike[p], s) for p, s in each.members}
+                found = {(number, s): _needed_s(tails[number], s, each.layers, bucket) for number, s in distinct}
+                needed = [found[alike[p], s] for p, s in each.members]
                 gathers.append(
                     Gather(members=each.members, seconds=each.seconds - sum_s, bucket=bucket, needed_s=needed)
                 )
@@ -171,9 +170,9 @@ class Evaluator:
 
     def _crowding_s(self, draft: Draft, paces: Sequence[Pace]) -> float:
         """Return the extra seconds of passes on shared cores; a pipeline's work is spread evenly over its time."""
-        cores = self.assessor.space.cores(nodes_of(tuple(part.slots for part in draft.pipelines)).total())
-        if not np.isfinite(cores):
+        if not self.assessor.space.on_this_machine:
             return 0.0
+        cores = self.assessor.space.cores(nodes_of(tuple(part.slots for part in draft.pipelines)).total())
         counts = [part.microbatches for part in draft.pipelines]
         ends = [pace.schedule_s(count) for pace, count in zip(paces, counts, strict=True)]
         work = [pace.passes_core_s * count for pace, count in zip(paces, counts, strict=True)]
@@ -185,15 +184,15 @@ class Evaluator:
             before = end
         return longer
 
-    def _tail(self, part: DraftPipeline, pace: Pace, flows: tuple[int, ...], replicas: int) -> _Tail:
+    def _tail(self, part: DraftPipeline, pace: Pace, replicas: int) -> _Tail:
         space, spans = self.assessor.space, list(pairwise(part.cut))
         tables = tuple(
             space.table(seat.pool, seat.tp, part.microbatch_size, recompute=again)
             for seat, again in zip(pace.seats, part.recompute, strict=True)
         )
-        key = (pace.seats, flows, part.cut, part.microbatch_size, part.recompute)
+        key = (pace.seats, pace.flows, part.cut, part.microbatch_size, part.recompute)
         if key not in self._times:
-            self._times[key] = self._pipeline_times(part, pace, flows, tables)
+            self._times[key] = self._pipeline_times(part, pace, tables)
         times = replace(self._times[key], microbatches=part.microbatches)
         ends, begun, _ = schedule_ends(times, space.scenario.engine.transfers)
         gradients = tuple(
@@ -203,14 +202,14 @@ class Evaluator:
         reached = tuple(times.reached_s(stage) for stage in range(len(tables)))
         return _Tail(ends, gradients, tables, update, reached, part.cut)
 
-    def _pipeline_times(
-        self, part: DraftPipeline, pace: Pace, flows: tuple[int, ...], tables: Sequence[StageTable]
-    ) -> PipelineTimes:
+    def _pipeline_times(self, part: DraftPipeline, pace: Pace, tables: Sequence[StageTable]) -> PipelineTimes:
         space, spans = self.assessor.space, list(pairwise(part.cut))
         handing = [float(table.handing_s(*span)) for table, span in zip(tables, spans, strict=True)]
         activation: list[float] = []
         gradient: list[float] = []
-        for (src, dst), layer, shared, table in zip(pairwise(pace.seats), part.cut[1:-1], flows, tables, strict=False):
+        for (src, dst), layer, shared, table in zip(
+            pairwise(pace.seats), part.cut[1:-1], pace.flows, tables, strict=False
+        ):
             same_node = (src.pool, src.node) == (dst.pool, dst.node)
             pairs = boundary_pairs(src.tp, dst.tp)
             tensor = float(table.boundary_bytes[layer])

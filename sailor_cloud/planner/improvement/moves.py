@@ -172,7 +172,7 @@ class _Plan:
         for group in self.groups:
             sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size, *self._whole(group)}
             for size in sorted(sizes - {0, group.size}):
-                yield Neighbour(self._with(group, [replace(each, microbatch_size=size) for each in group.members]))
+                yield Neighbour(self._with(group, [each._replace(microbatch_size=size) for each in group.members]))
         counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
         for count in sorted({self.count, *counts} - {0}):
             yield Neighbour(self.shapes, count)
@@ -438,7 +438,7 @@ class _Plan:
         fresh = (number for number in counted() if number not in taken)
         names = dict.fromkeys(nodes, (other, next(fresh))) if together else {n: (other, next(fresh)) for n in nodes}
         return tuple(
-            replace(shape, slots=tuple(Slot(*names.get(slot[:2], slot[:2]), slot.tp) for slot in shape.slots))
+            shape._replace(slots=tuple(Slot(*names.get(slot[:2], slot[:2]), slot.tp) for slot in shape.slots))
             for shape in self.shapes
         )
 
@@ -466,8 +466,7 @@ class _Plan:
             room[at] -= loads[node]
             names[node] = numbers[at]
         return tuple(
-            replace(
-                shape,
+            shape._replace(
                 slots=tuple(
                     Slot(other, names[slot[:2]], slot.tp) if slot.pool == pool else slot for slot in shape.slots
                 ),
@@ -481,7 +480,7 @@ class _Plan:
             cut = self._balanced(shape.slots, shape.microbatch_size)
             if cut is None:
                 return
-            found.append(replace(shape, cut=cut))
+            found.append(shape._replace(cut=cut))
         yield from self._sized(tuple(found))
 
     def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
@@ -491,7 +490,7 @@ class _Plan:
         if self.space.even_batches:
             sizes = [size for size in divisors(self.space.batch) if size * len(shapes) <= self.space.batch]
             for size in reversed(sizes):
-                yield Neighbour(tuple(replace(shape, microbatch_size=size) for shape in shapes))
+                yield Neighbour(tuple(shape._replace(microbatch_size=size) for shape in shapes))
             return
         for count in (None, self.count):
             yield Neighbour(shapes, count)
@@ -524,7 +523,7 @@ class _Plan:
 
     def _cut_as(self, units: Sequence[_Group], cut: tuple[int, ...]) -> Neighbour:
         changed = {id(shape) for group in units for shape in group.members}
-        return Neighbour(tuple(replace(each, cut=cut) if id(each) in changed else each for each in self.shapes))
+        return Neighbour(tuple(each._replace(cut=cut) if id(each) in changed else each for each in self.shapes))
 
     def _changed(
         self, units: Sequence[_Group], change: Callable[[_Slots], _Slots | None], lengths: Sequence[int] | None
@@ -536,7 +535,7 @@ class _Plan:
             slots = change(shape.slots) if id(shape) in changed else shape.slots
             if slots is None:
                 return
-            made.append(replace(shape, slots=slots))
+            made.append(shape._replace(slots=slots))
         if not self._is_valid(tuple(made)):
             return
         cuts = [_borders(lengths)] if lengths is not None else []
@@ -547,7 +546,7 @@ class _Plan:
         for cut in filter(self.space.allows, cuts):
             yield Neighbour(
                 tuple(
-                    replace(shape, cut=cut) if id(before) in changed else shape
+                    shape._replace(cut=cut) if id(before) in changed else shape
                     for shape, before in zip(made, self.shapes, strict=True)
                 )
             )
@@ -618,7 +617,7 @@ class _Plan:
                 return None
             load[node] += tp
             slots.append(Slot(*node, tp))
-        return replace(shape, slots=tuple(slots))
+        return shape._replace(slots=tuple(slots))
 
     def _compute_s(self, group: _Group) -> list[float]:
         """Return the compute seconds of every stage of a group's pipelines."""
@@ -721,6 +720,6 @@ def _copy_on_new_nodes(cell: Cell, shapes: Shapes) -> Cell:
         numbers[node] = opened[node[0]]
         opened[node[0]] += 1
     return tuple(
-        replace(shape, slots=tuple(Slot(slot.pool, numbers[slot[:2]], slot.tp) for slot in shape.slots))
+        shape._replace(slots=tuple(Slot(slot.pool, numbers[slot[:2]], slot.tp) for slot in shape.slots))
         for shape in cell
     )

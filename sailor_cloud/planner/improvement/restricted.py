@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
@@ -76,7 +75,7 @@ def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]
         shapes = []
         for shape in shapes_of(draft):
             cut = around.cut(shape.slots, shape.microbatch_size, replicas)
-            shapes += [] if cut is None else [replace(shape, cut=cut)]
+            shapes += [] if cut is None else [shape._replace(cut=cut)]
         made = assessor.draft(shapes) if len(shapes) == replicas else None
         if made is not None:
             found.append(made)
@@ -90,7 +89,7 @@ def _alike(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]
         shapes = shapes_of(draft)
         if len({len(shape.slots) for shape in shapes}) == 1:
             for cut, size in sorted({(shape.cut, shape.microbatch_size) for shape in shapes}):
-                alike = [replace(shape, cut=cut, microbatch_size=size) for shape in shapes]
+                alike = [shape._replace(cut=cut, microbatch_size=size) for shape in shapes]
                 made = assessor.draft(alike)
                 if made is not None:
                     found.append(made)

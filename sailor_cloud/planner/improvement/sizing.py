@@ -198,7 +198,7 @@ def _sized(shapes: Sequence[Shape], alike: Sequence[_Alike]) -> list[Shape]:
 
 
 def _of_size(shape: Shape, size: int) -> Shape:
-    return Shape(slots=shape.slots, cut=shape.cut, microbatch_size=size)
+    return Shape(shape.slots, shape.cut, size)
 
 
 def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
@@ -256,18 +256,15 @@ class _Kind:
     members: list[int]
     fill_s: NDArray[np.float64]
     busy_s: NDArray[np.float64]
+    sizes: NDArray[np.int64]
     most: int
 
     @classmethod
     def of(cls, assessor: Assessor, place: int, shape: Shape, members: list[int], pipelines: int) -> _Kind:
         most = (assessor.space.batch - pipelines + len(members)) // len(members)
         fill_s, busy_s = assessor.by_size(place, shape.cut, pipelines)
-        sizes = bisect_right(SIZES, most)
-        return cls(members, fill_s[:sizes], busy_s[:sizes], most)
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        return np.array(SIZES[: len(self.fill_s)])
+        sizes = min(bisect_right(SIZES, most), len(fill_s))
+        return cls(members, fill_s[:sizes], busy_s[:sizes], np.array(SIZES[:sizes]), most)
 
     def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the earliest time to finish `samples`, and the size for it; arrays are allowed."""

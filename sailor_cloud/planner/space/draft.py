@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from sailor_cloud.model.plan import Node, Pipeline, PipelineSchedule, Plan, Recompute, Stage
 from sailor_cloud.planner.space.goals import Figure, figures_of, target_of
@@ -21,8 +22,7 @@ _KINDS = tuple(Recompute)
 _CHUNKS = (2, 3, 4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftPipeline:
+class DraftPipeline(NamedTuple):
     """A pipeline on its slots; stage s holds the layers [cut[s], cut[s + 1])."""
 
     slots: tuple[Slot, ...]
@@ -32,8 +32,7 @@ class DraftPipeline:
     recompute: tuple[Recompute, ...]
 
     def key(self) -> tuple[Any, ...]:
-        again = tuple(_KINDS.index(kind) for kind in self.recompute)
-        return (self.slots, self.cut, self.microbatch_size, self.microbatches, again)
+        return (*self[:-1], _levels(self.recompute))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +74,11 @@ class Draft:
         return self._order
 
 
+@cache
+def _levels(recompute: tuple[Recompute, ...]) -> tuple[int, ...]:
+    return tuple(_KINDS.index(kind) for kind in recompute)
+
+
 def significant(value: float) -> float:
     """Return a value to nine significant digits, so that sums of the same terms in another order are equal."""
     return float(f"{value:.9g}")
@@ -83,32 +87,26 @@ def significant(value: float) -> float:
 def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
     """Return a pipeline's seats, with nodes numbered in the order of their first use."""
     numbers: dict[tuple[int, int], int] = {}
-    return tuple(
-        Seat(slot.pool, slot.tp, numbers.setdefault((slot.pool, slot.instance), len(numbers))) for slot in slots
-    )
+    return tuple([Seat(pool, tp, numbers.setdefault((pool, instance), len(numbers))) for pool, instance, tp in slots])
 
 
 def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
     """Return the number of nodes of each pool that some pipelines use."""
-    return Counter(pool for pool, _ in {(slot.pool, slot.instance) for slots in pipelines for slot in slots})
+    return Counter(pool for pool, _ in {slot[:2] for slots in pipelines for slot in slots})
 
 
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
     """Return a draft with the pools of a part of a space renumbered as in the whole space, or the reverse."""
-    numbers = [space.by_offer.get(offer, -1) for offer in part.by_offer]
-    if numbers == list(range(len(numbers))):
+    used = {slot.pool for pipeline in draft.pipelines for slot in pipeline.slots}
+    by_offer = space.by_offer
+    numbers = {pool: by_offer.get((part.pools[pool].offer.id, part.pools[pool].row), -1) for pool in used}
+    if all(pool == number for pool, number in numbers.items()):
         return draft if draft.zero_stage == part.zero_stage else replace(draft, zero_stage=part.zero_stage)
     return replace(
         draft,
         zero_stage=part.zero_stage,
         pipelines=tuple(
-            DraftPipeline(
-                slots=tuple([Slot(numbers[pool], instance, tp) for pool, instance, tp in pipeline.slots]),
-                cut=pipeline.cut,
-                microbatch_size=pipeline.microbatch_size,
-                microbatches=pipeline.microbatches,
-                recompute=pipeline.recompute,
-            )
+            pipeline._replace(slots=tuple([Slot(numbers[pool], *rest) for pool, *rest in pipeline.slots]))
             for pipeline in draft.pipelines
         ),
     )

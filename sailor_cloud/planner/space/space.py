@@ -112,7 +112,7 @@ class Known:
 
     tables: dict[tuple[str, int, int, Recompute, int], StageTable] = field(default_factory=dict)
     stages: dict[tuple[str, int, int, int, int], Stages] = field(default_factory=dict)
-    sized: dict[tuple[str, int, tuple[int, ...], int], _Sized] = field(default_factory=dict)
+    sized: dict[tuple[str, int, tuple[int, ...]], _Sized] = field(default_factory=dict)
     states: dict[tuple[str, int, int, int], States] = field(default_factory=dict)
     links: dict[tuple[int, int, bool, int, int], Link] = field(default_factory=dict)
     boundaries: dict[tuple[int, int, int, int, bool, int, int], Floats] = field(default_factory=dict)
@@ -145,8 +145,14 @@ class Space:
     even_batches: bool = False
     # Data that searches of this space keep for the next target, by name.
     remembered: dict[str, Any] = field(default_factory=dict)
+    pools: tuple[Pool, ...] = field(init=False)
+    # Whether all ranks share the cores of one machine.
+    on_this_machine: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.pools = self.candidates.pools
+        together = all(providers.of(pool.offer.provider).on_this_machine for pool in self.pools)
+        self.on_this_machine = self.scenario.machine is not None and together
         self.numbers = self.numbers or tuple(range(len(self.pools)))
 
     @property
@@ -156,10 +162,6 @@ class Space:
     @property
     def batch(self) -> int:
         return self.scenario.job.training.global_batch_size
-
-    @property
-    def pools(self) -> tuple[Pool, ...]:
-        return self.candidates.pools
 
     @property
     def by_offer(self) -> dict[tuple[str, int], int]:
@@ -252,8 +254,7 @@ class Space:
 
     def cores(self, nodes: int) -> float:
         """Return how many cores the ranks of a plan on `nodes` nodes share; infinite unless all run on one machine."""
-        together = all(providers.of(pool.offer.provider).on_this_machine for pool in self.pools)
-        return self.scenario.profiles.free_cores(nodes) if self.scenario.machine and together else np.inf
+        return self.scenario.profiles.free_cores(nodes) if self.on_this_machine else np.inf
 
     def stages_s(self, seat: Seat, microbatch_size: int, *, in_flight: int, replicas: int) -> Floats:
         """Return the compute seconds of every stage [first, end), shape [layers + 1, layers + 1].
@@ -322,8 +323,8 @@ class Space:
         return np.asarray(np.where(left >= 0, np.floor(left / more) + 1.0, 0.0))
 
     def _sized(self, seat: Seat, sizes: tuple[int, ...]) -> _Sized:
-        """Return the time and memory of all stages of one kind of seats at some microbatch sizes."""
-        key = (self.pools[seat.pool].accelerator.name, seat.tp, sizes, self.zero_stage)
+        """Return the time and memory of all stages of one kind of seats at some microbatch sizes, at any ZeRO stage."""
+        key = (self.pools[seat.pool].accelerator.name, seat.tp, sizes)
         if key not in self.known.sized:
             tables = [[self.table(seat.pool, seat.tp, size, recompute=kind) for kind in self.kinds] for size in sizes]
             held = [[table.memory.held(*self._spans) for table in each] for each in tables]

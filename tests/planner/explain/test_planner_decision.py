@@ -190,7 +190,7 @@ def test_the_cheaper_of_equally_fast_plans_is_chosen() -> None:
         and (pool.offer.instance_type, pool.devices) == (offer.instance_type, space.pools[spot].devices)
     ]
     pipelines = [
-        replace(part, slots=tuple(slot._replace(pool=other) for slot in part.slots)) for part in fastest.draft.pipelines
+        part._replace(slots=tuple(slot._replace(pool=other) for slot in part.slots)) for part in fastest.draft.pipelines
     ]
     dear = Assessor(space, target).draft(shapes_of(replace(fastest.draft, pipelines=tuple(pipelines))))
     deciding.meet([dear])

@@ -42,7 +42,7 @@ def side_by_side(space, count):
 
 def test_cells_are_pipelines_that_share_nodes(space):
     apart = side_by_side(space, 3)
-    shared = tuple(replace(shape, slots=(apart[0].slots[0], *shape.slots[1:])) for shape in apart[:2])
+    shared = tuple(shape._replace(slots=(apart[0].slots[0], *shape.slots[1:])) for shape in apart[:2])
     assert [len(cell) for cell in cells_of(apart)] == [1, 1, 1]
     assert sorted(len(cell) for cell in cells_of((*shared, apart[2]))) == [1, 2]
 
@@ -130,7 +130,7 @@ def test_plans_that_differ_in_the_numbers_of_equal_nodes_have_one_key(space):
     a, b, c = side_by_side(space, 3)
     assert Neighbour((a, b)).key() == Neighbour((b, c)).key() == Neighbour((c, a)).key()
     assert Neighbour((a, b)).key() != Neighbour((a, b), 4).key()
-    together = replace(b, slots=a.slots)
+    together = b._replace(slots=a.slots)
     assert Neighbour((a, together)).key() != Neighbour((a, b)).key()
 
 
@@ -166,7 +166,7 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
     assert 12 in {
         neighbour.shapes[0].microbatch_size
         for neighbour in Neighbourhood(space).every(
-            assessor.draft([replace(shape, microbatch_size=6) for shape in shapes])
+            assessor.draft([shape._replace(microbatch_size=6) for shape in shapes])
         )
     }
 
