@@ -6,6 +6,7 @@ searches in smaller spaces.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -182,15 +183,12 @@ class Homogeneous:
 
     def _best(self, drawn: Sequence[_Paced], places: Sequence[tuple[int, int]]) -> tuple[_Paced, Draft] | None:
         """Return the fastest of some pipelines on nodes of some pools, and its plan."""
-        found = []
-        for number, paced in enumerate(drawn):
-            draft = self.assessor.draft(self._on(paced, places))
-            if draft is not None:
-                found.append((draft.figures[Figure.ITERATION_S], number, draft))
-        if not found:
-            return None
-        _, number, draft = min(found, key=lambda entry: entry[:2])
-        return drawn[number], replace(draft, zero_stage=self.space.zero_stage)
+        best, least_s = None, math.inf
+        for paced in drawn:
+            draft = self.assessor.draft(self._on(paced, places), below_s=least_s)
+            if draft is not None and draft.figures[Figure.ITERATION_S] < least_s:
+                best, least_s = (paced, draft), draft.figures[Figure.ITERATION_S]
+        return None if best is None else (best[0], replace(best[1], zero_stage=self.space.zero_stage))
 
     def _on(self, paced: _Paced, places: Sequence[tuple[int, int]]) -> list[Shape]:
         """Return the pipelines of a sort on nodes of some pools."""
