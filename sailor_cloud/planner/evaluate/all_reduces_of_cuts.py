@@ -31,7 +31,7 @@ class CutSums:
     _times: dict[tuple[object, ...], _Times] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.single = self.space.remembered.setdefault("sums", SyncTable(self.space))
+        self.single = self.space.evaluated.setdefault("sums", SyncTable(self.space))
 
     def of_cuts(self, layout: Layout, cuts: tuple[Ints, ...]) -> tuple[Floats, Floats]:
         """Return seconds and USD of egress per iteration; cuts[p] has shape [plans, stages of pipeline p + 1]."""

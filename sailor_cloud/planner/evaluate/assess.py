@@ -107,14 +107,14 @@ class Assessor:
     _by_size_of: dict[tuple[object, ...], Floats] = field(init=False)
 
     def __post_init__(self) -> None:
-        remembered = self.space.remembered
-        self.sync = remembered.setdefault("sums", SyncTable(self.space))
-        self._layout_bills = remembered.setdefault("layout_bills", LayoutBills(self.space))
-        self._paces = remembered.setdefault("paces", {})
-        self._stages = remembered.setdefault("paces of stages", {})
-        self._cuts = remembered.setdefault("paces of cuts", {})
-        self._by_size = remembered.setdefault("paces by size", {})
-        self._by_size_of = remembered.setdefault("stages and cuts by size", {})
+        evaluated = self.space.evaluated
+        self.sync = evaluated.setdefault("sums", SyncTable(self.space))
+        self._layout_bills = evaluated.setdefault("layout_bills", LayoutBills(self.space))
+        self._paces = evaluated.setdefault("paces", {})
+        self._stages = evaluated.setdefault("paces of stages", {})
+        self._cuts = evaluated.setdefault("paces of cuts", {})
+        self._by_size = evaluated.setdefault("paces by size", {})
+        self._by_size_of = evaluated.setdefault("stages and cuts by size", {})
 
     def draft(
         self,

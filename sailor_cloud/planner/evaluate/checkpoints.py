@@ -22,7 +22,7 @@ def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
     first, scenario = draft.pipelines[0], space.scenario
     nodes = sorted({slot.pool for part in draft.pipelines for slot in part.slots})
     key = (tuple((slot.pool, slot.tp) for slot in first.slots), first.cut, *_bucket_pools(space, nodes))
-    known: dict[tuple[object, ...], float] = space.remembered.setdefault("checkpoints per hour", {})
+    known: dict[tuple[object, ...], float] = space.evaluated.setdefault("checkpoints per hour", {})
     if key in known:
         return known[key]
     store = checkpoint_store(scenario, [space.pools[pool].offer for pool in nodes])

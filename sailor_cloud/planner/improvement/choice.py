@@ -73,7 +73,7 @@ def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = 
 
 def simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
     """Return the simulator's figures of a draft; None if it does not fit. They are kept for other targets."""
-    known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.remembered.setdefault("simulated", {})
+    known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.evaluated.setdefault("simulated", {})
     name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
     if name not in known:
         space.known.deadline.check()

@@ -51,9 +51,9 @@ class Evaluator:
     _tails: dict[tuple[object, ...], _Tail] = field(init=False)
 
     def __post_init__(self) -> None:
-        remembered = self.assessor.space.remembered
-        self._times = remembered.setdefault("times of pipelines", {})
-        self._tails = remembered.setdefault("tails of pipelines", {})
+        evaluated = self.assessor.space.evaluated
+        self._times = evaluated.setdefault("times of pipelines", {})
+        self._tails = evaluated.setdefault("tails of pipelines", {})
 
     def expected(self, draft: Draft) -> Draft:
         """Return a draft with its figures under the replay."""

@@ -145,6 +145,8 @@ class Space:
     even_batches: bool = False
     # Data that searches of this space keep for the next target, by name.
     remembered: dict[str, Any] = field(default_factory=dict)
+    # The same for data about given pipelines and layouts, which even layers and batches do not change.
+    evaluated: dict[str, Any] = field(default_factory=dict)
     pools: tuple[Pool, ...] = field(init=False)
     # Whether all ranks share the cores of one machine.
     on_this_machine: bool = field(init=False)
@@ -173,7 +175,7 @@ class Space:
 
     def part(self, kept: list[int], *, zero_stage: int) -> Space:
         """Return the space over some of the pools; the same arguments return the same object, which shares `known`."""
-        parts: dict[tuple[tuple[int, ...], int], Space] = self.remembered.setdefault("parts", {})
+        parts: dict[tuple[tuple[int, ...], int], Space] = self.evaluated.setdefault("parts", {})
         key = (tuple(kept), zero_stage)
         if key not in parts:
             parts[key] = Space(
@@ -184,10 +186,8 @@ class Space:
                 zero_stage=zero_stage,
                 known=self.known,
                 numbers=tuple(self.numbers[index] for index in kept),
-                even_layers=self.even_layers,
-                even_batches=self.even_batches,
             )
-        return parts[key]
+        return parts[key].restricted(even_layers=self.even_layers, even_batches=self.even_batches)
 
     def at(self, zero_stage: int) -> Space:
         """Return the same space with all plans at a ZeRO stage."""
