@@ -14,8 +14,8 @@ from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.restrictions import Restriction
 from sailor_cloud.planner.space.space import Space
 
-# The number of best known plans that are changed.
-_MOST = 96
+# The number of best known plans that are changed, and of results that are evaluated.
+_MOST, _EVALUATED = 96, 24
 
 
 def even_space(space: Space, restrictions: Collection[Restriction]) -> Space:
@@ -61,7 +61,10 @@ def _even_variants(
     there = even_space(space, restrictions)
     made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
     for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
-        made = change(space, target, made) if wanted else made
+        if wanted:
+            changed = change(space, target, made)
+            made = sorted(changed, key=lambda draft: (significant(draft.figures[target.goal]), draft.order()))
+    made = made[:_EVALUATED]
     found = improved(there, target, made, effort.lighter(), most=2)
     return [draft for draft in found if draft.zero_stage == space.zero_stage or not draft.zero_stage]
 

@@ -201,51 +201,6 @@ def _of_size(shape: Shape, size: int) -> Shape:
     return Shape(shape.slots, shape.cut, size)
 
 
-def apportioned(assessor: Assessor, shapes: Sequence[Shape]) -> list[Draft]:
-    """Return drafts of pipelines on given slots and cuts, with microbatch sizes and numbers chosen by kind.
-
-    All pipelines of a kind take equally many samples, in the fastest microbatches. First, each kind gets what it can
-    process in a common time. Then two kinds complete the batch together, as soon as possible. If equal shares miss the
-    batch and this takes longer than the common time, some pipelines have one microbatch less than others.
-    """
-    places = assessor.places(tuple(shape.slots for shape in shapes))
-    kinds: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for number, (shape, place) in enumerate(zip(shapes, places, strict=False)):
-        kinds.setdefault((place, shape.cut), []).append(number)
-    if not kinds or len(shapes) > assessor.space.batch:
-        return []
-    each = [
-        _Kind.of(assessor, place, shapes[members[0]], members, len(shapes)) for (place, _), members in kinds.items()
-    ]
-    if not all(kind.fill_s.size for kind in each):
-        return []
-    least_s = _least_s(each, assessor.space.batch)
-    found: dict[tuple[int, ...], float] = {}
-    for share in _shares(each, assessor.space.batch, least_s):
-        found[share] = max(float(kind.ends(samples)[0]) for kind, samples in zip(each, share, strict=True))
-    drafts = []
-    if min(found.values(), default=math.inf) > least_s * _LATER[1]:
-        for sizes in _sizes_within(each, assessor.space.batch, least_s):
-            sized = list(shapes)
-            for kind, size in zip(each, sizes, strict=True):
-                for member in kind.members:
-                    sized[member] = _of_size(shapes[member], size)
-            draft = assessor.draft(sized)
-            if draft is not None:
-                drafts.append(draft)
-    for share in sorted(found, key=lambda share: (found[share], share))[:_CHOSEN]:
-        sized, counts = list(shapes), [0] * len(shapes)
-        for kind, samples in zip(each, share, strict=True):
-            size = int(kind.ends(samples)[1])
-            for member in kind.members:
-                sized[member] = _of_size(shapes[member], size)
-                counts[member] = samples // size
-        draft = assessor.draft(sized, microbatches=counts) if math.isfinite(found[share]) else None
-        if draft is not None:
-            drafts.append(draft)
-    return drafts
-
-
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """Equally fast pipelines; by microbatch size from 1 on, the seconds of the first microbatch and of each other.
@@ -336,3 +291,67 @@ def _shares(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterator[tupl
         for at in np.argsort(ends, kind="stable")[:_CHOSEN]:
             share[a], share[b] = int(first[at]), int(second[at])
             yield tuple(share)
+
+
+@dataclass(frozen=True, slots=True)
+class Apportioned:
+    """Pipelines on given slots and cuts whose microbatch sizes and numbers are chosen by kind.
+
+    All pipelines of a kind take equally many samples, in the fastest microbatches. `least_s`: the least time in which
+    they process the batch, without all-reduces; infinite if they do not fit or exceed a quota.
+    """
+
+    assessor: Assessor
+    shapes: Sequence[Shape]
+    kinds: Sequence[_Kind]
+    least_s: float
+
+    @classmethod
+    def of(cls, assessor: Assessor, shapes: Sequence[Shape]) -> Apportioned:
+        """Return the pipelines by kind."""
+        places = assessor.places(tuple(shape.slots for shape in shapes))
+        members: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for number, (shape, place) in enumerate(zip(shapes, places, strict=False)):
+            members.setdefault((place, shape.cut), []).append(number)
+        kinds: list[_Kind] = []
+        if len(shapes) <= assessor.space.batch:
+            for (place, _), numbers in members.items():
+                kinds.append(_Kind.of(assessor, place, shapes[numbers[0]], numbers, len(shapes)))
+        fit = bool(kinds) and all(kind.fill_s.size for kind in kinds)
+        return cls(assessor, shapes, kinds, _least_s(kinds, assessor.space.batch) if fit else math.inf)
+
+    def drafts(self) -> list[Draft]:
+        """Return the drafts with the fastest shares of the batch.
+
+        First, each kind gets what it can process in a common time. Then two kinds complete the batch together, as soon
+        as possible. If equal shares miss the batch and this takes longer than the common time, some pipelines have one
+        microbatch less than others.
+        """
+        if math.isinf(self.least_s):
+            return []
+        assessor, kinds, batch = self.assessor, self.kinds, self.assessor.space.batch
+        found: dict[tuple[int, ...], float] = {}
+        for share in _shares(kinds, batch, self.least_s):
+            found[share] = max(float(kind.ends(samples)[0]) for kind, samples in zip(kinds, share, strict=True))
+        drafts = []
+        if min(found.values(), default=math.inf) > self.least_s * _LATER[1]:
+            for sizes in _sizes_within(kinds, batch, self.least_s):
+                drafts.append(assessor.draft(self._sized(sizes)))
+        for share in sorted(found, key=lambda share: (found[share], share))[:_CHOSEN]:
+            if math.isinf(found[share]):
+                break
+            sizes = tuple(int(kind.ends(samples)[1]) for kind, samples in zip(kinds, share, strict=True))
+            counts = [0] * len(self.shapes)
+            for kind, samples, size in zip(kinds, share, sizes, strict=True):
+                for member in kind.members:
+                    counts[member] = samples // size
+            drafts.append(assessor.draft(self._sized(sizes), microbatches=counts))
+        return [draft for draft in drafts if draft is not None]
+
+    def _sized(self, sizes: Sequence[int]) -> list[Shape]:
+        """Return the shapes with a microbatch size for each kind."""
+        sized = list(self.shapes)
+        for kind, size in zip(self.kinds, sizes, strict=True):
+            for member in kind.members:
+                sized[member] = _of_size(self.shapes[member], size)
+        return sized

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement.evaluator import Evaluator
-from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
+from sailor_cloud.planner.improvement.sizing import Apportioned, with_balanced_sizes
 from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
@@ -25,6 +25,8 @@ from sailor_cloud.planner.space.space import Space
 _FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
 # The number of returned drafts that keep limits, of those that nearly do, and of those of one set of sorts.
 _KEPT, _ALIKE = 8, 2
+# Pipelines are not sized if their passes alone take so much longer than the best plan known on the same nodes.
+_HOPELESS = 1.05
 _TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
 
 
@@ -56,6 +58,8 @@ class GroupSearch:
     _ground: Ground = field(init=False)
     _found: dict[tuple[object, ...], _Entry] = field(default_factory=dict)
     _seen: set[Groups] = field(default_factory=set)
+    # The seconds of an iteration of the fastest draft on the same nodes.
+    _soonest: dict[frozenset[tuple[int, int]], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assessor = self.evaluator.assessor
@@ -100,8 +104,12 @@ class GroupSearch:
     def _sized(self, shapes: Sequence[Shape], microbatches: int) -> tuple[list[Draft], int]:
         """Return the drafts of pipelines with at least `microbatches` microbatches, and how many were judged."""
         assessor = self.evaluator.assessor
-        apart = [self.evaluator.expected(draft) for draft in apportioned(assessor, shapes)]
+        nodes = frozenset((slot.pool, slot.instance) for shape in shapes for slot in shape.slots)
+        apportioned = Apportioned.of(assessor, shapes)
+        if apportioned.least_s > self._soonest.get(nodes, math.inf) * _HOPELESS:
+            return [], 0
         drafts: list[Draft] = []
+        apart = [self.evaluator.expected(draft) for draft in apportioned.drafts()]
         judged = len(apart)
         while microbatches * len(shapes) <= assessor.space.batch:
             draft = with_balanced_sizes(assessor, shapes, microbatches)
@@ -112,7 +120,10 @@ class GroupSearch:
             drafts.append(self.evaluator.expected(draft))
             if len(drafts) > 1 and self.evaluator.rank(drafts[-1]) > self.evaluator.rank(drafts[-2]):
                 break
-        return [*drafts, *apart], judged
+        drafts += apart
+        seconds = (draft.foreseen[Figure.ITERATION_S] for draft in drafts)
+        self._soonest[nodes] = min(self._soonest.get(nodes, math.inf), *seconds, math.inf)
+        return drafts, judged
 
     def enter(self, asked: Asked, drawn: tuple[list[Draft], int]) -> None:
         """Add the drafts of groups to the results."""

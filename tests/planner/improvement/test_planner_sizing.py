@@ -8,7 +8,7 @@ import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
-from sailor_cloud.planner.improvement.sizing import apportioned, with_balanced_sizes
+from sailor_cloud.planner.improvement.sizing import Apportioned, with_balanced_sizes
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.layouts import Slot
 
@@ -106,8 +106,11 @@ def test_more_pipelines_than_samples_are_no_plan():
 def test_pipelines_have_a_microbatch_more_than_others_where_equal_shares_miss_the_batch(names):
     """250 samples over 4 pipelines of each accelerator: 4 does not divide 250."""
     space, assessor = made(250, a100=16, v100=16)
-    drafts = apportioned(assessor, [shape for name in names for shape in pipelines(space, name, nodes=2, tp=4)])
+    shapes = [shape for name in names for shape in pipelines(space, name, nodes=2, tp=4)]
+    apportioned = Apportioned.of(assessor, shapes)
+    drafts = apportioned.drafts()
     assert drafts
+    assert apportioned.least_s <= min(draft.figures[Figure.ITERATION_S] for draft in drafts)
     for draft in drafts:
         assert carried(draft) == 250
         by_kind = {}

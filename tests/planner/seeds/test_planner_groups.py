@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -13,6 +14,7 @@ from sailor_cloud.planner import Restriction
 from sailor_cloud.planner.bound.bounds import goal_bound
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.seeds import group_search
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
 from sailor_cloud.planner.seeds.groups import Ground, Sort
 from sailor_cloud.planner.space.draft import nodes_of, to_plan
@@ -48,6 +50,21 @@ def found():
 @pytest.fixture(scope="module")
 def free():
     return plan(job_of(MANY, **WHOLE))
+
+
+def test_groups_that_are_slower_by_their_passes_alone_than_a_plan_on_the_same_nodes_are_not_sized(monkeypatch):
+    def soonest(search):
+        by_nodes = {}
+        for draft in search.every():
+            nodes = frozenset(slot[:2] for part in draft.pipelines for slot in part.slots)
+            by_nodes[nodes] = min(draft.foreseen[Figure.ITERATION_S], by_nodes.get(nodes, math.inf))
+        return by_nodes
+
+    _, some = searched(job_of(FEW))
+    monkeypatch.setattr(group_search, "_HOPELESS", math.inf)
+    _, every = searched(job_of(FEW))
+    assert some.judged < 0.8 * every.judged
+    assert soonest(some).items() <= soonest(every).items()
 
 
 def test_groups_for_speed_are_on_the_fastest_cards_and_those_for_money_on_the_cheapest_nodes():
