@@ -35,8 +35,8 @@ class StageTable:
     ZeRO it covers everything that `sharding` scatters and gathers, as if it were summed. If pipelines meet every
     `sync_every` steps it is the share of one step, which a search and its bounds use for all of them; `sync_groups`
     adds the sums inside zones at every step. `tied_sharding` is that of the weight that embedding and head share.
-    `error`, `measured` and `exchange_share` are those of the layer times. `message_s` and `sums_s`: a local rank's own
-    time per tensor that it sends or receives, and for the sums.
+    `error`, `measured`, `measured_size` and `exchange_share` are those of the layer times. `message_s` and `sums_s`: a
+    local rank's own time per tensor that it sends or receives, and for the sums.
     """
 
     accelerator: Accelerator
@@ -58,6 +58,7 @@ class StageTable:
     limit_bytes: int
     error: float
     measured: bool
+    measured_size: int | None
     exchange_share: float
     profile: ProfileRef
 
@@ -210,6 +211,7 @@ def stage_tables(
             limit_bytes=first.limit_bytes,
             error=times.error,
             measured=times.measured,
+            measured_size=times.measured_size,
             exchange_share=times.exchange_share,
             profile=times.profile,
         )

@@ -46,7 +46,8 @@ class LayerTimes:
     """Seconds per layer of one microbatch (forward, backward) and of one optimizer step, shape [layers].
 
     `error`: the median error of such times, as a logarithm; `measured` is False without a run of the accelerator or of
-    this precision. `exchange_share`: the share of a block's seconds for tensor-parallel communication.
+    this precision. `exchange_share`: the share of a block's seconds for tensor-parallel communication. `measured_size`:
+    the largest microbatch size that was measured; None if unknown.
     """
 
     forward_s: Floats
@@ -56,6 +57,7 @@ class LayerTimes:
     measured: bool
     profile: ProfileRef
     exchange_share: float = 0.0
+    measured_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,11 @@ class ComputeProfile:
     source: str
     models: tuple[str, ...] = ()
     measured: tuple[MeasuredLayer, ...] = ()
+
+    def largest_size(self, model: str) -> int | None:
+        """Return the largest measured microbatch size of a model, or of all if it has none; None without any."""
+        sizes = {row.model: row.microbatch_size for row in sorted(self.measured, key=lambda row: row.microbatch_size)}
+        return sizes.get(model, max(sizes.values(), default=None))
 
 
 class LayerShape(TypedDict):
@@ -211,6 +218,7 @@ class ComputeProfiles:
             error=self.errors.at_least(*errors),
             measured=True,
             profile=entry.ref,
+            measured_size=entry.largest_size(decoder.name),
         )
 
     def activation_bytes(

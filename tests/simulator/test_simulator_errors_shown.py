@@ -9,7 +9,7 @@ import math
 import pytest
 
 from factories.priced_documents import gcp_document, gcp_timeline
-from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from factories.scenarios import chain, gcp_scenario, make_job, make_plan, make_scenario, offer_in
 from sailor_cloud.report.html.page import plan_as_html
 from sailor_cloud.report.plan.plan_markdown import plan_as_markdown
 from sailor_cloud.report.plan.plan_text import plan_as_text
@@ -142,3 +142,12 @@ def test_the_distribution_of_totals_follows_the_error_and_the_limits() -> None:
     assert told["within_budget"] == scenario_totals.within_budget
     for shown in (plan_as_text(document, width=200), plan_as_markdown(document)):
         assert "within the budget" in shown
+
+
+@pytest.mark.parametrize(("size", "words"), [(8, ""), (16, " in microbatches of 16 (measured up to 8)")])
+def test_microbatches_beyond_the_measured_ones_are_named(size: int, words: str) -> None:
+    scenario = make_scenario(make_job(batch=32))
+    offer = offer_in(scenario, "local-a", "CPU-fast")
+    plan = make_plan(scenario, [chain(0, [offer], (0, 8), microbatch_size=size, microbatches=32 // size)])
+    layers = [each for each in evaluate(plan, scenario).prediction.error_shares if each.what.startswith("layers")]
+    assert [(each.what, each.measured) for each in layers] == [(f"layers on CPU-fast in fp32{words}", not words)]

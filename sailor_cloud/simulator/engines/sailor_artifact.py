@@ -175,6 +175,7 @@ class ArtifactFormulas:
             limit_bytes=0 if times is None else int(self.tables.memory_bytes[part.name]),
             error=_ERROR,
             measured=True,
+            measured_size=None,
             exchange_share=0.0,
             profile=ProfileRef(id=NAME, sha256=""),
         )

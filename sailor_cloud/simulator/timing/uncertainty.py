@@ -105,11 +105,12 @@ def _unknowns(layout: Layout, iteration: Iteration, model: ErrorModel) -> Iterat
     left = profiles.own.layers(learned_of(part), layout.plan.precision.value, layout.scenario.decoder.name).left
     exchange = compute * max(each.table.exchange_share for each in layout.seats)
     name, precision = part.name, layout.plan.precision.value
+    beyond = f" in microbatches of {seat.table.microbatch_size} (measured up to {seat.table.measured_size})"
     yield Unknown(
         kind=Kind.LAYERS,
-        what=f"layers on {name} in {precision}",
+        what=f"layers on {name} in {precision}{beyond if _is_beyond(seat) else ''}",
         half=compute * seat.table.error * left,
-        measured=seat.table.measured,
+        measured=seat.table.measured and not _is_beyond(seat),
         measurement=_PROFILE,
     )
     yield Unknown(
@@ -185,7 +186,12 @@ def _rings(layout: Layout, iteration: Iteration) -> list[Hop]:
 
 
 def _least_known_seat(layout: Layout) -> Seat:
-    return max(layout.seats, key=lambda seat: (seat.table.error, seat.compute_s))
+    return max(layout.seats, key=lambda seat: (seat.table.error, _is_beyond(seat), seat.compute_s))
+
+
+def _is_beyond(seat: Seat) -> bool:
+    """Return whether the microbatches are larger than any that was measured, so that their times are extrapolated."""
+    return seat.table.microbatch_size > (seat.table.measured_size or math.inf)
 
 
 def _ring_links(layout: Layout, group: SyncGroup) -> list[Hop]:
