@@ -276,11 +276,12 @@ class Deciding:
     def prices_of_insisting(self, chosen: Chosen, *, complete: bool = True) -> tuple[LeftOut, ...]:
         """Return the cost of insisting on each thing that the job names and a plan leaves out.
 
-        Without `complete`, the search continues, and changes of the chosen plan are not tried yet.
+        Without `complete`, the search continues, and changes of the chosen plan are not tried yet. After a time limit
+        there is no time for them.
         """
         left = self._left(chosen)
         key = (chosen.draft.zero_stage, tuple(part.key() for part in chosen.draft.pipelines))
-        if complete and key not in self._looked_near:
+        if complete and not self.cut_short and key not in self._looked_near:
             self._looked_near.add(key)
             for subject, name in left:
                 self.meet(near_with(self.space, self.target, chosen.draft, subject, name))

@@ -34,7 +34,7 @@ def first_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> C
     """Return the first draft whose plan keeps the constraints under the replay."""
     for draft in drafts:
         if holds(target, simulated(space, draft)):
-            return Chosen(draft=draft, evaluation=evaluate(to_plan(space, draft), space.scenario))
+            return Chosen(draft=draft, evaluation=_evaluation(space, draft))
     return None
 
 
@@ -56,7 +56,7 @@ def best_that_holds(space: Space, target: Target, drafts: Sequence[Draft]) -> Ch
         count += 1
         if figures is not None and holds(target, figures) and figures[target.goal] < least:
             best, least = draft, figures[target.goal]
-    return None if best is None else Chosen(draft=best, evaluation=evaluate(to_plan(space, best), space.scenario))
+    return None if best is None else Chosen(draft=best, evaluation=_evaluation(space, best))
 
 
 def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = MOST_EVALUATED) -> list[Draft]:
@@ -74,13 +74,28 @@ def evaluated_first(improver: Improver, drafts: Sequence[Draft], *, most: int = 
 def simulated(space: Space, draft: Draft) -> Mapping[Figure, float] | None:
     """Return the simulator's figures of a draft; None if it does not fit. They are kept for other targets."""
     known: dict[tuple[object, ...], Mapping[Figure, float] | None] = space.evaluated.setdefault("simulated", {})
-    name = draft.zero_stage, tuple(part.key() for part in draft.pipelines)
+    name = _name(draft)
     if name not in known:
         space.known.deadline.check()
         evaluation = evaluate(to_plan(space, draft), space.scenario)
+        space.evaluated["newest evaluation"] = {name: evaluation}
         found = {figure: float(value) for figure, value in replayed(draft, evaluation).items()}
         known[name] = found if evaluation.fits else None
     return known[name]
+
+
+def _evaluation(space: Space, draft: Draft) -> Evaluation:
+    """Return the evaluation of a chosen draft, which is kept: the same plans are chosen again."""
+    chosen: dict[tuple[object, ...], Evaluation] = space.evaluated.setdefault("evaluations of chosen", {})
+    name = _name(draft)
+    if name not in chosen:
+        newest = space.evaluated.get("newest evaluation", {})
+        chosen[name] = newest.get(name) or evaluate(to_plan(space, draft), space.scenario)
+    return chosen[name]
+
+
+def _name(draft: Draft) -> tuple[object, ...]:
+    return draft.zero_stage, tuple(part.key() for part in draft.pipelines)
 
 
 def holds(target: Target, figures: Mapping[Figure, float] | None) -> bool:
