@@ -62,6 +62,7 @@ def plan(
     time_limit_s: float | None = None,
     prove: bool = False,
     progress: Callable[[float], None] | None = None,
+    improved: Callable[[str], None] | None = None,
     machine: LocalMachine | None = None,
     strategy: str | None = None,
     oracle: bool = False,
@@ -82,7 +83,8 @@ def plan(
     frontier of time and money. `choose`, 'cheapest', 'balanced' or 'fastest', takes that plan instead of the goal's;
     `deciding` gets the three while the search continues. After `time_limit_s` the incumbent is the answer; a note of
     the decision says if no time was left for the frontier. With `prove` the bound is raised for up to 300 CPU seconds
-    after the plan is found. `progress` gets the share of the search that is done.
+    after the plan is found. `progress` gets the share of the search that is done, `improved` the goal's figure of each
+    better plan in words.
 
     Local nodes share the cores of `machine`; the default is this one, which is measured if the job may use them. `base`
     is the folder for relative paths in the job, by default that of the job file. `profiles`, `network` and `pricing`
@@ -130,6 +132,7 @@ def plan(
             time_limit_s=time_limit_s,
             prove=prove,
             progress=progress,
+            improved=improved,
         ),
     )
 

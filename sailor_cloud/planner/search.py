@@ -47,7 +47,7 @@ from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort, NoPlanInTimeError, OutOfTimeError
-from sailor_cloud.planner.space.goals import TIE, Figure, Target, target_of
+from sailor_cloud.planner.space.goals import TIE, Figure, Target, in_words, target_of
 from sailor_cloud.planner.space.restrictions import Restriction, zero_stages
 from sailor_cloud.planner.space.search_options import SearchOptions as SearchOptions
 from sailor_cloud.planner.space.space import Space, build
@@ -65,6 +65,8 @@ _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 _PROOF_S = 300.0
 # The number of plans of blocks that are judged for the fastest choice if the goal is money.
 _JUDGED_FAST = 12
+# An improvement is reported if the figure falls below this share of the last one.
+_BETTER = 0.995
 # A note of the decision if the frontier was requested.
 _NO_FRONTIER = "the time limit ended the search before the Pareto frontier; with more time it is in the report"
 
@@ -195,6 +197,22 @@ class _Progress:
         self.told_to(self.share)
 
 
+@dataclass(slots=True)
+class _Improvements:
+    """Reports each plan that keeps all limits and is better than the last one by a visible amount."""
+
+    target: Target
+    told_to: Callable[[str], None]
+    best: float = math.inf
+
+    def watch(self, draft: Draft) -> None:
+        figures, goal = draft.foreseen, self.target.goal
+        kept = all(figures[limit.figure] <= limit.at_most for limit in self.target.limits)
+        if kept and figures[goal] < self.best * _BETTER:
+            self.best = figures[goal]
+            self.told_to(in_words(goal, self.best))
+
+
 def _one_shape(draft: Draft) -> bool:
     """Return whether all pipelines of a draft synchronize after each pass of a layer."""
     shapes = {
@@ -261,6 +279,8 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         begun = clock.monotonic_s()
         deadline.now_s, deadline.at_s = clock.monotonic_s, max(started + asked.time_limit_s, begun + _FIRST_S)
         problem.space.known.meet = run.incumbents.meet
+    if asked.improved is not None:
+        problem.space.known.watch = _Improvements(problem.target, asked.improved).watch
     try:
         run.search()
     except OutOfTimeError:
@@ -268,7 +288,7 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         run.end_early()
     finally:
         deadline.lift()
-        problem.space.known.meet = None
+        problem.space.known.meet = problem.space.known.watch = None
     if asked.prove:
         run.prove()
     return run.document(Search(seconds=clock.monotonic_s() - started, cut_short=run.cut_short))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
-from factories.planning import example, make_space, plan, planned_again, tiny_job
+from factories.planning import AS_OF, data, example, make_space, plan, planned_again, tiny_job
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Ground, PlanDocument, Status
+from sailor_cloud.planner.search import search
 from sailor_cloud.planner.space.goals import limit_text
+from sailor_cloud.planner.space.search_options import SearchOptions
 from sailor_cloud.simulator.lifetime import DEADLINE_GRACE_S, LATE, SHARE_OF_BUDGET
 
 # Twenty times as fast to plan as two zones, where zones make no difference.
 ONE_ZONE = {"zones": ("local-a",)}
+FEW = {"resources__0__zones": ["us-central1-a"], "resources__0__accelerators": {"A100-40": 4, "V100-16": 4}}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +66,27 @@ def test_a_zone_alone_gives_no_faster_plan_than_all_of_them():
 
 def test_the_same_job_gives_the_same_plan_byte_for_byte(quickstart):
     assert planned_again(example("quickstart.yaml")).to_json() == quickstart.to_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "pattern"),
+    [
+        ("quickstart.yaml", {}, r"([\d.]+) s per iteration"),
+        ("gcp-a100-v100.yaml", FEW, r"([\d.]+) s per iteration"),
+        ("gcp-a100-v100.yaml", {**FEW, "goal": "minimize-cost"}, r"([\d.]+) USD"),
+    ],
+)
+def test_a_caller_hears_of_ever_better_plans(name, changes, pattern):
+    job, heard = example(name, **changes), []
+    prices, links, times = data()
+    known = {"catalog": prices, "network": links, "profiles": times, "clock": FixedClock(AS_OF)}
+    found = search(job, **known, options=SearchOptions(decide=True, improved=heard.append))
+    figures = [float(re.fullmatch(pattern, text)[1]) for text in heard]
+    assert figures == sorted(set(figures), reverse=True)
+    shown = found.cost.total_usd if "goal" in changes else found.prediction.iteration_s_replay
+    assert figures[-1] == pytest.approx(shown, rel=0.05)
+    # Watching does not change the plan.
+    assert found.plan == search(job, **known, options=SearchOptions(decide=True)).plan
 
 
 def test_the_plan_is_valid_and_survives_the_file(quickstart):

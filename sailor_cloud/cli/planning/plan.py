@@ -154,6 +154,7 @@ def plan(
             prove=prove,
             deciding=first_screen(job, show),
             progress=lambda share: show(share, 1.0),
+            improved=best_so_far(show),
             strategy=strategy,
             oracle=oracle,
             engine=engine,
@@ -193,6 +194,11 @@ def first_screen(job: Job, show: Show) -> Callable[[Decision], None] | None:
         show.screen(decision_report(job, decision, width=console.width, ascii_only=console.options.ascii_only))
 
     return shown
+
+
+def best_so_far(show: Show) -> Callable[[str], None]:
+    """Return a function that shows the goal's figure of the best plan so far during a search."""
+    return lambda best: show.subject(f"searching for the best plan, so far about {best}")
 
 
 def _written(document: PlanDocument, form: str, *, base: Path, details: bool, show: Show) -> str:

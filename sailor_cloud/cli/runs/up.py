@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.planning.plan import INFEASIBLE, first_screen
+from sailor_cloud.cli.planning.plan import INFEASIBLE, best_so_far, first_screen
 from sailor_cloud.cli.runs.following import follow
 from sailor_cloud.cli.terminal.options import (
     POSITIVE,
@@ -242,6 +242,7 @@ def _document(
                 choose=choose,
                 deciding=first_screen(job, show),
                 progress=lambda share: show(share, 1.0),
+                improved=best_so_far(show),
             )
     document = read_document(plan_file)
     # A plan contains the commits of the job's models and data on the Hub.

@@ -24,6 +24,9 @@ class Show(Protocol):
 
     def __call__(self, done: float, of: float, what: str = "") -> None: ...
 
+    def subject(self, what: str) -> None:
+        """Change the subject alone."""
+
     def screen(self, shown: RenderableType) -> None:
         """Show something above the bar until the end, if both streams are a terminal."""
 
@@ -44,6 +47,9 @@ class _Progress:
 
     def __call__(self, done: float, of: float, what: str = "") -> None:
         self.state = _State(done, of, what or self.state.what, self.state.shown)
+
+    def subject(self, what: str) -> None:
+        self.state = replace(self.state, what=what)
 
     def screen(self, shown: RenderableType) -> None:
         if sys.stdout.isatty():

@@ -205,6 +205,8 @@ class _Enumeration:
         self._keep_ahead(draft)
         if space.known.meet is not None:
             space.known.meet(space, draft)
+        if space.known.watch is not None:
+            space.known.watch(draft)
         if self._evaluator.assessor.keeps(draft):
             self.kept.append(draft)
             self.best = min(self.best, draft.figures[goal])

@@ -62,6 +62,8 @@ class Evaluator:
         space, found = self.assessor.space, replace(draft, expected=self.figures(draft))
         if space.known.meet is not None:
             space.known.meet(space, found)
+        if space.known.watch is not None:
+            space.known.watch(found)
         return found
 
     def rank(self, draft: Draft) -> Rank:

@@ -144,3 +144,16 @@ def limit_text(name: str, figure: float, duration: Callable[[float], str] = dura
         return duration(figure)
     unit = LIMIT_UNITS[name]
     return f"{usd_text(figure) if unit.startswith('USD') else f'{figure:g}'} {unit}"
+
+
+def in_words(figure: Figure, value: float) -> str:
+    """Return a figure with its unit: `2.41 s per iteration`, `3 h 5 min`, `81.58 USD`, `5 nodes`."""
+    match figure:
+        case Figure.ITERATION_S:
+            return f"{duration_text(value)} per iteration"
+        case Figure.DURATION_S:
+            return duration_text(value)
+        case Figure.NODES:
+            return f"{value:g} nodes"
+    unit = {Figure.TOTAL_USD: "USD", Figure.USD_PER_ITERATION: "USD per iteration", Figure.USD_PER_HOUR: "USD/h"}
+    return f"{usd_text(value)} {unit[figure]}"

@@ -18,7 +18,8 @@ class SearchOptions:
     `top`: also this many plans of other kinds. `decide`: also the cheapest, the balanced and the fastest plan; the
     answer is `choose` of these, else the goal's. `deciding` gets them whenever they may have changed. After
     `time_limit_s` the incumbent is the answer, and is never called optimal. `prove`: raise the bound after the plan is
-    found, for some minutes at most. `progress` gets the completed share of the search, which never falls.
+    found, for some minutes at most. `progress` gets the completed share of the search, which never falls; `improved`
+    gets, in words, the goal's figure of each better plan.
     """
 
     restrictions: tuple[Restriction, ...] = ()
@@ -31,3 +32,4 @@ class SearchOptions:
     time_limit_s: float | None = None
     prove: bool = False
     progress: Callable[[float], None] | None = None
+    improved: Callable[[str], None] | None = None

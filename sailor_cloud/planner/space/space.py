@@ -123,6 +123,8 @@ class Known:
     deadline: Deadline = field(default_factory=Deadline)
     # Gets each draft with its space if a caller keeps the incumbents.
     meet: Callable[[Any, Any], None] | None = None
+    # Gets each draft that was evaluated if a caller wants to see improvements.
+    watch: Callable[[Any], None] | None = None
 
 
 @dataclass(slots=True)
