@@ -19,7 +19,7 @@ from factories.counted_clock import CountedClock
 from sailor_cloud.model.document import Alternative
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.planner.marginal import Gain
-from sailor_cloud.report.plan.explanation_text import print_rest
+from sailor_cloud.report.plan.explanation_text import print_gain, print_rest
 
 JOB = """
 name: small
@@ -44,7 +44,7 @@ def test_a_plan_file_is_explained_without_another_search(folder: Path) -> None:
     answer = called("explain", "plan.json", cwd=folder)
     assert answer.returncode == 0, answer.stderr
     told = answer.stdout
-    assert told.index("why ") < told.index("no better plan was found with ")
+    assert told.index("why ") < told.index(": no better plan was found")
     assert "nothing" not in told
 
 
@@ -54,11 +54,26 @@ def test_a_plan_file_is_explained_without_another_search(folder: Path) -> None:
 )
 def test_changes_that_were_not_searched_are_counted(wanted: int | None, left: str | None) -> None:
     console = Console(file=io.StringIO(), width=200)
-    gains = () if wanted is None else (Gain(change="more money", before=1.0, after=1.0, unit="s", text=""),)
-    print_rest(gains, wanted, console)
+    print_rest(0 if wanted is None else 1, wanted, console)
     printed = console.file.getvalue()
     assert ("not searched" in printed) == (left is not None)
     assert left is None or f"not searched for lack of time: {left};" in printed
+
+
+class _Pipe(io.StringIO):
+    """A stream that keeps what its reader has received."""
+
+    received = ""
+
+    def flush(self) -> None:
+        self.received = self.getvalue()
+
+
+@pytest.mark.parametrize(("after", "told"), [(1.0, "no better plan was found"), (0.5, "0.5 s instead of 1")])
+def test_a_pipe_receives_each_finding_when_it_is_found(after: float, told: str) -> None:
+    pipe = _Pipe()
+    print_gain(Gain(change="more money", before=1.0, after=after, unit="s", text=told), Console(file=pipe, width=200))
+    assert pipe.received == f"with more money: {told}\n"
 
 
 def test_insisting_has_a_price_or_the_plan_uses_it_already(folder: Path) -> None:

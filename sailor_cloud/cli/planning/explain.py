@@ -124,7 +124,7 @@ def explain(
     if as_json:
         echo(_json(explanation))
     else:
-        print_rest(explanation.gains, changes, console)
+        print_rest(len(explanation.gains), changes, console)
     return 0 if explanation.feasible else INFEASIBLE
 
 

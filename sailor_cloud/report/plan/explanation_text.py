@@ -49,23 +49,22 @@ def left_out_rows(rows: Sequence[LeftOut], verdict: str) -> RenderableType:
 
 
 def print_gain(gain: Gain, console: Console) -> None:
-    """Print one gain when it is found."""
-    if not gain.is_nothing:
+    """Print the result of one change when it is found."""
+    if gain.is_nothing:
+        print_report(Text(f"with {gain.change}: no better plan was found", style="dim"), console)
+    else:
         print_report(Text(f"with {gain.change}: {gain.text}"), console)
 
 
-def print_rest(gains: Sequence[Gain], wanted: int | None, console: Console) -> None:
-    """Name in one line the changes without a gain, and in another those that were not searched.
+def print_rest(searched: int, wanted: int | None, console: Console) -> None:
+    """Say in one line which changes were not searched.
 
     wanted: the number of changes; None if the search for the first one never began.
     """
-    nothing = [gain.change for gain in gains if gain.is_nothing]
-    if nothing:
-        print_report(Text(f"no better plan was found with {', or '.join(nothing)}", style="dim"), console)
     if wanted is None:
         left = "what more devices, money or time would bring"
     else:
-        left = counted(wanted - len(gains), "more change") if len(gains) < wanted else ""
+        left = counted(wanted - searched, "more change") if searched < wanted else ""
     if left:
         print_report(Text(f"not searched for lack of time: {left}; a larger '--time-limit' searches longer"), console)
 
