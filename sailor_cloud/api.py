@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sailor_cloud.clock import Clock, FixedClock, SystemClock
 from sailor_cloud.errors import RequestError
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from sailor_cloud.simulator.resimulate import Simulation
     from sailor_cloud.workload import ComputeProfiles
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 # The share of explain's time limit for the search for the plan.
 _PLANNING = 0.6
 # Options of `plan` about the inputs of planners.
@@ -44,6 +48,25 @@ def _ignore(*_arguments: object) -> None:
     """Replace a function that the caller did not give."""
 
 
+def _naming_the_file(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return the function of a job with errors that name the job's file, as those of `read_job` do."""
+
+    @functools.wraps(function)
+    def named(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return function(*arguments, **options)
+        except RequestError as error:
+            from sailor_cloud.model.job_file import of_file
+
+            job = arguments[0] if arguments else options.get("job")
+            if not isinstance(job, Path | str | Mapping):
+                raise
+            raise of_file(error, "job" if isinstance(job, Mapping) else str(job)) from error
+
+    return named
+
+
+@_naming_the_file
 def plan(
     job: Job | Path | str | Mapping[str, Any],
     *,
@@ -266,6 +289,7 @@ def _by_strategy(job: Job, name: str, time_limit_s: float | None, known: dict[st
     )
 
 
+@_naming_the_file
 def compare(
     job: Job | Path | str | Mapping[str, Any],
     *,
@@ -317,6 +341,7 @@ def compare(
     return compared(job.name, rows[0], rows[1:])
 
 
+@_naming_the_file
 def explain(
     job: Job | Path | str | Mapping[str, Any] | PlanDocument,
     *,
@@ -514,6 +539,7 @@ def _simulated(
         )
 
 
+@_naming_the_file
 def simulate_layout(
     job: Job | Path | str | Mapping[str, Any],
     *,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.echo import discard_output, print_error
-from sailor_cloud.errors import SailorError, of_system, printable
+from sailor_cloud.errors import RequestError, SailorError, of_system, printable
 from sailor_cloud.report.encoding import make_writable
 
 if TYPE_CHECKING:
@@ -88,8 +88,16 @@ class _LazyGroup(click.Group):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _tolerate_closed_pipes():
-            return super().invoke(ctx)
+        try:
+            with _tolerate_closed_pipes():
+                return super().invoke(ctx)
+        except RequestError as error:
+            from sailor_cloud.cli.terminal.options import JOB_IN
+            from sailor_cloud.model.job_file import of_file
+
+            if JOB_IN not in ctx.meta:
+                raise
+            raise of_file(error, ctx.meta[JOB_IN]) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,18 @@ def job_of_values(raw: Any, *, origin: str = "job", on: str | None = None) -> Jo
         absent = [name for name in ("model", "training") if "run" not in raw and name not in raw]
         missing = [Problem(path=f"{origin}: {name}", message="is missing", hint=_MISSING[name]) for name in absent]
         raise RequestError([*missing, *faults_of(error, origin, but="no_training" if absent else "")]) from error
+
+
+def of_file(error: RequestError, origin: str) -> RequestError:
+    """Return the error with the file's name before each place in the job that is named without it."""
+    return RequestError(
+        [
+            replace(problem, path=f"{origin}: {problem.path}")
+            if ": " not in problem.path and re.split(r"[.\[]", problem.path)[0] in Job.model_fields
+            else problem
+            for problem in error.problems
+        ]
+    )
 
 
 def read_yaml(text: str, *, origin: str) -> Any:

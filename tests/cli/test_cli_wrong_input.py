@@ -6,11 +6,14 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
+import yaml
 
+import sailor_cloud as sc
 from factories.called import called
 from factories.commands import COMMAND, ROOT
 from sailor_cloud.model.untrusted import MOST_JOB_BYTES
@@ -75,6 +78,12 @@ WRONG_JOBS = {
         "CPU:",
         "'CPU' is not a known accelerator offered by local (did you mean 'CPU-fast' or",
     ),
+    "heads": ("num_attention_heads: 4", "num_attention_heads: 3", "model.num_attention_heads: 3 does not divide"),
+    "no config": (
+        r"(?s)model:\n.*(?=data:)",
+        "model: {config: gone/config.json}\n",
+        "model.config: can't read gone/config.json: No such file",
+    ),
     "precision": ("precision: fp32", "precision: float32", "training.precision: is 'float32' (one of "),
 }
 
@@ -89,8 +98,21 @@ def test_each_fault_of_a_job_file_is_one_line_that_names_its_place_and_the_way_o
     assert answer.returncode == 2
     assert answer.stdout == ""
     (line,) = answer.stderr.splitlines()
-    assert line.startswith("error: ")
+    assert line.startswith("error: job.yaml: ")
     assert message in line
+
+
+@pytest.mark.parametrize("function", [sc.plan, sc.explain, sc.compare])
+def test_errors_in_python_name_the_job_file_or_say_job_for_a_mapping(
+    function: Callable[..., object], tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(QUICKSTART.replace("CPU-fast:", "CPU-fats:"))
+    place = "resources[1].accelerators.CPU-fats"
+    for job, origin in ((path, f"{path}"), (str(path), f"{path}"), (yaml.safe_load(path.read_text()), "job")):
+        with pytest.raises(sc.RequestError) as caught:
+            function(job)
+        assert [problem.path for problem in caught.value.problems] == [f"{origin}: {place}"]
 
 
 def test_wrong_fields_and_unknown_names_are_reported_together(tmp_path: Path) -> None:

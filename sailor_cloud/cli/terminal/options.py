@@ -39,6 +39,9 @@ _FIRST_DAY = date(2020, 1, 1)
 
 JOB_FILE = click.Path(dir_okay=False, path_type=Path)
 
+# The key of the context's `meta` for the name of the job file that the command has read.
+JOB_IN = "sailor_cloud.job_file"
+
 
 class Amount(click.FloatRange):
     """A number that is neither infinite nor NaN: comparisons would not reject these."""
@@ -203,6 +206,7 @@ def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) 
     from sailor_cloud.catalog.job_check import unknown_names
     from sailor_cloud.model.job_file import job_of_values, read_values
 
+    click.get_current_context().meta[JOB_IN] = str(path)
     values = read_values(path)
     try:
         job = job_of_values(values, origin=str(path), on=on)
