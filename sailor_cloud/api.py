@@ -262,12 +262,15 @@ def _inputs(
     from sailor_cloud import workload
     from sailor_cloud.simulator import engine_named
 
+    sizes = workload.job_decoder(job, base=base)
+    if engine == "sailor":
+        workload.check_sequence_length(job, sizes)
     return {
         "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
         "clock": clock or SystemClock(),
-        "decoder": workload.job_decoder(job, base=base),
+        "decoder": sizes,
         "engine": engine_named(engine, profiles=profiles),
     }
 
@@ -615,12 +618,14 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
         raise RequestError(problems)
     if document.job.model is None:
         return verified_purchase(document, catalog=prices, clock=clock or SystemClock())
+    sizes = workload.job_decoder(document.job, base=base)
+    workload.check_sequence_length(document.job, sizes)
     return verified(
         document,
         catalog=prices,
         network=network.load(),
         profiles=workload.profiles.load(),
-        decoder=workload.job_decoder(document.job, base=base),
+        decoder=sizes,
         as_of=(clock or SystemClock()).now(),
     )
 

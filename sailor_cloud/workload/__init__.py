@@ -1,7 +1,13 @@
 """The training cost of a model: its layers in parameters, FLOPs and bytes, and in seconds on an accelerator."""
 
 from sailor_cloud.workload.kernels import Program, TorchModules
-from sailor_cloud.workload.models.decoders import decoder, decoder_from_config, job_decoder, tp_problem
+from sailor_cloud.workload.models.decoders import (
+    check_sequence_length,
+    decoder,
+    decoder_from_config,
+    job_decoder,
+    tp_problem,
+)
 from sailor_cloud.workload.models.layers import Attention, LayerCosts, layer_costs, parameter_count
 from sailor_cloud.workload.profiles import ComputeProfiles, LayerTimes, learned_of
 
@@ -12,6 +18,7 @@ __all__ = [
     "LayerTimes",
     "Program",
     "TorchModules",
+    "check_sequence_length",
     "decoder",
     "decoder_from_config",
     "job_decoder",

@@ -16,6 +16,7 @@ import sailor_cloud as sc
 from factories.called import called
 from factories.commands import ROOT
 from factories.counted_clock import CountedClock
+from sailor_cloud.api import verify
 from sailor_cloud.model.document import Alternative
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.planner.marginal import Gain
@@ -97,6 +98,13 @@ def test_a_plan_file_is_explained_with_the_plans_that_it_holds_for_what_it_leave
     broken = replace(row.plan, pipelines=())
     forged = replace(document, decision=replace(document.decision, left_out=(replace(row, plan=broken),)))
     assert sc.explain(forged, with_gains=False).feasible
+
+
+def test_a_plan_file_with_samples_longer_than_the_models_positions_is_refused(folder: Path) -> None:
+    document = sc.read_plan(folder / "plan.json")
+    training = document.job.training.model_copy(update={"sequence_length": 4096})
+    with pytest.raises(sc.RequestError, match=r"training\.sequence_length: is 4096, the model has 2048 positions"):
+        verify(replace(document, job=document.job.model_copy(update={"training": training})))
 
 
 def test_a_name_that_the_job_does_not_have_is_wrong_input(folder: Path) -> None:

@@ -79,6 +79,11 @@ WRONG_JOBS = {
         "'CPU' is not a known accelerator offered by local (did you mean 'CPU-fast' or",
     ),
     "heads": ("num_attention_heads: 4", "num_attention_heads: 3", "model.num_attention_heads: 3 does not divide"),
+    "long samples": (
+        "sequence_length: 128",
+        "sequence_length: 129",
+        "training.sequence_length: is 129, the model has 128 positions (give at most 128, or a model with",
+    ),
     "no config": (
         r"(?s)model:\n.*(?=data:)",
         "model: {config: gone/config.json}\n",

@@ -92,6 +92,15 @@ def job_decoder(job: Job, *, base: Path | None = None) -> Decoder:
     return with_module(found, job.model.module, (base or Path()) / Path(job.shipped_folder or ".").expanduser())
 
 
+def check_sequence_length(job: Job, sizes: Decoder) -> None:
+    """Raise RequestError if our runtime would refuse the job's samples because the model has too few positions."""
+    length = job.training.sequence_length
+    if job.run is None and length > sizes.max_positions:
+        message = f"is {length}, the model has {sizes.max_positions} positions"
+        hint = f"give at most {sizes.max_positions}, or a model with a larger max_position_embeddings"
+        raise RequestError([Problem(path="training.sequence_length", message=message, hint=hint)])
+
+
 def _named(source: ModelSource, base: Path | None) -> Decoder:
     if source.preset is not None:
         return decoder_from_config(PRESETS[source.preset], name=source.preset)
