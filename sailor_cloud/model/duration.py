@@ -32,10 +32,7 @@ def _duration_text(seconds: float) -> str:
 
 Duration = Annotated[
     float,
-    BeforeValidator(_seconds, json_schema_input_type=str | float),
+    BeforeValidator(_seconds, json_schema_input_type=str),
     PlainSerializer(_duration_text, return_type=str, when_used="json"),
-    Field(
-        gt=0,
-        description="A duration such as 90s, 10m, 24h or 1h30m; a bare number is seconds.",
-    ),
+    Field(gt=0, description="A duration such as 90s, 10m, 24h or 1h30m."),
 ]

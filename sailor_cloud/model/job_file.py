@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ _FORMS: dict[str, str] = {
     "gcp.service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
     "billing_export": "PROJECT.DATASET.TABLE, such as my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01",
     "bucket": "gs://BUCKET or s3://BUCKET, without a folder",
+    "weights": "a path that begins with /, gs:// or s3://",
+    "module": "a module and the name of its function, such as my_package.model:build",
     "prefix": "folders, such as sailor-cloud or teams/a",
     "to": "a path that begins with /, gs:// or s3://",
     "checkpoints": "a path that begins with /, gs:// or s3://",
@@ -129,27 +132,38 @@ def job_of_values(raw: Any, *, origin: str = "job", on: str | None = None) -> Jo
     if raw is None:
         raise RequestError([Problem(path=origin, message="is empty", hint="'sailor-cloud init' writes a job file")])
     if not isinstance(raw, dict):
-        message = f"must be a mapping with name, model (or run), training and resources; it is {type(raw).__name__}"
+        kind = "a list" if isinstance(raw, list) else repr(raw)
+        message = f"must be a mapping with name, model (or run), training and resources; it is {kind}"
         raise RequestError([Problem(path=origin, message=message)])
     if {"schema_version", "plan"} <= raw.keys():
         hint = "'sailor-cloud up JOB --plan FILE' carries it out, 'sailor-cloud simulate FILE' looks at it"
         raise RequestError([Problem(path=origin, message="is a plan, not a job file", hint=hint)])
-    limits = raw.get("constraints")
-    deadline = limits.get("deadline") if isinstance(limits, dict) else None
-    if isinstance(deadline, int | float) and not isinstance(deadline, bool):
-        message, hint = (
-            f"is {deadline:g}, a time without a unit",
-            f"write {deadline:g}h, {deadline:g}m or {deadline:g}s",
-        )
-        raise RequestError([Problem(path=f"{origin}: constraints.deadline", message=message, hint=hint)])
+    if unitless := [
+        Problem(path=f"{origin}: {place}", message=f"is {value:g}, a time without a unit", hint=_with_units(value))
+        for place, value in _times(raw)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]:
+        raise RequestError(unitless)
     if on is not None and "resources" not in raw:
         raw = {**raw, "resources": [{"provider": on, "zones": [ALL], "accelerators": {ALL: 1}}]}
     try:
         return Job.model_validate(raw)
     except ValidationError as error:
-        absent = [name for name in ("model", "training") if "run" not in raw and name not in raw]
+        absent = [name for name in ("model", "training") if "run" not in raw and raw.get(name) is None]
         missing = [Problem(path=f"{origin}: {name}", message="is missing", hint=_MISSING[name]) for name in absent]
         raise RequestError([*missing, *faults_of(error, origin, but="no_training" if absent else "")]) from error
+
+
+def _times(raw: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the durations of a job file with their places."""
+    for part, name in (("constraints", "deadline"), ("checkpoint", "every")):
+        if isinstance(raw.get(part), dict):
+            yield f"{part}.{name}", raw[part].get(name)
+    yield "stall", raw.get("stall")
+
+
+def _with_units(value: float) -> str:
+    return f"write {value:g}h, {value:g}m or {value:g}s"
 
 
 def of_file(error: RequestError, origin: str) -> RequestError:
@@ -254,6 +268,13 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
             return Problem(path=path, message=f"must be text, got {given!r}", hint=hint)
         case "string_too_short":
             return Problem(path=path, message="must not be empty")
+        case "too_short" if fault["ctx"]["min_length"] == 1:
+            return Problem(path=path, message="must not be empty")
+        case "int_type" | "int_parsing" | "int_from_float":
+            return Problem(path=path, message=f"must be a whole number, got {_shown(given)}")
+        case "float_type" | "float_parsing":
+            hint = "write a duration such as 24h" if isinstance(given, date) else ""
+            return Problem(path=path, message=f"must be a number, got {_shown(given)}", hint=hint)
         case "string_pattern_mismatch":
             path = path.removesuffix(".[key]")
             return Problem(path=path, message=f"is {given!r}", hint=_form(fault))
@@ -264,9 +285,13 @@ def _problem(origin: str, fault: ErrorDetails, model: type[BaseModel]) -> Proble
                 path=path, message=f"must be a mapping, got {given!r}", hint=_as_mapping(fault["loc"], given, model)
             )
     message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    already_shown = isinstance(given, dict | list) or (isinstance(given, str) and repr(given) in message)
-    shown = "" if already_shown else f", got {_PASSWORD.sub('//…@', repr(given))}"
+    already_shown = isinstance(given, dict | list | bool) or (isinstance(given, str) and repr(given) in message)
+    shown = "" if already_shown else f", got {_shown(given)}"
     return Problem(path=path, message=message + shown)
+
+
+def _shown(given: object) -> str:
+    return str(given) if isinstance(given, date) else _PASSWORD.sub("//…@", repr(given))
 
 
 def _form(fault: ErrorDetails) -> str:

@@ -39,7 +39,7 @@ WRONG_JOBS = {
     "unit of money": (
         r"budget_usd: [\d.]+",
         "budget_usd: 5 EUR",
-        "budget_usd: must be a valid number",
+        "budget_usd: must be a number, got '5 EUR'",
     ),
     "unit of time": (r"deadline: \w+", "deadline: 2 weeks", "'2 weeks' is not a duration; write for example 90s"),
     "market": (
@@ -62,6 +62,24 @@ WRONG_JOBS = {
     "twice": ("(?s)$", "\nname: again\n", "has the key 'name' twice, in lines"),
     "not finite": (r"budget_usd: [\d.]+", "budget_usd: .inf", "constraints.budget_usd: is inf; it must be a finite"),
     "no unit": (r"deadline: \w+", "deadline: 24", "constraints.deadline: is 24, a time without a unit (write 24h, 24m"),
+    "no unit for checkpoints": (
+        "every: 1m",
+        "every: 10",
+        "checkpoint.every: is 10, a time without a unit (write 10h, 10m",
+    ),
+    "a date": (
+        r"deadline: \w+",
+        "deadline: 2026-12-01",
+        "constraints.deadline: must be a number, got 2026-12-01 (write",
+    ),
+    "a fraction": (r"steps: \d+", "steps: 1.5", "training.steps: must be a whole number, got 1.5"),
+    "no zones": (r"zones: \[.*\]", "zones: []", "resources[0].zones: must not be empty"),
+    "no model": (r"(?s)model:\n.*(?=data:)", "model:\n", "model: is missing (add 'model', or the command to 'run')"),
+    "weights elsewhere": (
+        "model:\n",
+        "model:\n  weights: hf://a/b\n",
+        "model.weights: is 'hf://a/b' (a path that begins with /, gs:// or s3://)",
+    ),
     "yes": (r"CPU-fast: \d+", "CPU-fast: yes", "must be a number, got yes or true"),
     "yes for money": (r"budget_usd: [\d.]+", "budget_usd: yes", "constraints.budget_usd: must be a number, got yes"),
     "yes for a probability": (
