@@ -100,6 +100,15 @@ def test_a_plan_file_is_explained_with_the_plans_that_it_holds_for_what_it_leave
     assert sc.explain(forged, with_gains=False).feasible
 
 
+def test_a_plan_for_another_budget_is_refused_with_a_way_out_that_works(folder: Path) -> None:
+    answer = called("up", "job.yaml", "--plan", "plan.json", "--budget", "0.5", "--dry-run", cwd=folder)
+    assert answer.returncode == 2
+    assert answer.stderr == (
+        "error: plan.json was made for another job than job.yaml with --budget describes; set the limit in job.yaml, "
+        "then write it again with 'sailor-cloud plan job.yaml -o plan.json'\n"
+    )
+
+
 def test_a_plan_file_with_samples_longer_than_the_models_positions_is_refused(folder: Path) -> None:
     document = sc.read_plan(folder / "plan.json")
     training = document.job.training.model_copy(update={"sequence_length": 4096})

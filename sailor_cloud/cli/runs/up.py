@@ -248,9 +248,12 @@ def _document(
     # A plan contains the commits of the job's models and data on the Hub.
     job = pinned_as(job, document.job)
     if document.job != job:
+        options = " and ".join(f"--{name.removesuffix('_usd')}" for name in changes)
+        described = f"{job_file} with {options} describes" if changes else f"{job_file} now describes"
+        first = f"set the limit in {job_file}, then " if changes else ""
         raise RequestError(
-            f"{plan_file} was made for another job than {job_file} now describes; "
-            f"write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
+            f"{plan_file} was made for another job than {described}; "
+            f"{first}write it again with 'sailor-cloud plan {job_file} -o {plan_file}'"
         )
     if choose is not None:
         document = api.choose(document, choose, base=job_file.parent)
