@@ -35,8 +35,8 @@ def shown(state: RunState | None = None, **fields: object) -> str:
 def test_measured_and_planned_iterations_stand_side_by_side_with_where_the_last_one_went():
     parts = {"compute": 0.3, "transfer": 0.0, "bubble": 0.1, "sync": 0.1}
     text = shown(iteration_s=0.4, planned_iteration_s=0.32, parts=parts)
-    assert "iteration 0.4 s measured, 0.32 s planned;" in text
-    assert "rank 0's last: compute 60%, transfer 0%, bubble 20%, all-reduce 20%" in text
+    assert "iteration 0.400 s measured, 0.320 s planned;" in text
+    assert "rank 0's last: compute 60 %, transfer 0 %, bubble 20 %, all-reduce 20 %" in text
 
 
 def test_before_the_pace_has_settled_nothing_is_said_of_it():

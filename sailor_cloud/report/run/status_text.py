@@ -84,16 +84,15 @@ def _pace(run: RunStatus) -> str | None:
     """Return iteration times against the plan, and the parts of the last one."""
     if run.iteration_s is None:
         return None
-    planned = "" if run.planned_iteration_s is None else f", {run.planned_iteration_s:.4g} s planned"
+    planned = "" if run.planned_iteration_s is None else f", {text.seconds(run.planned_iteration_s)} planned"
     whole = sum(run.parts.values())
-    shares = (
-        ", ".join(f"{_NAMES.get(name, name)} {part / whole:.0%}" for name, part in run.parts.items()) if whole else ""
-    )
+    parts = run.parts.items() if whole else ()
+    shares = ", ".join(f"{_NAMES.get(name, name)} {text.share(part / whole)}" for name, part in parts)
     usd = "" if run.usd_per_step is None else f"; {text.usd(run.usd_per_step)} USD each"
     if run.usd_per_million_tokens is not None:
         usd += f", {text.usd(run.usd_per_million_tokens)} USD per million tokens"
     where = f"; rank 0's last: {shares}" if shares else ""
-    return f"iteration {run.iteration_s:.4g} s measured{planned}{usd}{where}"
+    return f"iteration {text.seconds(run.iteration_s)} measured{planned}{usd}{where}"
 
 
 def _ttl(run: RunStatus, now: datetime) -> str:
