@@ -138,7 +138,7 @@ class ModelSource(_Part):
             close = difflib.get_close_matches(name, PRESETS, n=1)
             guess = f"did you mean '{close[0]}'? " if close else ""
             known = ", ".join(sorted(PRESETS))
-            other = "for any other model give {config: FOLDER} with its config.json"
+            other = "for any other model give {config: FOLDER/config.json} or {config: hf://ORG/NAME}"
             raise ValueError(f"{name!r} is not a preset ({guess}known: {known}; {other})")
         return name
 

@@ -107,6 +107,16 @@ WRONG_JOBS = {
         "model: {config: gone/config.json}\n",
         "model.config: can't read gone/config.json: No such file",
     ),
+    "model of the Hub": (
+        r"(?s)model:\n.*(?=data:)",
+        "model: {config: facebook/opt-350m}\n",
+        "No such file or directory (give the path of a config.json, or hf://ORG/NAME for a model on the Hug",
+    ),
+    "preset": (
+        r"(?s)model:\n.*(?=data:)",
+        "model: {preset: qwen3-8b}\n",
+        "for any other model give {config: FOLDER/config.json} or {config: hf://ORG/NAME})",
+    ),
     "precision": ("precision: fp32", "precision: float32", "training.precision: is 'float32' (one of "),
 }
 

@@ -320,7 +320,9 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RequestError([Problem(path="model.config", message=f"can't read {path}: {error.strerror}")]) from error
+        message = f"can't read {path}: {error.strerror}"
+        hint = "give the path of a config.json, or hf://ORG/NAME for a model on the Hugging Face Hub"
+        raise RequestError([Problem(path="model.config", message=message, hint=hint)]) from error
     except ValueError as error:
         raise RequestError([Problem(path="model.config", message=f"{path} is not JSON: {error}")]) from error
     if not isinstance(config, dict):
