@@ -54,3 +54,14 @@ def test_nodes_on_a_cloud_need_a_path_of_their_own(tmp_path: Path) -> None:
         settled(_job("{source: text}", provider="gcp"), tmp_path)
     mounted = _job("{source: /mnt/text}", provider="gcp")
     assert settled(mounted, tmp_path) == mounted
+
+
+def test_checkpoints_on_a_cloud_need_a_bucket_or_an_absolute_path(tmp_path: Path) -> None:
+    for place in ("bucket/run", "~/run"):
+        with pytest.raises(
+            RequestError, match=r"checkpoint\.to: is '.*/run', which would be lost with the nodes.*gs://"
+        ):
+            settled(_job("{source: synthetic}", provider="gcp", to=place), tmp_path)
+    shared = _job("{source: synthetic}", provider="gcp", to="/mnt/run")
+    assert settled(shared, tmp_path) == shared
+    assert settled(_job("{source: synthetic}", to="run"), tmp_path).checkpoint.to == str(tmp_path / "run")

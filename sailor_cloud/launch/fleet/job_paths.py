@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import HUB, Job
-from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.providers import on_a_cloud, on_this_machine
 from sailor_cloud.workload.models import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
@@ -15,8 +15,8 @@ _BY_NAME = ("synthetic", "python-stdlib")
 def settled(job: Job, base: Path) -> Job:
     """Return the job with absolute paths of data, tokenizer, checkpoints and TensorBoard.
 
-    Relative paths start from `base`. Raises RequestError if data is missing for local nodes, or has no absolute path
-    for nodes on a cloud.
+    Relative paths start from `base`. Raises RequestError if data is missing for local nodes, or if data or
+    checkpoints have no absolute path for nodes on a cloud.
     """
     here = all(on_this_machine(resource.provider) for resource in job.resources)
     named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}
@@ -29,12 +29,18 @@ def settled(job: Job, base: Path) -> Job:
             problems.append(Problem(path=field, message=f"is {place!r}, a path that nodes on a cloud lack", hint=hint))
         elif here and not _absolute(place, base).exists():
             problems.append(Problem(path=field, message=f"is {place!r}, but there is no {_absolute(place, base)}"))
+    kept = job.checkpoint.to
+    on_clouds = any(on_a_cloud(resource.provider) for resource in job.resources)
+    if on_clouds and kept is not None and "://" not in kept and not kept.startswith("/"):
+        hint = "gs://… or s3://…, or the absolute path of a folder that all nodes share"
+        problems.append(
+            Problem(path="checkpoint.to", message=f"is {kept!r}, which would be lost with the nodes", hint=hint)
+        )
     if problems:
         raise RequestError(problems)
     found = {field.removeprefix("data."): str(_absolute(place, base)) for field, place in paths.items()}
     # Nodes on this machine read the user's cache; nodes on a cloud fetch their own copy.
     found |= {field.removeprefix("data."): str(hub.local_copy(str(place))) for field, place in hubs.items()}
-    kept = job.checkpoint.to
     to = str(_absolute(kept, base)) if kept is not None and "://" not in kept else kept
     curves = job.metrics.tensorboard
     metrics = job.metrics.model_copy(update={"tensorboard": curves and str(_absolute(curves, base))})
