@@ -164,6 +164,17 @@ def test_wrong_fields_and_unknown_names_are_reported_together(tmp_path: Path) ->
         assert told in answer.stderr
 
 
+def test_up_reports_missing_settings_together_with_unknown_names(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "gcp-a100-v100.yaml").read_text()
+    (tmp_path / "job.yaml").write_text(text.replace("owner: me@example.org, ", "").replace("V100-16:", "V100:"))
+    answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
+    assert answer.returncode == 2
+    owner, ssh_from, accelerator = answer.stderr.splitlines()
+    assert owner.startswith("error: job.yaml: cloud.owner: is missing (add the person")
+    assert ssh_from == "--ssh-from: is missing (your address, such as 203.0.113.7/32)"
+    assert accelerator.startswith("job.yaml: resources[0].accelerators.V100: 'V100' is not a known accelerator")
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -210,7 +210,8 @@ def _document(
     asks: bool,
     allow_stale: bool,
 ) -> PlanDocument:
-    from sailor_cloud import api
+    from sailor_cloud import api, catalog
+    from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.start import check_job
     from sailor_cloud.provision.checks.before_buying import check_before_searching
@@ -228,7 +229,7 @@ def _document(
         # A search may take a minute, so what every plan needs is checked before it.
         clouds = all(on_a_cloud(entry.provider) for entry in job.resources)
         if clouds and (missing := missing_from_request(job, ssh_from)):
-            raise RequestError(missing)
+            raise RequestError([*missing, *resource_problems(job, catalog.load())])
         if not dry_run:
             if asks:
                 _check_terminal()
