@@ -95,7 +95,9 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
     deciding.meet([draft, *evaluated(space, target, others, NORMAL)])
     deciding.meet(homogeneous(space, target))
     deciding.explore(NORMAL)
-    left_out = deciding.prices_of_insisting(Chosen(draft=draft, evaluation=simulated.evaluation))
+    given = Chosen(draft=draft, evaluation=simulated.evaluation)
+    deciding.look_near(given)
+    left_out = deciding.prices_of_insisting(given)
     chosen = asked or goal_pick(document.job.goal)
     return replace(found, decision=Decision(chosen=chosen, asked=asked, choices=(), left_out=left_out))
 

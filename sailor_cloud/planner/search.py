@@ -315,6 +315,8 @@ class _Run:
     points: tuple[FrontierPoint, ...] = ()
     joined: tuple[Alternative, ...] = ()
     cut_short: bool = False
+    # Whether no plan is better than that of the search for the goal.
+    proven: bool = False
 
     def __post_init__(self) -> None:
         problem, asked, restrictions = self.problem, self.asked, frozenset(self.asked.restrictions)
@@ -356,12 +358,12 @@ class _Run:
             space, target, chosen.draft, effort.between(0.0, border), drafts
         )
         gap = self.answer.gap(float(replayed(chosen.draft, chosen.evaluation)[target.goal]))
-        proven = gap is not None and gap <= OPTIMAL_GAP
+        self.proven = gap is not None and gap <= OPTIMAL_GAP
         if asked.alternatives:
             known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
             extras = [extra for extra in _BESIDE if not set(extra) <= known]
             alternatives.restricted([(*asked.restrictions, *extra) for extra in extras])
-            self._take(chosen if proven else alternatives.or_better(chosen))
+            self._take(chosen if self.proven else alternatives.or_better(chosen))
         drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
         if asked.decide:
             self.deciding.meet(alternatives.drafts)
@@ -371,9 +373,12 @@ class _Run:
             self.deciding.meet(shared)
         effort.tell(border)
         if asked.decide:
-            self._pick(proven=proven)
-            if not proven:
+            self._pick(proven=self.proven)
+            if not self.proven:
                 self._improve()
+            self.deciding.look_near(self.picks[self._wanted])
+            # A plan that was found for the price of insisting may be a better choice.
+            self._pick(proven=self.proven)
             self._decide()
         if asked.frontier:
             # Moves from a plan with ZeRO-2 or 3 would make its pipelines differ.
@@ -510,9 +515,13 @@ class _Run:
         by_goal = self.picks.get(goal_pick(self.space.scenario.job.goal), self.chosen)
         self.picks = self.deciding.picks(self.effort.quiet(), by_goal, proven=proven)
 
+    @property
+    def _wanted(self) -> Pick:
+        return self.asked.choose or goal_pick(self.space.scenario.job.goal)
+
     def _decide(self) -> None:
         self.decision = self.deciding.decision(self.picks)
-        self._take(self.picks[self.asked.choose or goal_pick(self.space.scenario.job.goal)])
+        self._take(self.picks[self._wanted])
 
     def _take(self, best: Chosen) -> None:
         """Replace the chosen plan."""

@@ -151,8 +151,6 @@ class Deciding:
     cut_short: bool = False
     _drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     _used: dict[int, tuple[Draft, _Uses]] = field(default_factory=dict)
-    # Chosen plans whose neighbours with left-out things were searched already.
-    _looked_near: set[tuple[object, ...]] = field(default_factory=set)
     _assessor: Assessor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -264,7 +262,7 @@ class Deciding:
             chosen=chosen,
             asked=self.asked,
             choices=cheapest_first,
-            left_out=self.prices_of_insisting(picks[chosen], complete=complete),
+            left_out=self.prices_of_insisting(picks[chosen], picks.values(), complete=complete),
             notes=(
                 *(cheaper_nearby(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
@@ -273,21 +271,25 @@ class Deciding:
             complete=complete,
         )
 
-    def prices_of_insisting(self, chosen: Chosen, *, complete: bool = True) -> tuple[LeftOut, ...]:
-        """Return the cost of insisting on each thing that the job names and a plan leaves out.
+    def look_near(self, chosen: Chosen) -> None:
+        """Collect changes of a plan that use what it leaves out."""
+        for subject, name in self._left(chosen):
+            self.meet(near_with(self.space, self.target, chosen.draft, subject, name))
 
-        Without `complete`, the search continues, and changes of the chosen plan are not tried yet. After a time limit
-        there is no time for them.
+    def prices_of_insisting(
+        self, chosen: Chosen, others: Iterable[Chosen] = (), *, complete: bool = True
+    ) -> tuple[LeftOut, ...]:
+        """Return the cost of insisting on each thing that the job names and a plan leaves out, among collected plans.
+
+        `others`: the other choices, which no row may be worse than. Without `complete`, the search continues.
         """
-        left = self._left(chosen)
-        key = (chosen.draft.zero_stage, tuple(part.key() for part in chosen.draft.pipelines))
-        if complete and not self.cut_short and key not in self._looked_near:
-            self._looked_near.add(key)
-            for subject, name in left:
-                self.meet(near_with(self.space, self.target, chosen.draft, subject, name))
-        return tuple(self.insisted(subject, name, chosen, complete=complete) for subject, name in left)
+        return tuple(
+            self.insisted(subject, name, chosen, others, complete=complete) for subject, name in self._left(chosen)
+        )
 
-    def insisted(self, subject: Subject, name: str, chosen: Chosen, *, complete: bool = True) -> LeftOut:
+    def insisted(
+        self, subject: Subject, name: str, chosen: Chosen, others: Iterable[Chosen] = (), *, complete: bool = True
+    ) -> LeftOut:
         """Return the price of insisting on something, by the best known plan that uses it.
 
         The best is the one that the same choice would take: the cheapest; the fastest, and of nearly equally fast ones
@@ -298,7 +300,11 @@ class Deciding:
         kept = [draft for draft in uses if self._excess(draft) == 1.0]
         for drafts, target in ((kept, self.target), (uses, replace(self.target, limits=()))):
             ordered = self._best_first(drafts, ours)
-            best = first_that_holds(self.space, target, ordered[:_INSISTED])
+            found = [first_that_holds(self.space, target, ordered[:_INSISTED])]
+            # Bills order plans a little differently than the figures of drafts.
+            found += [other for other in others if self._uses(other.draft).insists(subject, name)]
+            measure = self._measure(ours)
+            best = min(filter(None, found), key=lambda each: measure(_figures(each)), default=None)
             if best is None:
                 continue
             theirs = _figures(best)
@@ -325,10 +331,10 @@ class Deciding:
 
         `ours`: the seconds and USD of the chosen plan.
         """
-        value = self._value(ours)
+        measure = self._measure(ours)
 
         def rank(draft: Draft) -> tuple[object, ...]:
-            return significant(value(draft)), draft.order()
+            return significant(measure((run_seconds(draft), of_run(draft)))), draft.order()
 
         every = sorted(drafts, key=rank)
         first, others = every[:_INSISTED], every[_INSISTED:]
@@ -341,14 +347,14 @@ class Deciding:
             ordered.sort(key=lambda draft: of_run(draft) if run_seconds(draft) <= least * _NEARLY_EQUAL else math.inf)
         return ordered
 
-    def _value(self, ours: tuple[float, float]) -> Callable[[Draft], float]:
-        """Return the sort key of plans that insist on something; `ours`: seconds and USD of the chosen plan."""
+    def _measure(self, ours: tuple[float, float]) -> Callable[[tuple[float, float]], float]:
+        """Return the measure of seconds and USD of plans that insist on something; `ours` are the chosen plan's."""
         if self._picked is Pick.FASTEST:
-            return run_seconds
+            return lambda each: each[0]
         if self._picked is Pick.CHEAPEST:
-            return of_run
+            return lambda each: each[1]
         seconds, usd = ours
-        return lambda draft: run_seconds(draft) / seconds + of_run(draft) / (usd or 1.0)
+        return lambda each: each[0] / seconds + each[1] / (usd or 1.0)
 
     @property
     def _picked(self) -> Pick:

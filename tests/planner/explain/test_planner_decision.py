@@ -427,6 +427,7 @@ def test_a_chosen_plan_is_tried_in_the_zone_and_the_market_that_it_leaves_out() 
     every = homogeneous(space, target)
     deciding.meet(each for each in every if {slot.pool for part in each.pipelines for slot in part.slots} <= there)
     chosen = deciding.picks(NORMAL)[Pick.FASTEST]
+    deciding.look_near(chosen)
     rows = {row.name: row for row in deciding.prices_of_insisting(chosen)}
     seconds, usd = chosen.evaluation.prediction.iteration_s_replay, chosen.evaluation.cost.total_usd
     assert rows["us-central1-b"].iteration_s == pytest.approx(seconds, rel=0.02)
@@ -434,6 +435,25 @@ def test_a_chosen_plan_is_tried_in_the_zone_and_the_market_that_it_leaves_out() 
     assert rows["on-demand"].iteration_s == pytest.approx(seconds, rel=0.02)
     assert rows["on-demand"].total_usd > 1.5 * usd
     assert "spot" not in rows["on-demand"].runs_on
+
+
+def test_insisting_is_no_worse_than_another_choice() -> None:
+    """Slow homogeneous plans are known; the fastest plan is only known as a choice."""
+    job = example("gcp-a100-v100.yaml", constraints={}, resources__0__zones=["us-central1-a"])
+    space, target = make_space(job), target_of(job)
+    every = sorted(homogeneous(space, target), key=lambda draft: draft.figures[Figure.ITERATION_S])
+    v100s = [
+        draft
+        for draft in every
+        if {space.pools[s.pool].accelerator.name for s in draft.pipelines[0].slots} == {"V100-16"}
+    ]
+    a100 = next(draft for draft in every if draft not in v100s)
+    choice, chosen = (first_that_holds(space, target, [draft]) for draft in (v100s[0], a100))
+    deciding = Deciding(space, target)
+    deciding.meet([a100, v100s[-1]])
+    rows = [deciding.insisted(Subject.ACCELERATOR, "V100-16", chosen, others) for others in ([], [chosen, choice])]
+    assert rows[0].iteration_s > 1.5 * rows[1].iteration_s
+    assert rows[1].iteration_s == choice.evaluation.prediction.iteration_s_replay
 
 
 def test_insisting_on_a_market_means_all_nodes_and_not_some() -> None:
