@@ -102,4 +102,4 @@ def _largest_layer(space: Space, name: str) -> str:
         found.append((int(np.max(table.memory_bytes(layers, layers + 1, in_flight=1))), table.limit_bytes))
     used, limit = min(found)
     unit, unit_name = (GIB, "GiB") if limit >= GIB else (MIB, "MiB")
-    return f"one layer takes {used / unit:.3g} of {limit / unit:.3g} {unit_name} of a {name}"
+    return f"one layer takes {used / unit:.3g} of {limit / unit:.3g} {unit_name} of one {name}"

@@ -154,10 +154,10 @@ def _missing_markets(
         else:
             nearest = catalog.nearest_sold(zone, accelerator, market, instance_types=resource.instance_types)
             where = f"the nearest zone with one is {nearest}" if nearest else f"no zone of {resource.provider} has one"
-            why = f"no price is known; {where}"
+            why = f"has no known price; {where}"
         rows.append(
             Rejected(
-                what=f"{accelerator} in {zone}, {market.value}",
+                what=f"{accelerator} {market.value} in {zone}",
                 why=why,
                 ground=Ground.PRICE,
                 subject=accelerator,

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from sailor_cloud.model.document import Status
+from sailor_cloud.model.document import Ground, Status
 from sailor_cloud.report.decision.decision_rows import left_out_table
 from sailor_cloud.report.plan.facts import grouped
 from sailor_cloud.report.tables import plain_table, print_report
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import LeftOut
     from sailor_cloud.planner.explaining import Explanation, RuledOut
     from sailor_cloud.planner.marginal import Gain
+
+# The words for what is counted as a quota: that of the account, or the devices that the job allows.
+_LIMITS = "job or quota"
 
 
 def print_reasons(found: Explanation, console: Console) -> None:
@@ -66,13 +69,13 @@ def print_rest(searched: int, wanted: int | None, console: Console) -> None:
     else:
         left = counted(wanted - searched, "more change") if searched < wanted else ""
     if left:
-        print_report(Text(f"not searched for lack of time: {left}; a larger '--time-limit' searches longer"), console)
+        print_report(Text(f"not searched, to end in time: {left}; '--time-limit SECONDS' allows more"), console)
 
 
 def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[RuledOut]]:
     found: dict[str, list[RuledOut]] = {}
     for row in rows:
-        found.setdefault(row.ground.value, []).append(row)
+        found.setdefault(_LIMITS if row.ground is Ground.QUOTA else row.ground.value, []).append(row)
     return found
 
 

@@ -43,7 +43,7 @@ def test_one_zone_has_the_devices_of_one_zone_only():
 def test_a_model_with_a_layer_too_large_for_any_device_is_explained_by_that_layer():
     told = shortage(make_space(tiny_job(blocks=1, hidden=1024, accelerators={"CPU-slow": 4})), one_zone=False)
     assert told.startswith("does not fit in memory: one layer takes ")
-    assert told.endswith(" of 16 MiB of a CPU-slow")
+    assert told.endswith(" of 16 MiB of one CPU-slow")
 
 
 def test_where_the_model_would_fit_nothing_else_is_claimed():

@@ -23,8 +23,8 @@ def test_a_zone_without_a_price_names_the_nearest_one_that_has_it() -> None:
         {row.why for row in collect(parse_job(JOB % types), prices).rejected if row.ground is Ground.PRICE}
         for types in ("null", "[a2-highgpu-1g]", "[p4d.24xlarge]")
     ]
-    near = "no price is known; the nearest zone with one is europe-west4-a"
-    assert reasons == [{near}, {near}, {"no price is known; no zone of gcp has one"}]
+    near = "has no known price; the nearest zone with one is europe-west4-a"
+    assert reasons == [{near}, {near}, {"has no known price; no zone of gcp has one"}]
 
 
 def test_a_type_that_its_cloud_does_not_sell_in_a_market_is_left_out_whatever_its_price(tmp_path: Path) -> None:
