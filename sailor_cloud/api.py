@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from sailor_cloud.clock import Clock, FixedClock, SystemClock
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import DataError, RequestError
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -181,7 +181,7 @@ def offers(
 ) -> Rows[Offer]:
     """Return the offers that meet all given conditions, at the price that plans count, sorted by id.
 
-    Raises RequestError for an unknown provider or market.
+    Raises RequestError for an unknown provider, market or accelerator.
     """
     from sailor_cloud import catalog
     from sailor_cloud.model.offer import Market, Provider
@@ -192,11 +192,18 @@ def offers(
         sold = None if markets is None else [Market(market) for market in markets]
     except ValueError as error:
         raise RequestError(f"{error}; markets are {', '.join(Market)}") from error
+    prices = catalog.load(pricing=pricing)
+    names = None if accelerators is None else list(accelerators)
+    try:
+        for name in names or ():
+            prices.accelerator(name)
+    except DataError as error:
+        raise RequestError(str(error)) from error
     return Rows(
-        catalog.load(pricing=pricing).offers(
+        prices.offers(
             provider=seller,
             zones=zones,
-            accelerators=accelerators,
+            accelerators=names,
             markets=sold,
             instance_types=instance_types,
             max_usd_per_hour=max_usd_per_hour,
@@ -242,6 +249,8 @@ def _job_of(
     if isinstance(job, Path | str):
         base = base or Path(job).parent
     found = read_job(job, on=on) if isinstance(job, Path | str | Mapping) else job
+    if not hasattr(found, "resources"):
+        raise RequestError(f"a job is a path, a mapping of values or a Job, not {type(job).__name__}")
     return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=cluster)), base
 
 

@@ -329,3 +329,10 @@ def test_faults_that_no_plan_could_fix_are_reported_before_any_search(part: str,
     answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert message in answer.stderr
+
+
+def test_python_refuses_what_is_no_job_and_accelerators_that_nobody_sells():
+    with pytest.raises(sc.RequestError, match="a job is a path, a mapping of values or a Job, not int"):
+        sc.plan(3)
+    with pytest.raises(sc.RequestError, match=r"no accelerator 'A100'; did you mean 'A100-[48]0'"):
+        sc.offers(accelerators=["A100"])
