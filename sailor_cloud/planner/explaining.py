@@ -92,8 +92,8 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
         named += [row.plan for row in document.decision.left_out if row.plan is not None]
     sound = [plan for plan in named if _is_sound(plan, space)]
     others = [other for plan in sound if (other := draft_of(plan, space, target)) is not None]
-    deciding.meet([draft, *evaluated(space, target, others, NORMAL)])
-    deciding.meet(homogeneous(space, target))
+    deciding.add([draft, *evaluated(space, target, others, NORMAL)])
+    deciding.add(homogeneous(space, target))
     deciding.explore(NORMAL)
     given = Chosen(draft=draft, evaluation=simulated.evaluation)
     deciding.look_near(given)

@@ -27,7 +27,7 @@ from sailor_cloud.planner.space.quotas import unit
 from sailor_cloud.planner.space.space import Space
 
 # Smaller gains are reported as none, since the search itself may miss as much.
-WORTH_TELLING = 1e-3
+LEAST_GAIN = 1e-3
 _LOOSER = 1.1
 
 # The share by which a constraint is relaxed, and its name in words.
@@ -244,10 +244,8 @@ def _gain(change: str, job: Job, old: float | None, new: float | None, own: floa
     else:
         larger_is_better = job.goal is Goal.MAXIMIZE_THROUGHPUT
         share = new / old - 1.0 if larger_is_better else 1.0 - new / old
-        other = own is not None and abs(own / old - 1.0) >= WORTH_TELLING
+        other = own is not None and abs(own / old - 1.0) >= LEAST_GAIN
         base = f"{old:.4g} of the best plan without it (this plan: {own:.4g})" if other else f"{old:.4g}"
-        text = (
-            "nothing" if share < WORTH_TELLING else f"{new:.4g} {named} instead of {base}: {100 * share:.1f} % better"
-        )
-        new = old if share < WORTH_TELLING else new
+        text = "nothing" if share < LEAST_GAIN else f"{new:.4g} {named} instead of {base}: {100 * share:.1f} % better"
+        new = old if share < LEAST_GAIN else new
     return Gain(change=change, before=old, after=new, unit=named, text=text)

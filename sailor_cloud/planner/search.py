@@ -57,7 +57,7 @@ from sailor_cloud.workload import ComputeProfiles
 from sailor_cloud.workload import decoder as decoder_of
 
 # Smaller spaces whose best plans are shown next to the chosen one.
-_BESIDE = tuple((restriction,) for restriction in Restriction)
+_SMALLER_SPACES = tuple((restriction,) for restriction in Restriction)
 # For searches with a time limit: the incumbents kept for the end, how many of them may be evaluated then, and the
 # seconds for a first plan even if reading the data took all of the time.
 _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
@@ -244,7 +244,7 @@ class _Incumbents:
     broken: float = math.inf
     nearest: Mapping[Figure, float] = field(default_factory=dict)
 
-    def meet(self, part: Space, draft: Draft) -> None:
+    def record(self, part: Space, draft: Draft) -> None:
         """Keep a draft of a part of the space if it is one of the best."""
         value = draft.foreseen[self.target.goal]
         if len(self.kept) == self.most and value >= self.kept[-1][0]:
@@ -278,7 +278,7 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
     if asked.time_limit_s is not None:
         begun = clock.monotonic_s()
         deadline.now_s, deadline.at_s = clock.monotonic_s, max(started + asked.time_limit_s, begun + _FIRST_S)
-        problem.space.known.meet = run.incumbents.meet
+        problem.space.known.record = run.incumbents.record
     if asked.improved is not None:
         problem.space.known.watch = _Improvements(problem.target, asked.improved).watch
     try:
@@ -288,7 +288,7 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         run.end_early()
     finally:
         deadline.lift()
-        problem.space.known.meet = problem.space.known.watch = None
+        problem.space.known.record = problem.space.known.watch = None
     if asked.prove:
         run.prove()
     return run.document(Search(seconds=clock.monotonic_s() - started, cut_short=run.cut_short))
@@ -336,7 +336,7 @@ class _Run:
         simple: list[Draft] = []
         for first in (True, False) if asked.decide else ():
             simple = [draft for draft in homogeneous(space, target, first=first) if self.deciding.keeps(draft)]
-            self.deciding.meet(simple)
+            self.deciding.add(simple)
             self._tell(None)
         self.answer, chosen = self._best()
         if chosen is None:
@@ -352,7 +352,7 @@ class _Run:
         border = 0.3 if asked.frontier else 1.0
         rest = effort.between(border, 1.0)
         drafts = [chosen.draft, *self.answer.drafts, *self.answer.others, *simple]
-        self.deciding.meet(drafts)
+        self.deciding.add(drafts)
         self._tell(chosen)
         alternatives = self.alternatives = Alternatives(
             space, target, chosen.draft, effort.between(0.0, border), drafts
@@ -361,16 +361,16 @@ class _Run:
         self.proven = gap is not None and gap <= OPTIMAL_GAP
         if asked.alternatives:
             known = {*asked.restrictions, *([Restriction.EVEN_BATCHES] if space.even_batches else [])}
-            extras = [extra for extra in _BESIDE if not set(extra) <= known]
+            extras = [extra for extra in _SMALLER_SPACES if not set(extra) <= known]
             alternatives.restricted([(*asked.restrictions, *extra) for extra in extras])
             self._take(chosen if self.proven else alternatives.or_better(chosen))
         drafts = [self.chosen.draft, *self.answer.drafts, *self.answer.others]
         if asked.decide:
-            self.deciding.meet(alternatives.drafts)
+            self.deciding.add(alternatives.drafts)
             if goal_pick(space.scenario.job.goal) is Pick.CHEAPEST and not self.answer.exhausted:
-                self.deciding.meet(self._fast(effort))
+                self.deciding.add(self._fast(effort))
             self.deciding.explore(effort)
-            self.deciding.meet(shared)
+            self.deciding.add(shared)
         effort.tell(border)
         if asked.decide:
             self._pick(proven=self.proven)
@@ -386,7 +386,7 @@ class _Run:
             spread_out = self._spread(rest.between(0.0, 0.9), free)
             if asked.decide:
                 # The choices are those of every report, but no point of the frontier may beat one in time and money.
-                self.deciding.meet(spread_out)
+                self.deciding.add(spread_out)
                 self.picks = self.deciding.unbeaten_picks(self.picks)
                 self._decide()
             every = [*spread_out, *shared, *self.deciding.drafts]
@@ -394,7 +394,7 @@ class _Run:
         if asked.top:
             alternatives.kinds(drafts, most=asked.top)
         if asked.alternatives:
-            alternatives.learn([*alternatives.drafts, *self.deciding.drafts])
+            alternatives.update([*alternatives.drafts, *self.deciding.drafts])
             drafts = [*self.deciding.drafts, *alternatives.drafts, *self.answer.drafts, *self.answer.others]
             self.joined = over_clouds(space, target, self.chosen.draft, drafts)
 
@@ -423,10 +423,10 @@ class _Run:
         # Other plans than the goal's, for the other choices.
         deciding = Deciding(alike.restricted(even_batches=True), self.target, restrictions=restrictions)
         found = [*([] if best is None else [best.draft]), *answer.drafts, *answer.others]
-        deciding.meet(evaluated(alike, self.target, found, effort))
+        deciding.add(evaluated(alike, self.target, found, effort))
         for stage in zero_stages(alike):
             simple = homogeneous_at(deciding.space.at(stage), self.target)
-            deciding.meet(replace(draft, zero_stage=stage) for draft in simple)
+            deciding.add(replace(draft, zero_stage=stage) for draft in simple)
         deciding.explore(effort)
         there = [draft for draft in deciding.drafts if draft.zero_stage >= 2 and _one_shape(draft)]
         pools = [known[own] for own in alike.numbers]
@@ -447,7 +447,7 @@ class _Run:
         """Make the best plan known so far the answer. Raises OutOfTimeError if there is none."""
         self.cut_short = self.deciding.cut_short = True
         met = [draft for _, draft in self.incumbents.kept if self.deciding.keeps(draft)]
-        self.deciding.meet(met)
+        self.deciding.add(met)
         if self.chosen is None or self.alternatives is None:
             near = sorted(self.deciding.drafts, key=lambda draft: (draft.foreseen[self.target.goal], draft.order()))
             excess = Assessor(self.space, self.target).excess
@@ -494,7 +494,7 @@ class _Run:
         assert every.bound is not None, "an enumeration has a bound"
         self.answer = replace(self.answer, bound=max(every.bound, self.answer.bound))
         if every.drafts and self.decision is not None:
-            self.deciding.meet(every.drafts)
+            self.deciding.add(every.drafts)
             self._pick(proven=False)
             self._decide()
 
@@ -506,7 +506,7 @@ class _Run:
         known = {(draft.zero_stage, shapes_of(draft)) for draft in (*self.answer.drafts, *self.answer.others)}
         start = best.zero_stage, shapes_of(best)
         if not scheduled and not self.asked.restrictions and best.zero_stage < 2 and start not in known:
-            self.deciding.meet(improved(self.space, self.target, [best], self.effort.quiet(), most=1))
+            self.deciding.add(improved(self.space, self.target, [best], self.effort.quiet(), most=1))
             self._pick(proven=False)
 
     def _pick(self, *, proven: bool) -> None:

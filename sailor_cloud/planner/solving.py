@@ -35,7 +35,7 @@ KEPT_DRAFTS = 16
 REPEATS = 3
 TIGHTER = 1.0005
 # The number of plans from other searches that are replayed before the search for a target fails.
-_MOST_MET = 32
+_MOST_TRIED = 32
 # A plan with the least of one of these nearly has the least of both: preemption and start-up differ little.
 _TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
 # Plans that are tried with ZeRO-1, and the progress at which plans are improved. With half as many plans, the plan of
@@ -246,8 +246,8 @@ class Searched:
         The search ignores limits on the minimised figure, since they do not change which plan is best. So the result
         does not depend on how tight such a limit is.
         """
-        kin = _TIMES if target.goal in _TIMES else {target.goal}
-        free = self._searched(space, _unlimited(target, kin))
+        ignored = _TIMES if target.goal in _TIMES else {target.goal}
+        free = self._searched(space, _unlimited(target, ignored))
         own = replace(target, limits=tuple(limit for limit in target.limits if limit.figure is target.goal))
         if free.drafts and Assessor(space, own).keeps(free.drafts[0]) and not _within(space, target, free.drafts[:1]):
             # A limit on the other time may rule out the best plan, but not one that is nearly as good.
@@ -292,10 +292,10 @@ class Searched:
             chosen = chosen or first_that_holds(space, target, least)
             if chosen is not None or (least and least[0].figures[limit.figure] > limit.at_most):
                 break
-        chosen = chosen or self._met_before(space, target)
+        chosen = chosen or self._best_known(space, target)
         return answer, chosen
 
-    def _met_before(self, space: Space, target: Target) -> Chosen | None:
+    def _best_known(self, space: Space, target: Target) -> Chosen | None:
         """Return the best plan under the replay from any search of the same offers; None if none keeps the limits.
 
         Plans that break limits a little by the closed form are included, since the replay may be faster.
@@ -307,7 +307,7 @@ class Searched:
                 drafts = [replace(draft, goal=target.goal) for draft in (*answer.drafts, *answer.others)]
                 found |= {draft.order(): draft for draft in drafts if assessor.excess(draft, draft.foreseen) <= NEAR}
         nearest = sorted(found.values(), key=lambda draft: (assessor.excess(draft, draft.foreseen), draft.order()))
-        tried = sorted(nearest[:_MOST_MET], key=Draft.order)
+        tried = sorted(nearest[:_MOST_TRIED], key=Draft.order)
         return best_that_holds(space, target, tried)
 
     def reachable(self, space: Space, target: Target) -> float | None:

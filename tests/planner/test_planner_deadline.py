@@ -99,7 +99,7 @@ def test_incumbents_kept_for_the_time_limit_are_distinct() -> None:
     kept = _Incumbents(space, target, 24)
     draft = Searched().answer(space, target).drafts[0]
     for _ in range(2):
-        kept.meet(space, draft)
+        kept.record(space, draft)
     assert len(kept.kept) == 1
 
 
@@ -110,7 +110,7 @@ def test_incumbents_kept_for_the_time_limit_have_replayed_figures_once_known() -
     draft = Searched().answer(space, target).drafts[0]
     figures = {figure: 0.5 * value for figure, value in draft.figures.items()}
     for expected in (None, figures, None):
-        kept.meet(space, replace(draft, expected=expected))
+        kept.record(space, replace(draft, expected=expected))
     assert [value for value, _ in kept.kept] == [figures[target.goal]]
 
 

@@ -111,7 +111,7 @@ def exhaust(
     return Exhausted(
         drafts=tuple(drafts[:keep]),
         bound=min(search.best, search.left),
-        others=tuple(search.met.values()),
+        others=tuple(search.replayed.values()),
         complete=search.left >= search.best,
     )
 
@@ -129,7 +129,7 @@ class _Enumeration:
     left: float = inf
     left_replays: int = MAX_REPLAYED
     kept: list[Draft] = field(default_factory=list)
-    met: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
+    replayed: dict[tuple[DraftPipeline, ...], Draft] = field(default_factory=dict)
     # Seconds, USD and offers of the plans so far, per iteration, without those that another one beats in all three.
     _front: list[tuple[float, float, frozenset[int]]] = field(default_factory=list)
     _evaluator: Evaluator = field(init=False)
@@ -190,7 +190,7 @@ class _Enumeration:
         return float(1.0 + (self.best - one) / (two - one))
 
     def _replay(self, pipelines: tuple[DraftPipeline, ...]) -> None:
-        if pipelines in self.met:
+        if pipelines in self.replayed:
             return
         space, goal = self.space, self.target.goal
         known: dict[object, Draft | None] = space.known.searches.setdefault("replayed", {})
@@ -201,10 +201,10 @@ class _Enumeration:
         found = known[key]
         if found is None:
             return
-        draft = self.met[pipelines] = found if found.goal is goal else replace(found, goal=goal)
+        draft = self.replayed[pipelines] = found if found.goal is goal else replace(found, goal=goal)
         self._keep_ahead(draft)
-        if space.known.meet is not None:
-            space.known.meet(space, draft)
+        if space.known.record is not None:
+            space.known.record(space, draft)
         if space.known.watch is not None:
             space.known.watch(draft)
         if self._evaluator.assessor.keeps(draft):

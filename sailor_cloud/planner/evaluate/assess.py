@@ -226,8 +226,8 @@ class Assessor:
             goal=self.target.goal,
             figures={figure: float(value) for figure, value in figures.items()},
         )
-        if self.space.known.meet is not None:
-            self.space.known.meet(self.space, draft)
+        if self.space.known.record is not None:
+            self.space.known.record(self.space, draft)
         return draft
 
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:

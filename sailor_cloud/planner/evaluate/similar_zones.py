@@ -32,7 +32,7 @@ def families(space: Space) -> list[tuple[str, ...]]:
     return [tuple(family) for family in found]
 
 
-def first_twins(space: Space) -> list[int]:
+def representative_pools(space: Space) -> list[int]:
     """Return for every pool its counterpart in the first zone of its family."""
     first = {zone: family[0] for family in families(space) for zone in family}
     alike = {_kind(space, number): number for number in range(len(space.pools))}

@@ -28,9 +28,9 @@ from sailor_cloud.simulator import Evaluation, evaluate
 # A known plan of a smaller space is not improved if its goal is this many times that of the plan.
 _HOPELESS = 1.5
 # Drafts found for something else that are evaluated for each smaller space.
-_LEARNED = 3
+_MOST_EVALUATED = 3
 # Limits on money and time, which an alternative may exceed; its label then says by how much.
-_TOLD = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
+_SOFT_LIMITS = ("budget_usd", "deadline", "max_usd_per_hour", "min_throughput", "max_usd_per_iteration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Alternatives:
         for number, entry in enumerate(wanted):
             self._enter(self._best_of(*entry, self.effort.between(number / len(wanted), (number + 1) / len(wanted))))
 
-    def learn(self, drafts: Sequence[Draft]) -> None:
+    def update(self, drafts: Sequence[Draft]) -> None:
         """Replace the plan of each smaller space by a better one that was found for something else.
 
         It may be another alternative or one of the drafts, of which the first few in each space are evaluated.
@@ -114,7 +114,7 @@ class Alternatives:
     def _best_known(self, named: _Named, ordered: Iterable[Draft]) -> _Named:
         part, restrictions = self._part_of(named), named.restrictions
         known = [Chosen(draft=other.draft, evaluation=other.evaluation) for other in (named, *self.named)]
-        first = islice((draft for draft in ordered if self._lies_in(draft, restrictions, part)), _LEARNED)
+        first = islice((draft for draft in ordered if self._lies_in(draft, restrictions, part)), _MOST_EVALUATED)
         known += [held for draft in first if (held := first_that_holds(self.space, self.target, [draft])) is not None]
         inside = [chosen for chosen in known if self._lies_in(chosen.draft, restrictions, part)]
         best = min(inside, key=self._rank)
@@ -132,7 +132,9 @@ class Alternatives:
         return [part_of(self.space, {name}, zones) for name in names]
 
     def _best_of(self, part: Space, restrictions: tuple[Restriction, ...], effort: Effort) -> _Named | Rejected:
-        loose = replace(self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _TOLD))
+        loose = replace(
+            self.target, limits=tuple(limit for limit in self.target.limits if limit.name not in _SOFT_LIMITS)
+        )
         targets = [self.target] if loose == self.target else [self.target, loose]
         # A small space is enumerated; its best plan by the closed form is the answer.
         small = small_layouts(self.space) is not None

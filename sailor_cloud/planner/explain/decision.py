@@ -168,7 +168,7 @@ class Deciding:
         """The collected plans."""
         return list(self._drafts.values())
 
-    def meet(self, drafts: Iterable[Draft]) -> None:
+    def add(self, drafts: Iterable[Draft]) -> None:
         """Collect plans; figures that are known about a plan are kept."""
         for draft in drafts:
             key = (draft.zero_stage, tuple(part.key() for part in draft.pipelines))
@@ -183,7 +183,7 @@ class Deciding:
             begun = [draft for draft in front if draft.zero_stage == stage]
             share = most * len(begun) // len(front)
             if share:
-                self.meet(Explorer(self.space.at(stage), self.target, effort).run(begun, most=share))
+                self.add(Explorer(self.space.at(stage), self.target, effort).run(begun, most=share))
 
     def picks(self, effort: Effort, by_goal: Chosen | None = None, *, proven: bool = False) -> dict[Pick, Chosen]:
         """Return the plan of each pick; empty if no known plan keeps the limits.
@@ -274,7 +274,7 @@ class Deciding:
     def look_near(self, chosen: Chosen) -> None:
         """Collect changes of a plan that use what it leaves out."""
         for subject, name in self._left(chosen):
-            self.meet(near_with(self.space, self.target, chosen.draft, subject, name))
+            self.add(near_with(self.space, self.target, chosen.draft, subject, name))
 
     def prices_of_insisting(
         self, chosen: Chosen, others: Iterable[Chosen] = (), *, complete: bool = True
@@ -340,7 +340,7 @@ class Deciding:
         first, others = every[:_INSISTED], every[_INSISTED:]
         hopeful = [draft for draft in first if draft.expected is None]
         found = evaluated(self.space, self.target, hopeful, Effort())
-        self.meet(found)
+        self.add(found)
         ordered = sorted((*found, *(draft for draft in first if draft.expected is not None), *others), key=rank)
         if self._picked is Pick.FASTEST and ordered:
             least = run_seconds(ordered[0])
@@ -396,7 +396,7 @@ class Deciding:
         if not near:
             return []
         hopeful = [draft for draft in promising(near) if draft.expected is None]
-        self.meet(evaluated(self.space, self.target, hopeful, effort.quiet()))
+        self.add(evaluated(self.space, self.target, hopeful, effort.quiet()))
         return [draft for draft in self._drafts.values() if self._excess(draft) == 1.0]
 
     def _frontier(self, drafts: Sequence[Draft]) -> list[Draft]:

@@ -44,9 +44,9 @@ def explored(space: Space, target: Target, drafts: Sequence[Draft], effort: Effo
     for number, (stage, money) in enumerate(wanted):
         part = space.at(stage)
         share = effort.between(number / len(wanted), (number + 1) / len(wanted))
-        met = Explorer(part, target, share, money).run(begun[stage])
-        begun[stage] += met
-        found += met
+        neighbours = Explorer(part, target, share, money).run(begun[stage])
+        begun[stage] += neighbours
+        found += neighbours
     return found
 
 

@@ -60,8 +60,8 @@ class Evaluator:
         if draft.expected is not None:
             return draft
         space, found = self.assessor.space, replace(draft, expected=self.figures(draft))
-        if space.known.meet is not None:
-            space.known.meet(space, found)
+        if space.known.record is not None:
+            space.known.record(space, found)
         if space.known.watch is not None:
             space.known.watch(found)
         return found

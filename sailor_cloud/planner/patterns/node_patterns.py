@@ -32,11 +32,11 @@ CutKey = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class UnitOptions:
     """Options with as many blocks as possible (`largest`), and all options that these contain (`numbers`, `blocks`).
 
-    fixed: the inputs of measures except times of stages and cuts, the last fields of `LookedUp`, [fields, ways].
-    `stages` and `cuts` have the numbers of stages and cuts, [ways] each. If `inside` is -1, a block has no cut inside.
+    fixed: the inputs of measures except times of stages and cuts, the last fields of `LookedUp`, [fields, options].
+    `stages` and `cuts` have the numbers of stages and cuts, [options] each. An `inside` of -1: no cut inside a block.
     """
 
     largest: list[Option]
@@ -52,7 +52,7 @@ class Ways:
 
 
 @dataclass
-class WaysOf:
+class UnitOptionsCache:
     """Finds the options of a space's units, and keeps them for all parts of the space."""
 
     space: Space
@@ -63,19 +63,19 @@ class WaysOf:
         known = self.space.known.searches
         self._rings: dict[tuple[object, ...], float] = known.setdefault("rings of options", {})
         self._gradients: dict[tuple[int, int], tuple[float, float, float]] = known.setdefault("bytes of options", {})
-        self._ways: dict[tuple[object, ...], Ways] = known.setdefault("ways of units", {})
+        self._options: dict[tuple[object, ...], UnitOptions] = known.setdefault("options of units", {})
 
     def name(self, units: Sequence[Unit]) -> tuple[object, ...]:
         """Return a name of units that is the same in all parts of a space."""
         return tuple((unit.devices, self._numbers(unit.pools), unit.nodes) for unit in units)
 
-    def of(self, units: Sequence[Unit], replicas: int) -> Ways:
+    def of(self, units: Sequence[Unit], replicas: int) -> UnitOptions:
         key = (self.name(units), replicas, self.space.zero_stage)
-        if key not in self._ways:
-            self._ways[key] = self._build(units, replicas)
-        return self._ways[key]
+        if key not in self._options:
+            self._options[key] = self._build(units, replicas)
+        return self._options[key]
 
-    def _build(self, units: Sequence[Unit], replicas: int) -> Ways:
+    def _build(self, units: Sequence[Unit], replicas: int) -> UnitOptions:
         found = [(at, option) for at, unit in enumerate(units) for option in self._largest(unit, replicas)]
         most = np.array([option.blocks for _, option in found], dtype=np.int64)
         shares = [(at, option, option.per_node * min(option.blocks, 2)) for at, option in found]
@@ -85,7 +85,7 @@ class WaysOf:
         inside = [(at, option.tp, 0) if _neighbours(option) > 1 else None for at, option in found]
         out = [(at, option.tp, option.replicas) for at, option in found]
         cuts, cut_numbers = numbered([*inside, *out])
-        return Ways(
+        return UnitOptions(
             largest=[option for _, option in found],
             numbers=np.repeat(np.arange(len(found)), most),
             blocks=np.array([count for each in most.tolist() for count in range(1, each + 1)], dtype=np.int64),

@@ -206,7 +206,7 @@ def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], li
         turn += 1
 
 
-def meet_together(space: Space, target: Target) -> None:
+def draw_on_all_accelerators(space: Space, target: Target) -> None:
     """Draw groups on all nodes of several accelerators, for a search for speed that may end soon.
 
     Fewer pipelines are judged faster, so they come first. The search ends at the first groups that break limits.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
-from sailor_cloud.planner.seeds.group_search import meet_together
+from sailor_cloud.planner.seeds.group_search import draw_on_all_accelerators
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
@@ -88,8 +88,8 @@ class Homogeneous:
         wanted = self._turns[:_FIRST] if first else self._turns
         together = _LIMITED if self.target.limits else _TOGETHER
         for number in range(len(self._drawn), len(wanted)):
-            if number == together and self.space.known.meet is not None:
-                meet_together(self.space, self.target)
+            if number == together and self.space.known.record is not None:
+                draw_on_all_accelerators(self.space, self.target)
             drafts: list[Draft] = []
             for pools, nodes in wanted[number]:
                 drafts += self._over_zones(pools) if nodes == _ALL else self._on_nodes(pools, nodes)

@@ -30,7 +30,7 @@ _RATED, _JUDGED = 0.6, 0.8
 _JUDGED_AT_ONCE = 4, 16
 # The replay may be faster than the closed form by up to about the first factor. Drafts are evaluated up to this factor
 # behind the incumbent, and up to the second number; those of groups always are.
-_HOPEFUL, _MOST_HOPEFUL = 1.2, 60
+_EVALUATED_WITHIN, _MOST_EVALUATED = 1.2, 60
 
 
 def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, known: float = np.inf) -> Answer:
@@ -125,8 +125,8 @@ class _Search:
 
     def _evaluate(self) -> None:
         """Evaluate promising drafts by the replay."""
-        for here, part, draft in sorted(self._found, key=self._near)[:_MOST_HOPEFUL]:
-            if draft.expected is None and draft.figures[self.target.goal] <= self.best * _HOPEFUL:
+        for here, part, draft in sorted(self._found, key=self._near)[:_MOST_EVALUATED]:
+            if draft.expected is None and draft.figures[self.target.goal] <= self.best * _EVALUATED_WITHIN:
                 expected = part.evaluator.expected(draft)
                 self.expected[here.order()] = self._here(part, expected)
 

@@ -122,7 +122,7 @@ class Known:
     searches: dict[str, Any] = field(default_factory=dict)
     deadline: Deadline = field(default_factory=Deadline)
     # Gets each draft with its space if a caller keeps the incumbents.
-    meet: Callable[[Any, Any], None] | None = None
+    record: Callable[[Any, Any], None] | None = None
     # Gets each draft that was evaluated if a caller wants to see improvements.
     watch: Callable[[Any], None] | None = None
 

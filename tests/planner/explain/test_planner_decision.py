@@ -57,7 +57,7 @@ def first_look(job: Job, asked: Pick | None = None) -> Decision:
     """The decision among homogeneous plans alone."""
     space, target = make_space(job), target_of(job)
     deciding = Deciding(space, target, asked=asked)
-    deciding.meet(homogeneous(space, target))
+    deciding.add(homogeneous(space, target))
     decision = deciding.decision(deciding.picks(NORMAL))
     assert decision is not None
     return decision
@@ -124,7 +124,7 @@ def test_the_balanced_plan_is_the_one_farthest_below_the_line_between_the_others
     space, target = make_space(job), target_of(job)
     deciding = Deciding(space, target)
     drafts = homogeneous(space, target)
-    deciding.meet(drafts)
+    deciding.add(drafts)
     decision = deciding.decision(deciding.picks(NORMAL))
     cheap, balanced, fast = (decision.choice(pick) for pick in Pick)
 
@@ -174,7 +174,7 @@ def test_the_cheaper_of_equally_fast_plans_is_chosen() -> None:
     job = example("gcp-a100-v100.yaml", **one_zone)
     space, target = make_space(job), target_of(job)
     deciding = Deciding(space, target)
-    deciding.meet(homogeneous(space, target))
+    deciding.add(homogeneous(space, target))
 
     def markets(chosen: Chosen) -> set[Market]:
         return {space.pools[slot.pool].offer.market for part in chosen.draft.pipelines for slot in part.slots}
@@ -193,7 +193,7 @@ def test_the_cheaper_of_equally_fast_plans_is_chosen() -> None:
         part._replace(slots=tuple(slot._replace(pool=other) for slot in part.slots)) for part in fastest.draft.pipelines
     ]
     dear = Assessor(space, target).draft(shapes_of(replace(fastest.draft, pipelines=tuple(pipelines))))
-    deciding.meet([dear])
+    deciding.add([dear])
     by_goal = first_that_holds(space, target, [dear])
     assert markets(by_goal) == {Market.ON_DEMAND}
     assert markets(deciding.picks(NORMAL, by_goal)[Pick.FASTEST]) == {Market.SPOT}
@@ -318,7 +318,7 @@ def test_an_unusable_resource_says_why() -> None:
     prices, links, times = data()
     problem = problem_of(job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF))
     deciding = Deciding(problem.space, problem.target, problem.rejected)
-    deciding.meet(homogeneous(problem.space, problem.target))
+    deciding.add(homogeneous(problem.space, problem.target))
     picks = deciding.picks(NORMAL)
     row = deciding.insisted(Subject.ACCELERATOR, "T4-16", picks[Pick.CHEAPEST])
     assert row.total_usd is None
@@ -330,7 +330,7 @@ def test_while_the_search_continues_what_no_plan_uses_has_none_yet() -> None:
     chosen = first_that_holds(space, target, [homogeneous_at(space, target)[0]])
     assert chosen is not None
     deciding = Deciding(space, target)
-    deciding.meet([chosen.draft])
+    deciding.add([chosen.draft])
     used = {space.pools[slot.pool].accelerator.name for part in chosen.draft.pipelines for slot in part.slots}
     (other,) = {"CPU-fast", "CPU-slow"} - used
     rows = [deciding.insisted(Subject.ACCELERATOR, other, chosen, complete=done) for done in (False, True)]
@@ -425,7 +425,7 @@ def test_a_chosen_plan_is_tried_in_the_zone_and_the_market_that_it_leaves_out() 
     offers = [pool.offer for pool in space.pools]
     there = {n for n, each in enumerate(offers) if (each.zone, each.market) == ("us-central1-a", Market.SPOT)}
     every = homogeneous(space, target)
-    deciding.meet(each for each in every if {slot.pool for part in each.pipelines for slot in part.slots} <= there)
+    deciding.add(each for each in every if {slot.pool for part in each.pipelines for slot in part.slots} <= there)
     chosen = deciding.picks(NORMAL)[Pick.FASTEST]
     deciding.look_near(chosen)
     rows = {row.name: row for row in deciding.prices_of_insisting(chosen)}
@@ -450,7 +450,7 @@ def test_insisting_is_no_worse_than_another_choice() -> None:
     a100 = next(draft for draft in every if draft not in v100s)
     choice, chosen = (first_that_holds(space, target, [draft]) for draft in (v100s[0], a100))
     deciding = Deciding(space, target)
-    deciding.meet([a100, v100s[-1]])
+    deciding.add([a100, v100s[-1]])
     rows = [deciding.insisted(Subject.ACCELERATOR, "V100-16", chosen, others) for others in ([], [chosen, choice])]
     assert rows[0].iteration_s > 1.5 * rows[1].iteration_s
     assert rows[1].iteration_s == choice.evaluation.prediction.iteration_s_replay

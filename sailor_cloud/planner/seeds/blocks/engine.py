@@ -35,7 +35,7 @@ _KEPT = 12
 # The number of orders of the blocks of a pipeline that are tried.
 _ORDERS = 6
 # The closed form may rate a plan this many times as slow or expensive as the replay does.
-_KINDER = 1.6
+_OVERESTIMATE = 1.6
 # The error of guesses is up to about this factor, so they are judged up to this factor behind the incumbent.
 _SLACK = 1.1
 # For plans from the fastest to the cheapest: every number of pipelines up to the first value is tried; the second is
@@ -99,7 +99,7 @@ class Blocks:
         found = []
         for draft in self.drafts:
             excess = self.assessor.excess(draft)
-            if NEAR < excess <= NEAR * _KINDER:
+            if NEAR < excess <= NEAR * _OVERESTIMATE:
                 draft = evaluator.expected(draft)
                 excess = self.assessor.excess(draft, draft.foreseen)
             if excess <= NEAR:

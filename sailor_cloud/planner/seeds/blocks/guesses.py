@@ -192,10 +192,10 @@ class Guesser:
         wanted = self.space.layers - 2
         stages, layer_s, block_s = options.stages[members], options.layer_s[members], options.block_s[members]
         best = np.arange(len(members)), np.argmin(layer_s, axis=1)
-        head_s, beside_s = layer_s[best], block_s[best]
+        head_s, middle_s = layer_s[best], block_s[best]
         each = np.maximum(seconds * _LONGER[:, None], head_s)
         held = (stages * np.floor(each[..., None] / block_s + 1e-6)).sum(axis=2)
-        held += np.floor((each - head_s) / beside_s + 1e-6) - np.floor(each / beside_s + 1e-6)
+        held += np.floor((each - head_s) / middle_s + 1e-6) - np.floor(each / middle_s + 1e-6)
         enough = held >= wanted
         first = each[np.argmax(enough, axis=0), best[0]]
         return np.asarray(np.where(enough.any(axis=0), first, seconds * _LONGER[-1]))

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.evaluate.similar_zones import first_twins
-from sailor_cloud.planner.patterns.node_patterns import Ways, WaysOf, numbered
+from sailor_cloud.planner.evaluate.similar_zones import representative_pools
+from sailor_cloud.planner.patterns.node_patterns import UnitOptions, UnitOptionsCache, numbered
 from sailor_cloud.planner.patterns.option import Offered, Option
 from sailor_cloud.planner.patterns.units import Unit
 from sailor_cloud.planner.patterns.units import units as units_of
@@ -67,9 +67,9 @@ class Options:
     def __post_init__(self) -> None:
         zones = sorted({pool.offer.zone for pool in self.space.pools})
         self.bits = {zone: 1 << number for number, zone in enumerate(zones)}
-        self.ways = WaysOf(self.space)
+        self.unit_options = UnitOptionsCache(self.space)
         self.far = {unit.pools[0]: self._far(unit.pools[0]) for unit in self.units}
-        self.twins = first_twins(self.space)
+        self.representatives = representative_pools(self.space)
         known = self.space.known.searches
         self._stages: dict[tuple[object, ...], _Stage] = known.setdefault("stages of options", {})
         self._groups: dict[tuple[object, ...], _Group] = known.setdefault("groups of options", {})
@@ -78,7 +78,7 @@ class Options:
             masks.setdefault(unit.mask, []).append(unit)
         # Units that compete for the same rows, and the units to look up: since options are only rated here, one of
         # several similar zones represents the others.
-        self.competing = [(units, [self._first_twin(unit) for unit in units]) for units in masks.values()]
+        self.competing = [(units, [self._representative(unit) for unit in units]) for units in masks.values()]
 
     def of(self, size: int, replicas: int) -> tuple[Offered, Measures] | None:
         """Return the options that no other one of the same rows equals or beats in every measure; None if none."""
@@ -116,42 +116,45 @@ class Options:
         return offered, joined(parts)[sequence]
 
     def _group(self, units: list[Unit], size: int, replicas: int) -> _Group:
-        key = (self.ways.name(units), size, replicas, self.space.zero_stage)
+        key = (self.unit_options.name(units), size, replicas, self.space.zero_stage)
         if key not in self._groups:
-            ways = self.ways.of(units, replicas)
-            measures = self._measures(units, ways, size, replicas)
+            options = self.unit_options.of(units, replicas)
+            measures = self._measures(units, options, size, replicas)
             kept = unbeaten(measures)
-            used, numbers = np.unique(ways.numbers[kept], return_inverse=True)
-            largest = [ways.largest[index] for index in used]
-            leaving, out = numbered([(way.unit.devices, way.tp, way.replicas) for way in largest])
-            self._groups[key] = _Group(largest, numbers, ways.blocks[kept], measures[kept], leaving, out[numbers])
+            used, numbers = np.unique(options.numbers[kept], return_inverse=True)
+            largest = [options.largest[index] for index in used]
+            leaving, out = numbered([(option.unit.devices, option.tp, option.replicas) for option in largest])
+            self._groups[key] = _Group(largest, numbers, options.blocks[kept], measures[kept], leaving, out[numbers])
         return self._groups[key]
 
-    def _first_twin(self, unit: Unit) -> Unit:
-        return replace(unit, pools=(self.twins[unit.pools[0]],)) if len(unit.pools) == 1 else unit
+    def _representative(self, unit: Unit) -> Unit:
+        return replace(unit, pools=(self.representatives[unit.pools[0]],)) if len(unit.pools) == 1 else unit
 
     def _zones(self, unit: Unit) -> int:
         return sum(self.bits[self.space.pools[pool].offer.zone] for pool in unit.pools)
 
-    def _measures(self, units: Sequence[Unit], ways: Ways, size: int, replicas: int) -> Measures:
+    def _measures(self, units: Sequence[Unit], options: UnitOptions, size: int, replicas: int) -> Measures:
         """Return the measures of all options, except `rows`, `zones` and `far_s`."""
         sharers = min(replicas, 2)
         stages = np.array(
-            [self._stage(units[at].pools[0], tp, size, count, sharers) for at, tp, count in ways.stages]
+            [self._stage(units[at].pools[0], tp, size, count, sharers) for at, tp, count in options.stages]
         ).reshape(-1, len(_Stage._fields))
         # The last entry means no cut.
         cuts = np.array(
             [
-                *(self._cut_s(units[at].pools[0], units[at].pools[0], tp, size, flows) for at, tp, flows in ways.cuts),
+                *(
+                    self._cut_s(units[at].pools[0], units[at].pools[0], tp, size, flows)
+                    for at, tp, flows in options.cuts
+                ),
                 0.0,
             ]
         )
-        plain, head = stages[ways.plain].T, stages[ways.head].T
+        plain, head = stages[options.plain].T, stages[options.head].T
         *_, first_less, _ = plain
         *_, last_less = head
-        times = [*plain[:4], *head[:4], first_less + last_less, cuts[ways.inside], cuts[ways.out]]
-        first, more = last_and_more(LookedUp(*times, *ways.fixed), replicas)
-        numbers, blocks = ways.numbers, ways.blocks
+        times = [*plain[:4], *head[:4], first_less + last_less, cuts[options.inside], cuts[options.out]]
+        first, more = last_and_more(LookedUp(*times, *options.fixed), replicas)
+        numbers, blocks = options.numbers, options.blocks
         values = first[:, numbers] + more[:, numbers] * (blocks - 1)
         longest = NAMES.index("longest_s")
         values[longest] = np.where(blocks > 1, more[longest, numbers], first[longest, numbers])
