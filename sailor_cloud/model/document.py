@@ -148,12 +148,14 @@ class StrategyRun:
 class Search:
     """What the search took; `strategy` if a published planner replaced ours.
 
-    `cut_short`: the time limit ended it.
+    `cut_short`: the time limit ended it. `weakest_branch`: the plans whose bound is that of the document, if the proof
+    of one search raised it branch by branch.
     """
 
     seconds: float
     cut_short: bool = False
     strategy: StrategyRun | None = None
+    weakest_branch: Annotated[str | None, Field(exclude_if=lambda branch: branch is None)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

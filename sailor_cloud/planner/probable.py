@@ -100,4 +100,5 @@ def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
     if bound is not None:
         low, high = (value, bound) if found.job.goal is Goal.MAXIMIZE_THROUGHPUT else (bound, value)
         gap = share_above(high, low)
-    return replace(found, status=Status.FEASIBLE, bound=bound, optimality_gap=gap, gap_parts=())
+    searched = replace(found.search, weakest_branch=first.search.weakest_branch)
+    return replace(found, status=Status.FEASIBLE, bound=bound, optimality_gap=gap, gap_parts=(), search=searched)

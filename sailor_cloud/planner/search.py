@@ -291,7 +291,8 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         problem.space.known.record = problem.space.known.watch = None
     if asked.prove:
         run.prove()
-    return run.document(Search(seconds=clock.monotonic_s() - started, cut_short=run.cut_short))
+    seconds = clock.monotonic_s() - started
+    return run.document(Search(seconds=seconds, cut_short=run.cut_short, weakest_branch=run.weakest_branch))
 
 
 @dataclass(slots=True)
@@ -317,6 +318,7 @@ class _Run:
     cut_short: bool = False
     # Whether no plan is better than that of the search for the goal.
     proven: bool = False
+    weakest_branch: str | None = None
 
     def __post_init__(self) -> None:
         problem, asked, restrictions = self.problem, self.asked, frozenset(self.asked.restrictions)
@@ -475,9 +477,9 @@ class _Run:
         figures = replayed(self.chosen.draft, self.chosen.evaluation)
         deadline = self.space.known.deadline
         deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
-        bound = proven_bound(self.space, self.target, float(figures[Figure.ITERATION_S]), self.answer.bound)
-        self.answer = replace(self.answer, bound=bound)
-        value = float(figures[self.target.goal])
+        known_s, value = float(figures[Figure.ITERATION_S]), float(figures[self.target.goal])
+        bound, branch = proven_bound(self.space, self.target, known_s, self.answer.bound)
+        self.answer, self.weakest_branch = replace(self.answer, bound=bound), branch or None
         if share_above(value, bound) > OPTIMAL_GAP and not self.asked.restrictions:
             self._enumerate(value)
         deadline.lift()
@@ -492,7 +494,8 @@ class _Run:
             return
         assert self.answer.bound is not None, "a proof starts from a bound"
         assert every.bound is not None, "an enumeration has a bound"
-        self.answer = replace(self.answer, bound=max(every.bound, self.answer.bound))
+        if every.bound > self.answer.bound:
+            self.answer, self.weakest_branch = replace(self.answer, bound=every.bound), None
         if every.drafts and self.decision is not None:
             self.deciding.add(every.drafts)
             self._pick(proven=False)

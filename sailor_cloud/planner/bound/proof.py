@@ -191,16 +191,21 @@ def _next(samples: int, above: float, step: int) -> int:
     return max(samples + step, math.floor(above / step + 1.0) * step)
 
 
-def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> float:
-    """Return the bound on a goal of time, raised until the deadline; `known_s`: an iteration of a known plan."""
+def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> tuple[float, str]:
+    """Return the bound on a goal of time, raised until the deadline, and its branch; "" if no branch was raised.
+
+    `known_s`: an iteration of a known plan.
+    """
     steps = space.scenario.job.training.steps
     match target.goal:
         case Figure.ITERATION_S:
-            return max(bound, proven_s(space, target, known_s, bound)[0])
+            found_s, branch = proven_s(space, target, known_s, bound)
+            return max(bound, found_s), branch
         case Figure.DURATION_S if steps is not None:
             fixed_s = least_fixed_s(space)
-            return max(bound, steps * proven_s(space, target, known_s, (bound - fixed_s) / steps)[0] + fixed_s)
-    return bound
+            found_s, branch = proven_s(space, target, known_s, (bound - fixed_s) / steps)
+            return max(bound, steps * found_s + fixed_s), branch
+    return bound, ""
 
 
 def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:

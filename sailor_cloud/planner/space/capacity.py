@@ -48,13 +48,14 @@ def over_capacity(
     kept = [row for row in best.rejected if row.market not in named]
     rows = [row for part, document in searched for row in _left_out(part, document, best, now)]
     complete = len(documents) == len(parts)
+    cut_short = not complete or any(document.search.cut_short for document in documents)
     best = replace(
         best,
         job=job,
         constraints=job.constraints,
         rejected=(*kept, *rows),
         decision=_decided(best, rows),
-        search=replace(best.search, cut_short=not complete or any(document.search.cut_short for document in documents)),
+        search=replace(best.search, cut_short=cut_short, weakest_branch=None),
     )
     return _bounded(best, feasible, complete=complete)
 

@@ -139,7 +139,9 @@ def proof(document: PlanDocument) -> str:
         return f"feasible: the {decision.asked.value} one of the plans found; {effort}"
     if gap is None:
         return f"feasible: no bound on what a longer search could find; {effort}"
-    return f"feasible: at most {text.share(gap)} from the best possible; {effort}"
+    branch = document.search.weakest_branch
+    held = f" (the bound is that of {branch})" if branch else ""
+    return f"feasible: at most {text.share(gap)} from the best possible{held}; {effort}"
 
 
 def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:

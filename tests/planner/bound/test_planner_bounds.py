@@ -14,7 +14,7 @@ from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, placements
-from sailor_cloud.planner.bound.proof import branches, most_per_device, prices_within, proven_s
+from sailor_cloud.planner.bound.proof import branches, most_per_device, prices_within, proven_bound, proven_s
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
@@ -286,6 +286,7 @@ def test_the_proof_raises_the_bound_up_to_a_plan_at_most():
     bound_s, branch = proven_s(space, SOONEST, known_s, work_s)
     assert 1.02 * work_s < bound_s <= known_s
     assert "pipelines" in branch
+    assert proven_bound(space, SOONEST, known_s, work_s) == (bound_s, branch)
     space.known.deadline.at_s = -1.0
     assert proven_s(space, SOONEST, known_s, work_s)[0] == work_s
 
