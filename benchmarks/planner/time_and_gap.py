@@ -2,8 +2,9 @@
 
 Usage: python benchmarks/planner/time_and_gap.py [--repeat 3] [--case NAME] [--prove] [-o FILE]. Wall time is the
 least of the repeats, since other work on the machine only adds to it; CPU time is of the same run, its processes
-together, and is divided by the CPU seconds that `reference_work.py` takes beside it. Modules are compiled before, as
-pip does it.
+together. The scaled one is divided by the CPU seconds that `reference_work.py` takes, the mean of a run before and a
+run after. Modules are compiled before, as pip does it. Aims are those of the scaled CPU time, and with `--prove` those
+of the gap; then a column names the branch that the bound comes from.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from reference_work import reference_cpu_s
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from commit import measured_on
 
-_HEADS = ("job", "wall s", "CPU s", "scaled CPU s", "peak MiB", "status", "value", "bound", "gap")
-_COLUMNS = f"| {' | '.join(_HEADS)} |\n{'|---' * len(_HEADS)}|"
+_HEADS = ("job", "wall s", "CPU s", "scaled CPU s", "peak MiB", "status", "value", "bound", "gap", "aim")
 ROOT = Path(__file__).parents[2]
+# From so many zones on the gap has another aim.
+MANY_ZONES = 20
 AS_OF = "2026-11-21"
 # Those of Google Cloud in which most of the five accelerators are sold.
 ZONES = [
@@ -41,22 +43,23 @@ ZONES = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An example with changes: fields by their path, as in `constraints.budget_usd`."""
+    """An example with changes: fields by their path, as in `constraints.budget_usd`. `aim_s`: of scaled CPU time."""
 
     name: str
     example: str
     changes: dict[str, Any]
+    aim_s: float | None = None
 
 
 CASES = (
-    Case(name="quickstart", example="quickstart.yaml", changes={}),
+    Case(name="quickstart", example="quickstart.yaml", changes={}, aim_s=1.0),
     Case(
         name="quickstart, two fast per zone",
         example="quickstart.yaml",
         changes={"resources.0.accelerators": {"CPU-fast": 2, "CPU-slow": 1}},
     ),
     Case(name="quickstart, deadline of 20 s", example="quickstart.yaml", changes={"constraints.deadline": "20s"}),
-    Case(name="2 zones x (8 A100 + 32 V100), 120 USD", example="gcp-a100-v100.yaml", changes={}),
+    Case(name="2 zones x (8 A100 + 32 V100), 120 USD", example="gcp-a100-v100.yaml", changes={}, aim_s=4.0),
     Case(name="same, minimize-cost", example="gcp-a100-v100.yaml", changes={"goal": "minimize-cost"}),
     Case(name="same, budget of 100 USD", example="gcp-a100-v100.yaml", changes={"constraints.budget_usd": 100}),
     Case(name="same, bf16", example="gcp-a100-v100.yaml", changes={"training.precision": "bf16"}),
@@ -78,7 +81,19 @@ CASES = (
         example="gcp-a100-v100.yaml",
         changes={"resources.0.accelerators": {"A100-40": 128, "V100-16": 128}},
     ),
-    Case(name="seven kinds over two clouds", example="seven-kinds.yaml", changes={}),
+    Case(
+        name="two nodes of opt-1.3b",
+        example="gcp-a100-v100.yaml",
+        changes={
+            "model": {"preset": "opt-1.3b"},
+            "training.global_batch_size": 64,
+            "constraints": {},
+            "resources.0.zones": ["us-central1-a"],
+            "resources.0.accelerators": {"A100-40": 16},
+            "resources.0.instance_types": ["a2-highgpu-8g"],
+        },
+    ),
+    Case(name="seven kinds over two clouds", example="seven-kinds.yaml", changes={}, aim_s=10.0),
     Case(
         name="opt-30b, 20 zones, five kinds, 4,000 devices",
         example="gcp-a100-v100.yaml",
@@ -90,16 +105,20 @@ CASES = (
             "resources.0.markets": ["spot", "on-demand"],
             "resources.0.accelerators": dict.fromkeys(("A100-40", "A100-80", "V100-16", "T4-16", "L4-24"), 40),
         },
+        aim_s=30.0,
     ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
+    """One run. `reference_s`: CPU seconds of the reference workload beside it, if that was measured."""
+
     wall_s: float
     cpu_s: float
     peak_mib: float
     document: dict[str, Any]
+    reference_s: float | None = None
 
 
 def main() -> None:
@@ -115,11 +134,12 @@ def main() -> None:
         for case in CASES:
             if chosen.case in case.name:
                 options = ["--prove"] * chosen.prove
-                each = [measure(case, *options, compiled=compiled) for _ in range(chosen.repeat)]
+                each = [scaled(case, *options, compiled=compiled) for _ in range(chosen.repeat)]
                 best = min(each, key=lambda m: m.wall_s)
-                rows.append(_row(case, best, reference_cpu_s()))
+                rows.append(_row(case, best, prove=chosen.prove))
                 print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join([measured_on(), _COLUMNS, *rows, ""])
+    heads = [*_HEADS, *(["branch of the bound"] * chosen.prove)]
+    text = "\n".join([measured_on(), f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *rows, ""])
     if chosen.output is None:
         sys.stdout.write(text)
     else:
@@ -153,6 +173,27 @@ def measure(case: Case, *options: str, compiled: str) -> Measured:
     )
 
 
+def scaled(case: Case, *options: str, compiled: str) -> Measured:
+    """Plan one case between two runs of the reference workload."""
+    before_s = reference_cpu_s()
+    measured = measure(case, *options, compiled=compiled)
+    return replace(measured, reference_s=(before_s + reference_cpu_s()) / 2.0)
+
+
+def gap_aim(job: dict[str, Any]) -> float | None:
+    """Return the gap that `--prove` aims at for a job, by its zones, accelerators and money; None if there is none."""
+    resources = job["resources"]
+    zones = {zone for entry in resources for zone in entry["zones"]}
+    accelerators = {name for entry in resources for name in entry["accelerators"]}
+    if any(entry["provider"] == "local" for entry in resources):
+        return None
+    if len(zones) == 1:
+        return {1: 0.02, 2: 0.06}.get(len(accelerators))
+    if len(zones) >= MANY_ZONES:
+        return 0.15
+    return 0.1 if (job.get("constraints") or {}).get("budget_usd") else 0.08
+
+
 def timed(*arguments: str, compiled: str) -> tuple[float, resource.struct_rusage, bytes]:
     """Run a command as of one day in a process of its own; return wall seconds, resources used, and stdout."""
     command = [str(Path(sys.executable).parent / "sailor-cloud"), *arguments, "--as-of", AS_OF]
@@ -166,20 +207,33 @@ def timed(*arguments: str, compiled: str) -> tuple[float, resource.struct_rusage
     return time.perf_counter() - started, usage, output
 
 
-def _row(case: Case, measured: Measured, reference_s: float) -> str:
-    document = measured.document
+def _row(case: Case, measured: Measured, *, prove: bool) -> str:
+    document, gap = measured.document, measured.document["optimality_gap"]
     objective = document["objective"]
     if objective is None:
         reason = document["infeasibility"]
-        shown = f"{reason['constraint']} needs {reason['needed']:g} {reason['unit']} | – | –"
+        figures = [f"{reason['constraint']} needs {reason['needed']:g} {reason['unit']}", "–", "–"]
     else:
-        gap = document["optimality_gap"]
-        shown = f"{objective['value']:.4g} {objective['unit']} | {document['bound']:.4g} | {100 * gap:.1f} %"
-    return (
-        f"| {case.name} | {measured.wall_s:.1f} | {measured.cpu_s:.1f} | {measured.cpu_s / reference_s:.1f} | "
-        f"{measured.peak_mib:.0f} | "
-        f"{document['status']} | {shown} |"
-    )
+        figures = [f"{objective['value']:.4g} {objective['unit']}"]
+        figures += ["–", "–"] if gap is None else [f"{document['bound']:.4g}", f"{100 * gap:.1f} %"]
+    assert measured.reference_s is not None, "the reference workload runs beside each case"
+    scaled_s = measured.cpu_s / measured.reference_s
+    if prove:
+        aim = None if objective is None else gap_aim(changed(case))
+        shown = _aim(aim, gap, factor=100.0, unit="%")
+    else:
+        shown = _aim(case.aim_s, scaled_s, factor=1.0, unit="s")
+    seconds = [f"{figure:.1f}" for figure in (measured.wall_s, measured.cpu_s, scaled_s)]
+    cells = [case.name, *seconds, f"{measured.peak_mib:.0f}", document["status"], *figures, shown]
+    cells += [document["search"].get("weakest_branch") or "–"] * prove
+    return f"| {' | '.join(cells)} |"
+
+
+def _aim(aim: float | None, reached: float | None, *, factor: float, unit: str) -> str:
+    if aim is None:
+        return "–"
+    shown = f"{factor * aim:g} {unit}"
+    return shown if reached is not None and reached <= aim else f"{shown}, missed"
 
 
 if __name__ == "__main__":
