@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "planner"))
 
 from not_worse import FORMER, Compared, read
 from time_and_gap import CASES, changed, gap_aim
+from time_limit import JOBS
 
 from sailor_cloud.model.job import Job
 
@@ -51,3 +52,7 @@ def test_a_plan_that_is_no_longer_possible_has_no_ratio_and_a_lost_plan_is_worse
 )
 def test_the_aim_of_a_gap_follows_zones_accelerators_and_money(name: str, aim: float | None):
     assert gap_aim(next(changed(case) for case in CASES if case.name == name)) == aim
+
+
+def test_the_time_limit_is_measured_on_six_jobs():
+    assert len(JOBS) == 6
