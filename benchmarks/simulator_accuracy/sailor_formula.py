@@ -4,6 +4,11 @@ M = ceil(batch / (microbatch size * replicas)). T = (M - 1) * max over stages (C
 C the slowest replica's forward and backward, P activation and gradient on the curve of the tensor-parallel pairs.
 Gradients go in buckets of 5e8 bytes over a ring of one pair, a stage's bytes being those of one device at tp 1 divided
 by min(tp, 4). Memory = 24 bytes per parameter + activations * (stages - stage) + 5.06e9.
+
+The engine `sailor-artifact` (`sailor_cloud/simulator/engines/sailor_artifact.py`) follows the artifact's program, which
+counts some transfers twice and leaves out the hop that closes a ring. This file stays because it is the formula without
+these peculiarities: a cut costs twice its activation, and every hop of a ring counts. It reads the artifact's own
+files, so no change of the import or of the engine changes this baseline.
 """
 
 from __future__ import annotations

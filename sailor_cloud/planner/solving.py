@@ -241,7 +241,9 @@ class Searched:
         return 1.0 - _REST ** len(self.known)
 
     def answer(self, space: Space, target: Target) -> Answer:
-        """Return the answer by the closed form.
+        """Return the plans that keep all limits, best first, with the bound.
+
+        Their order is by the closed form, or by the replay if all plans were enumerated.
 
         The search ignores limits on the minimised figure, since they do not change which plan is best. So the result
         does not depend on how tight such a limit is.
@@ -263,7 +265,10 @@ class Searched:
         return self.known[-1][2]
 
     def best(self, space: Space, target: Target) -> tuple[Answer, Chosen | None]:
-        """Return the answer by the closed form, and the best plan that keeps the limits under the replay.
+        """Return the answer, and the best plan that keeps the limits under the replay.
+
+        If all plans were enumerated, it is the first one of the answer. Otherwise the best plans are evaluated, and
+        simulated in the order of their expected figures until no other can be better.
 
         The replay is often faster than the closed form, so plans may break limits by the difference. If none of the
         best drafts keeps the limits under the replay, they are tightened by its excess and the search is repeated. Then
@@ -298,7 +303,7 @@ class Searched:
     def _best_known(self, space: Space, target: Target) -> Chosen | None:
         """Return the best plan under the replay from any search of the same offers; None if none keeps the limits.
 
-        Plans that break limits a little by the closed form are included, since the replay may be faster.
+        Plans whose figures so far break limits a little are included, since the replay may be faster.
         """
         assessor = Assessor(space, target)
         found: dict[tuple[object, ...], Draft] = {}

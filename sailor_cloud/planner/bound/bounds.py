@@ -1,8 +1,9 @@
-"""Lower bounds on any plan's goal, from a relaxation of the closed form.
+"""Lower bounds on any plan's goal, from a relaxation of its schedule.
 
-The relaxation pools all devices of an accelerator over all zones, at their lowest price. Devices are never idle, and
-layers can be divided. If the goal is money, the bound also counts what the cheapest pipeline adds: whole layers,
-pipeline fill and memory.
+The bounds hold under the closed form and under the replay, since only the compute of all passes counts. Waits between
+stages, transfers and all-reduces are left out. The relaxation pools all devices of an accelerator over all zones, at
+their lowest price, and layers can be divided. If the goal is money, the bound also counts what the cheapest chain of
+stages adds: whole layers, memory, the shortest optimizer step, and the latency of a single microbatch.
 """
 
 from __future__ import annotations
