@@ -15,8 +15,10 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +138,7 @@ class Attack:
         bought: Counter[int] = Counter()
         for node in used:
             bought[self.row_of[state.offers[node]]] += self.devices[state.offers[node]]
-        if any(count > self.rows[row] for row, count in bought.items()):
+        if any(devices > self.rows[row] for row, devices in bought.items()):
             return None
         most = self.job.constraints.max_nodes
         taken: Counter[int] = Counter()
@@ -342,8 +344,30 @@ def random_job(dice: random.Random, number: int) -> Job:
     return Job.model_validate(wanted)
 
 
-def attack(job: Job, seconds: float, seed: int) -> str | None:
-    """Plan a job, attack the plan and return a row of the table; None where there is no plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attack ended: the share by which the plan was beaten, and the row of the table."""
+
+    beaten: float
+    row: str
+
+
+def attacks(jobs: Iterable[Job], seconds: float) -> Iterator[Outcome]:
+    """Attack the plan of each job that has one."""
+    for seed, job in enumerate(jobs, 1):
+        outcome = attack(job, seconds, seed=seed)
+        if outcome is not None:
+            yield outcome
+
+
+def random_jobs(seed: int) -> Iterator[Job]:
+    """Yield jobs at random without end."""
+    dice = random.Random(seed)
+    return (random_job(dice, number) for number in count())
+
+
+def attack(job: Job, seconds: float, seed: int) -> Outcome | None:
+    """Plan a job and attack the plan; None where there is no plan."""
     clock = FixedClock(AS_OF)
     try:
         before = time.process_time()
@@ -372,14 +396,15 @@ def attack(job: Job, seconds: float, seed: int) -> str | None:
         planned = document.cost.total_usd or document.cost.usd_per_iteration
     assert math.isclose(shown, planned, rel_tol=1e-6), "the attacker sees another plan"
     beaten = shown / attacker.run(start, seconds) - 1.0
-    offered = ", ".join(f"{count} {name}" for name, count in sorted(job.resources[0].accelerators.items()))
+    offered = ", ".join(f"{devices} {name}" for name, devices in sorted(job.resources[0].accelerators.items()))
     what = f"{job.model.preset}, {job.training.precision}, batch {job.training.global_batch_size}, {offered}"
     what += f", {len(job.resources[0].zones)} zones, {job.goal.value}"
     moves = ", ".join(name for name, _ in attacker.moves.most_common(3)) or "–"
-    return (
+    row = (
         f"| {job.name}: {what} | {document.status.value} | {shown:.4g} | {100 * beaten:.2f} % | {moves} | "
         f"{attacker.evaluated} | {spent:.1f} |"
     )
+    return Outcome(beaten=beaten, row=row)
 
 
 def main() -> None:
@@ -390,20 +415,14 @@ def main() -> None:
     parser.add_argument("--job", type=Path, action="append", default=[])
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
-    dice = random.Random(chosen.seed)
     jobs = [Job.model_validate(yaml.safe_load(file.read_text())) for file in chosen.job]
-    rows: list[str] = []
-    number = 0
-    while len(rows) < (len(jobs) or chosen.cases):
-        job = jobs[number] if jobs else random_job(dice, number)
-        number += 1
-        row = attack(job, chosen.seconds, seed=number)
-        if row is not None:
-            rows.append(row)
-            print(row, file=sys.stderr, flush=True)
-        elif jobs:
-            raise SystemExit(f"{job.name} has no plan")
-    beaten = sum(float(row.split("|")[4].strip().rstrip(" %")) > 100 * BEATEN for row in rows)
+    rows, beaten = [], 0
+    for outcome in islice(attacks(jobs or random_jobs(chosen.seed), chosen.seconds), len(jobs) or chosen.cases):
+        rows.append(outcome.row)
+        beaten += outcome.beaten > BEATEN
+        print(outcome.row, file=sys.stderr, flush=True)
+    if len(rows) < len(jobs):
+        raise SystemExit(f"{len(jobs) - len(rows)} of {len(jobs)} jobs have no plan")
     text = "\n".join([measured_on(), COLUMNS, *rows, "", f"Beaten by more than 0.5 %: {beaten} of {len(rows)}.", ""])
     if chosen.output is None:
         sys.stdout.write(text)
