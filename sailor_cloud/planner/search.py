@@ -378,6 +378,7 @@ class _Run:
             self._pick(proven=self.proven)
             if not self.proven:
                 self._improve()
+            self._cheaper()
             self.deciding.look_near(self.picks[self._wanted])
             # A plan that was found for the price of insisting may be a better choice.
             self._pick(proven=self.proven)
@@ -503,14 +504,25 @@ class _Run:
 
     def _improve(self) -> None:
         """Let the local search start from the goal's plan if only the search for other choices found it."""
-        job = self.space.scenario.job
-        best = self.picks[goal_pick(job.goal)].draft
-        scheduled = job.training.zero_bubble or job.training.interleaved or self.space.scenario.engine.uniform
+        best = self.picks[goal_pick(self.space.scenario.job.goal)].draft
         known = {(draft.zero_stage, shapes_of(draft)) for draft in (*self.answer.drafts, *self.answer.others)}
-        start = best.zero_stage, shapes_of(best)
-        if not scheduled and not self.asked.restrictions and best.zero_stage < 2 and start not in known:
+        if self._may_move(best) and (best.zero_stage, shapes_of(best)) not in known:
             self.deciding.add(improved(self.space, self.target, [best], self.effort.quiet(), most=1))
             self._pick(proven=False)
+
+    def _cheaper(self) -> None:
+        """Let a short local search for money start from the cheapest choice, if the goal is time."""
+        job, best = self.space.scenario.job, self.picks[Pick.CHEAPEST].draft
+        if goal_pick(job.goal) is not Pick.CHEAPEST and self._may_move(best) and not self.answer.exhausted:
+            money = Figure.USD_PER_ITERATION if job.training.steps is None else Figure.TOTAL_USD
+            light = self.effort.lighter().quiet()
+            self.deciding.add(improved(self.space, replace(self.target, goal=money), [best], light, most=1))
+
+    def _may_move(self, draft: Draft) -> bool:
+        """Return whether a local search from a draft stays within what the job asks for."""
+        job = self.space.scenario.job
+        scheduled = job.training.zero_bubble or job.training.interleaved or self.space.scenario.engine.uniform
+        return not scheduled and not self.asked.restrictions and draft.zero_stage < 2
 
     def _pick(self, *, proven: bool) -> None:
         """Find the plan of each choice; the goal's is that of the search unless a better one is known."""

@@ -206,7 +206,9 @@ def read_job(path: Path, *, on: str | None = None, cluster: Path | None = None) 
     from sailor_cloud.catalog.job_check import unknown_names
     from sailor_cloud.model.job_file import job_of_values, read_values
 
-    click.get_current_context().meta[JOB_IN] = str(path)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.meta[JOB_IN] = str(path)
     values = read_values(path)
     try:
         job = job_of_values(values, origin=str(path), on=on)

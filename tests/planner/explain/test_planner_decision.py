@@ -437,6 +437,15 @@ def test_a_chosen_plan_is_tried_in_the_zone_and_the_market_that_it_leaves_out() 
     assert "spot" not in rows["on-demand"].runs_on
 
 
+def test_a_goal_of_speed_shows_nearly_the_cheapest_plan_that_a_goal_of_money_finds() -> None:
+    few = {"resources__0__zones": ["us-central1-a"], "resources__0__accelerators": {"A100-40": 4, "V100-16": 4}}
+    prices = []
+    for goal in ("maximize-throughput", "minimize-cost"):
+        decision = searched(example("gcp-a100-v100.yaml", goal=goal, **few)).decision
+        prices.append(next(choice.total_usd for choice in decision.choices if Pick.CHEAPEST in choice.picks))
+    assert prices[0] == pytest.approx(prices[1], rel=5e-3)
+
+
 def test_insisting_is_no_worse_than_another_choice() -> None:
     """Slow homogeneous plans are known; the fastest plan is only known as a choice."""
     job = example("gcp-a100-v100.yaml", constraints={}, resources__0__zones=["us-central1-a"])
