@@ -130,3 +130,12 @@ def signed_usd_text(amount: float) -> str:
     if abs(amount) < 0.0000005:
         return "for the same money"
     return f"{'-' if amount < 0 else '+'}{usd_text(abs(amount))} USD"
+
+
+def usd_difference_text(amount: float, base: float) -> str:
+    """Return `usd_difference` like `signed_usd_text`; in cents if one of the amounts is shown in cents."""
+    difference, decimals = usd_difference(amount, base), usd_decimals(max(abs(amount), abs(base)))
+    if decimals > 2 or abs(difference) >= 1.0:
+        return signed_usd_text(difference)
+    cents = f"{abs(difference):.2f}"
+    return "for the same money" if float(cents) == 0.0 else f"{'-' if difference < 0 else '+'}{cents} USD"

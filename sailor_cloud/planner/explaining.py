@@ -20,7 +20,7 @@ from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator.resimulate import as_given, simulate_document
-from sailor_cloud.units import GIB, MIB, duration_text, pace_text, signed_usd_text, usd_difference, usd_text
+from sailor_cloud.units import GIB, MIB, duration_text, pace_text, usd_difference_text, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def _more_usd(document: PlanDocument, total_usd: float | None) -> str:
     assert document.cost is not None
     if total_usd is None or document.cost.total_usd is None:
         return ""
-    return f", {signed_usd_text(usd_difference(total_usd, document.cost.total_usd))}"
+    return f", {usd_difference_text(total_usd, document.cost.total_usd)}"
 
 
 def _by_memory(space: Space) -> list[RuledOut]:

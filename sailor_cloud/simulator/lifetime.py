@@ -89,12 +89,12 @@ def _lives(
         begun_s, spent_usd = (planned_s, cost.total_usd or 0.0) if known else (waits, 0.0)
         life = Life(
             seconds=begun_s + (spend - spent_usd) / cost.usd_per_hour * SECONDS_PER_HOUR,
-            why=f"the time in which list prices use up {100 * SHARE_OF_BUDGET:.0f} % of the budget",
+            why=f"how long {100 * SHARE_OF_BUDGET:.0f} % of the budget lasts at list prices",
         )
         if limits.deadline is None:
             worst_s = limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR + waits
             late = Life(seconds=LATE * planned_s, why=f"{LATE:g} times the planned time, for a run that is late")
-            paid = Life(seconds=worst_s, why="the time that the budget pays for at worst-case prices")
+            paid = Life(seconds=worst_s, why="how long the budget lasts at worst-case prices")
             life = min(life, max(paid, late, key=_seconds), key=_seconds)
         yield max(life, Life(seconds=planned_s, why="the planned time"), key=_seconds)
 

@@ -220,7 +220,7 @@ def decided() -> PlanDocument:
         devices={"CPU-slow": 1},
         zones=("local-b",),
         markets=("on-demand",),
-        why="the least money within the limits; 1.5× slower than the fastest",
+        why="lowest cost within the limits; 1.5× slower than the fastest",
     )
     fast = replace(
         cheap,
@@ -231,7 +231,7 @@ def decided() -> PlanDocument:
         within_limits=0.9999,
         devices={"CPU-fast": 1, "CPU-slow": 1},
         zones=("local-a", "local-b"),
-        why="the least time within the limits; +0.00200 USD for 33 % less time than the cheapest",
+        why="shortest time within the limits; +0.00200 USD for 33 % less time than the cheapest",
     )
     left = (
         LeftOut(

@@ -84,7 +84,7 @@ def test_a_block_that_has_ended_is_not_bought_in(begin: str, end: str, bought_at
 @pytest.mark.parametrize(
     ("budget_usd", "why"),
     [
-        (50, "the time in which list prices use up 95 % of the budget"),
+        (50, "how long 95 % of the budget lasts at list prices"),
         (120, "1.3 times the planned time, for a run that is late"),
     ],
 )

@@ -44,8 +44,8 @@ from sailor_cloud.units import (
     GIB,
     pace_text,
     probability_text,
-    signed_usd_text,
     usd_difference,
+    usd_difference_text,
     usd_text,
 )
 
@@ -266,7 +266,9 @@ class Deciding:
             notes=(
                 *(cheaper_nearby(cheapest_first) if self.asked is None else ()),
                 *_no_margin(cheapest_first, self.space.scenario.job.constraints),
-                *warnings(evaluation.prediction, evaluation.cost, as_of),
+                *warnings(
+                    evaluation.prediction, evaluation.cost, as_of, self.space.scenario.job.constraints.budget_usd
+                ),
             ),
             complete=complete,
         )
@@ -309,7 +311,7 @@ class Deciding:
                 continue
             theirs = _figures(best)
             whole = "run" if self.space.scenario.job.training.steps else "iteration"
-            money = signed_usd_text(usd_difference(theirs[1], ours[1])).replace("-", "saves ")
+            money = usd_difference_text(theirs[1], ours[1]).replace("-", "saves ")
             trade = f"{whole} {pace_text(theirs[0] / ours[0])}, {money}"
             breaks = "" if drafts is kept else f"; no plan found keeps {_broken(self.target, best)}"
             prediction, cost = best.evaluation.prediction, best.evaluation.cost
@@ -533,17 +535,16 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.CHEAPEST in those and Pick.FASTEST in those:
         return "no plan found within the limits is cheaper or faster"
     if Pick.CHEAPEST in those:
-        return f"the least money within the limits; {pace_text(slow / fast, 'the fastest')}"
+        return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
     if Pick.FASTEST in those:
-        return f"the least time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
-    return (
-        f"{_trade(slow, low, seconds, usd)} than the cheapest; "
-        f"{usd_text(usd_difference(high, usd))} USD less than the fastest and {pace_text(seconds / fast)}"
-    )
+        return f"shortest time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
+    less = usd_difference_text(high, usd).lstrip("+")
+    money = f"{less} less than" if less[0].isdigit() else "as much money as"
+    return f"{_trade(slow, low, seconds, usd)} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
 
 
 def _trade(slow: float, low: float, fast: float, high: float) -> str:
-    return f"{signed_usd_text(usd_difference(high, low))} for {100.0 * (1.0 - fast / slow):.0f} % less time"
+    return f"{usd_difference_text(high, low)} for {100.0 * (1.0 - fast / slow):.0f} % less time"
 
 
 def cheaper_nearby(choices: Sequence[Choice]) -> Iterable[str]:
@@ -567,19 +568,19 @@ def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:
     chance = chosen.within_limits
     if chance is None or chance >= likely:
         return
-    chances = ((chosen.within_budget, "fills the budget"), (chosen.within_deadline, "fills the deadline"))
+    chances = ((chosen.within_budget, "uses most of the budget"), (chosen.within_deadline, "ends near the deadline"))
     low = [(within, reaches) for within, reaches in chances if within is not None and within < likely]
     _, reaches = min(low, default=(chance, "may reach its TTL"))
     safer = [other for other in choices if other.within_limits is not None and other.within_limits >= likely]
     pick = min(safer, key=lambda other: other.seconds).picks[-1].value if safer else None
     choose = "" if pick is None else f"'--choose {pick}' leaves a margin, or "
     yield (
-        f"the chosen plan {reaches}: the chance is {probability_text(1.0 - chance)} that the run is stopped before it "
-        f"has finished; {choose}'probability: {likely:g}' under 'constraints' asks for a margin"
+        f"the chosen plan {reaches}: with a chance of {probability_text(1.0 - chance)} the run is stopped before it "
+        f"finishes; {choose}'probability: {likely:g}' under 'constraints' asks for a margin"
     )
 
 
-def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
+def warnings(prediction: Prediction, cost: Cost, as_of: date, budget_usd: float | None = None) -> Iterable[str]:
     """Yield what may surprise a buyer: mostly egress, old prices, or memory that is nearly full."""
     egress = sum(line.usd for line in cost.lines if line.kind is CostKind.EGRESS)
     share = egress / (sum(line.usd for line in cost.lines) or 1.0)
@@ -589,9 +590,11 @@ def warnings(prediction: Prediction, cost: Cost, as_of: date) -> Iterable[str]:
     if stale:
         total = cost.worst_case_usd
         worst = f"{usd_text(cost.worst_case_usd_per_hour)} USD/h" if total is None else f"{usd_text(total)} USD"
+        over = total is not None and budget_usd is not None and total > budget_usd
+        stops = f", but the run stops at the budget of {usd_text(budget_usd or 0.0)} USD" if over else ""
         yield (
-            f"prices are up to {(as_of - min(stale)).days} days old and may have risen: {worst} at worst; 'up' on a "
-            "cloud refuses stale prices"
+            f"prices are up to {(as_of - min(stale)).days} days old and may have risen: {worst} at worst{stops}; 'up' "
+            "on a cloud refuses stale prices"
         )
     estimated = [
         (stage.total_bytes - stage.parts.get("allocator", 0), stage)

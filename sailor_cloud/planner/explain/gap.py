@@ -61,7 +61,7 @@ def _seconds(
     everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
     return {
         "all offered devices at work all the time": work,
-        "devices left out": steps * (here_s - everywhere_s),
+        "for unused devices": steps * (here_s - everywhere_s),
         "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
         "filling and emptying pipelines": steps * filling,
         "all-reduces": steps * (other_s - filling),

@@ -69,7 +69,7 @@ def print_rest(searched: int, wanted: int | None, console: Console) -> None:
     else:
         left = counted(wanted - searched, "more change") if searched < wanted else ""
     if left:
-        print_report(Text(f"not searched, to end in time: {left}; '--time-limit SECONDS' allows more"), console)
+        print_report(Text(f"skipped to save time: {left}; '--time-limit SECONDS' allows more"), console)
 
 
 def _by_ground(rows: Iterable[RuledOut]) -> dict[str, list[RuledOut]]:

@@ -241,7 +241,7 @@ def _beyond_the_bound(document: PlanDocument) -> str:
     begin = f"{text.measure(whole, unit)} here, at least {least} for any plan"
     named = ", ".join(f"{text.measure(part.amount, unit)} {part.what}" for part in shown)
     if work == least:
-        return f"{begin} ({parts[0].what}); the rest is {named}"
+        return f"{begin} ({parts[0].what}); the difference: {named}"
     return f"{begin}; here it is {work} {parts[0].what}, {named}"
 
 

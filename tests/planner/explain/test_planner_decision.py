@@ -407,14 +407,14 @@ def test_a_plan_that_fills_the_budget_says_so_and_names_what_leaves_a_margin(doc
     document = searched(tiny_job(**SIZE, constraints={"budget_usd": most * 1.0001}))
     chosen = document.decision.choice(Pick.FASTEST)
     assert chosen.within_limits <= chosen.within_budget < 0.9
-    (note,) = [note for note in document.decision.notes if "fills the budget" in note]
-    assert f"the chance is {probability_text(1.0 - chosen.within_limits)} that the run is stopped before" in note
+    (note,) = [note for note in document.decision.notes if "uses most of the budget" in note]
+    assert f"with a chance of {probability_text(1.0 - chosen.within_limits)} the run is stopped before" in note
     assert "'probability: 0.9' under 'constraints'" in note
     safer = [choice for choice in document.decision.choices if choice.within_limits >= 0.9]
     assert ("leaves a margin" in note) == bool(safer)
 
     roomy = searched(tiny_job(**SIZE, constraints={"budget_usd": most * 2.0}))
-    assert not any("fills the" in note for note in roomy.decision.notes)
+    assert not any("is stopped before" in note for note in roomy.decision.notes)
 
 
 def test_a_chosen_plan_is_tried_in_the_zone_and_the_market_that_it_leaves_out() -> None:
