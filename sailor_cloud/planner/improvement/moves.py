@@ -176,6 +176,13 @@ class _Plan:
         counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
         for count in sorted({self.count, *counts} - {0}):
             yield Neighbour(self.shapes, count)
+        # Stages of another size may hold other layers, without which the new size alone is worse.
+        for group in self.groups:
+            for size in sorted({group.size // 2, 2 * group.size} - {0}):
+                cut = self._balanced(group.members[0].slots, size)
+                if cut is not None and cut != group.cut:
+                    sized = [each._replace(microbatch_size=size, cut=cut) for each in group.members]
+                    yield Neighbour(self._with(group, sized))
 
     def _whole(self, group: _Group) -> Iterator[int]:
         """Yield the next smaller and larger sizes that divide a member's samples, or an equal share of the batch."""

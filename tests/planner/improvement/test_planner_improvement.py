@@ -10,13 +10,14 @@ import pytest
 from factories.brute_force import every_plan
 from factories.planning import example, make_space, tiny_job
 from sailor_cloud.planner.enumeration.exhaustive import exhaust, small_layouts
-from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.improvement import Evaluator, Improver, Neighbourhood, improved
 from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.space.draft import nodes_of, to_plan
 from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import Figure, Limit, target_of
+from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.simulator import evaluate
 
 ONE_ZONE = {"resources__0__zones": ["us-central1-a"], "constraints": {}}
@@ -123,3 +124,36 @@ def test_from_the_worst_plan_a_descent_comes_to_the_best_of_all_under_the_replay
     best = improved(space, target, [worst], NORMAL, most=1)
     reached = min(float(simulated(space, draft)[target.goal]) for draft in best)
     assert reached == pytest.approx(least, rel=1e-9)
+
+
+def test_a_descent_halves_microbatches_and_moves_layers_at_once():
+    """Neither change alone is better: the smaller microbatch pays off once the first stage holds a layer more."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-1.3b"},
+        training={"global_batch_size": 96, "sequence_length": 1024, "steps": 500, "precision": "fp16"},
+        goal="minimize-cost",
+        constraints={},
+        resources__0__zones=["us-west1-b"],
+        resources__0__markets=["spot"],
+        resources__0__accelerators={"L4-24": 1, "T4-16": 1},
+    )
+    space, target = make_space(job), target_of(job)
+    pools = [
+        min(
+            (n for n, pool in enumerate(space.pools) if pool.accelerator.name == name),
+            key=lambda n: space.rates[n].expected,
+        )
+        for name in ("L4-24", "T4-16")
+    ]
+    there = space.at(1)
+    slots = tuple(Slot(pool, 0, 1) for pool in pools)
+    starts = {
+        (cut, size): replace(Assessor(there, target).draft([Shape(slots, (0, cut, 26), size)]), zero_stage=1)
+        for cut, size in ((17, 6), (17, 3), (18, 3))
+    }
+    improver = Improver(space, target)
+    usd = {key: improver.expected(draft).expected[Figure.TOTAL_USD] for key, draft in starts.items()}
+    assert usd[18, 3] < 0.98 * usd[17, 6] < 0.98 * usd[17, 3]
+    best = improver.descend(starts[17, 6], 80.0)[0]
+    assert best.expected[Figure.TOTAL_USD] <= usd[18, 3] * (1 + 1e-9)
