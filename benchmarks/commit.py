@@ -20,7 +20,7 @@ def commit() -> str:
 
 
 def same_files(measured: str, now: str) -> bool:
-    """Return whether what one run measured holds for another: not where files had changed, nobody knows which."""
+    """Return whether what one run measured holds for another: not if files had changed."""
     return measured == now and not now.endswith(_CHANGED)
 
 

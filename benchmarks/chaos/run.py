@@ -1,7 +1,7 @@
 """`make chaos`: seeded kills of ranks and agents and a store that goes away, 200 by default; writes results/chaos.md.
 
 Each storm is a process of its own with agents and ranks of its own. All are run at one commit: storms that have passed
-there are kept in the state file and not run again, so that a run that was broken off goes on; those of other commits
+there are kept in the state file and not run again, so that an interrupted run continues; those of other commits
 don't count. After `--minutes` no further storm begins; the results say how many kills there were until then.
 """
 
@@ -59,7 +59,7 @@ def main() -> int:
         print(f"{len(failed)} storms failed: {failed}", file=sys.stderr)
         return 1
     if commit_of_checkout() != options.commit:
-        print(f"the checkout is {options.commit} no longer: nobody knows what was tried", file=sys.stderr)
+        print(f"the checkout is {options.commit} no longer: what was tried is unknown", file=sys.stderr)
         return 1
     rows = _record(options)
     print(f"{sum(len(row['harms']) for row in rows)} kills in {len(rows)} storms, none wrong; {RESULTS}")
@@ -121,8 +121,8 @@ def _write(rows: list[dict[str, Any]], commit: str, *, wanted: int) -> None:
         f"Python {platform.python_version()}; at {commit}.",
         "",
         f"{harms.total()} of {wanted} kills, in {len(rows)} storms, {sum(row['generations'] for row in rows)} "
-        "generations. Each generation draws its plan anew, of 1 to 3 ranks on one or two agents: tensor parallelism 1 "
-        "to 3, uneven depths, with and without ZeRO-1; AdamW in float64, dropout 0.1, clipping. Every storm ended at "
+        "generations. Each generation draws a new random plan of 1 to 3 ranks on one or two agents: tensor parallelism "
+        "1 to 3, uneven depths, with and without ZeRO-1; AdamW in float64, dropout 0.1, clipping. Every storm ended at "
         "the last step with the weights of an uninterrupted run in one process; no process was left, and none came to "
         "its time limit.",
         "",

@@ -347,7 +347,7 @@ def main() -> int:
         found["_cpu_s"] = sum(times[:4])
     found.pop("_cpu_s", None)
     if commit_of_checkout() != commit:
-        print(f"the checkout is {commit} no longer: nobody knows what was tried", file=sys.stderr)
+        print(f"the checkout is {commit} no longer: what was tried is unknown", file=sys.stderr)
         return 1
     RESULTS.write_text(report(found))
     bad = [case for part in found.values() for case in part["cases"] if not Verdict(case["verdict"]).good]

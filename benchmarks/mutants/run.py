@@ -5,7 +5,7 @@ is added: a call whose answer nobody takes is left out. Not planted are other te
 are missing: mypy --strict finds most of them. Each fault meets only the tests beside its module, in a process of its
 own; no file is changed. A fault in a function is first tried in a fork of a process that has imported the package. What
 passes there, and a fault elsewhere, is tried in one that imports the package with the fault. What was noticed once is
-kept in the state file while the module stays as it is, so that a run that was broken off goes on; `--fresh` forgets it.
+kept in the state file while the module stays as it is, so that an interrupted run continues; `--fresh` forgets it.
 What survived is tried again. `--report` writes what was found so far.
 """
 
@@ -97,7 +97,7 @@ PYTEST = [
     "--timeout=0",
     "--hypothesis-profile=ci",
 ]
-# Packages of the checkout, which a child imports anew where the fault is in what runs at import.
+# Packages of the checkout, which a child imports again if the fault is in what runs at import.
 _OWN = ("sailor_cloud", "sailor_runtime", "factories")
 # What a child ends with where this program is wrong; pytest ends with less.
 BROKEN = 70
@@ -142,7 +142,7 @@ class Tally:
 
 
 class _Planter(libcst.CSTVisitor):
-    """Collects each node with what takes its place; not in annotations, imports and decorators, which do nothing."""
+    """Collects each node with its replacement; not in annotations, imports and decorators, which do nothing."""
 
     METADATA_DEPENDENCIES = (libcst.metadata.PositionProvider,)
 

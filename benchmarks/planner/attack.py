@@ -281,7 +281,7 @@ class Attack:
             line.size = min(sizes, key=lambda size, line=line: (abs(math.log(size / line.size)), size))  # type: ignore[misc]
 
     def share_out(self, state: State) -> None:
-        """Share the batch out anew, in proportion to what pipelines carried."""
+        """Share the batch out again, in proportion to what pipelines carried."""
         batch = self.job.training.global_batch_size
         total = max(1, sum(line.samples for line in state.lines))
         for line in state.lines:

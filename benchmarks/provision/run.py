@@ -236,7 +236,7 @@ def main() -> int:
         with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
             failed += pool.map(lambda cell: _run(cell, commit), [cell for cell in batch if cell not in known])
     if commit_of_checkout() != commit:
-        print(f"the checkout is {commit} no longer: nobody knows what was measured", file=sys.stderr)
+        print(f"the checkout is {commit} no longer: what was measured is unknown", file=sys.stderr)
         return 1
     print(RESULTS)
     return 1 if any(failed) else 0
@@ -324,7 +324,7 @@ def _report(rows: list[dict[str, Any]]) -> str:
         "",
         "What grows beyond the waits is work: that of Terraform, of the stand-in cloud, and of the stand-in nodes,",
         "which is not counted. All of it shares the cores with whatever else runs on the machine. Most of Terraform's",
-        "is its state: a state in a file is written anew, as a whole, for each node that comes or goes. What was tried",
+        "is its state: a state in a file is rewritten completely for each node that comes or goes. What was tried",
         "instead is in `docs/decisions/terraform-state.md`.",
     ]
     return "\n".join(lines) + "\n"

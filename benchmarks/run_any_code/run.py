@@ -97,7 +97,7 @@ def one(name: str, home: Path, cloud: MockCloud | None) -> dict[str, Any]:
         "example": name,
         "exit": code,
         "interrupted at": at,
-        "went on from": again[0]["step"] - 1 if again else None,
+        "continued from": again[0]["step"] - 1 if again else None,
         "last": steps[-1]["step"] if steps else None,
         "left": left,
         "seconds": round(time.monotonic() - begun),
@@ -141,7 +141,7 @@ def main() -> int:
         sys.stdout.write(f"{row}\n")
         sys.stdout.flush()
     write(rows, options.on)
-    good = all(row["exit"] == 0 and row["last"] == 30 and row["went on from"] and not row["left"] for row in rows)
+    good = all(row["exit"] == 0 and row["last"] == 30 and row["continued from"] and not row["left"] for row in rows)
     return 0 if good else 1
 
 

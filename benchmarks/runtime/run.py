@@ -55,7 +55,7 @@ def main() -> int:
             try:
                 found = measure(Path(name) / phase, bars)
             except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-                # The other phases are worth having all the same.
+                # The other phases are worth having anyway.
                 found = [f"failed: {error}"]
                 bars.append(Bar(what=title, found="failed", asked="", met=False))
             found += ["", f"({time.perf_counter() - phase_began:.0f} s)"]

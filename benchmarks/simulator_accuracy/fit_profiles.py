@@ -3,7 +3,7 @@
 python benchmarks/simulator_accuracy/fit_profiles.py [--reference DIR] [--cpu] [--write] [--results FILE]
 
 GPUs are fitted on the layer times of Sailor's artifact, under --reference; without that folder it prints SKIPPED.
-CPU-fast is fitted on its table, which --cpu times anew on this machine; CPU-slow is twice that by definition. --write
+CPU-fast is fitted on its table, which --cpu times again on this machine; CPU-slow is twice that by definition. --write
 replaces the files in compute_profiles.
 """
 

@@ -1,4 +1,4 @@
-"""Lightning starts its own processes: it reads MASTER_ADDR, MASTER_PORT and NODE_RANK, and is told the rest."""
+"""Lightning starts its own processes: it reads MASTER_ADDR, MASTER_PORT and NODE_RANK; the rest are arguments."""
 
 import json
 import os
