@@ -82,6 +82,16 @@ def _tolerate_closed_pipes() -> Iterator[None]:
         raise _ClosedPipeError from error
 
 
+def _stdout_fails() -> bool:
+    """Return whether stdout is what can't be written; a system error of a write names no file."""
+    try:
+        if not sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        return True
+    return False
+
+
 class _LazyGroup(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _tolerate_closed_pipes():
@@ -197,7 +207,8 @@ def main() -> None:
         discard_output(sys.stderr)
         sys.exit(0)
     except OSError as error:
+        place = "" if error.filename or not _stdout_fails() else "can't write to standard output: "
         discard_output(sys.stdout)
-        print_error(f"error: {printable(of_system(error))}")
+        print_error(f"error: {place}{printable(of_system(error))}")
         sys.exit(SailorError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

@@ -307,7 +307,10 @@ def test_a_full_disk_behind_stdout_is_one_line_and_a_reader_that_left_is_none(ar
     command = [str(Path(sys.executable).with_name("sailor-cloud")), *arguments]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: can't write to standard output: No space left on device\n",
+    )
     shell = f"{shlex.join(command)} | head -0; exit ${{PIPESTATUS[0]}}"
     piped = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert (piped.returncode, piped.stderr) == (0, "")
