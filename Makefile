@@ -77,7 +77,7 @@ types: $(VENV)/.installed-test
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-# Checks words and sentences of README, CHANGELOG and docs, and words of the code, against docs/glossary.md.
+# Checks words and sentences of all Markdown pages, and words of the code, against docs/glossary.md.
 prose: $(VENV)/.installed-test
 	$(BIN)/python docs/check_prose.py
 

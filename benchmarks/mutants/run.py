@@ -1,9 +1,9 @@
-"""`make mutants`: plants faults one by one in the code that guards money; writes results/mutants.md.
+"""`make mutants`: injects faults one by one into the code that guards money; writes results/mutants.md.
 
 The faults are mutmut's, in constants of modules too: another number, operator, comparison, branch or truth value. One
-is added: a call whose answer nobody takes is left out. Not planted are other texts, None for a value and arguments that
-are missing: mypy --strict finds most of them. Each fault meets only the tests beside its module, in a process of its
-own; no file is changed. A fault in a function is first tried in a fork of a process that has imported the package. What
+is added: a call whose result is unused is left out. Not injected are other texts, None for a value and missing
+arguments: mypy --strict finds most of them. Each fault meets only its module's own tests, in a separate process; no
+file is changed. A fault in a function is first tried in a fork of a process that has imported the package. What
 passes there, and a fault elsewhere, is tried in one that imports the package with the fault. What was noticed once is
 kept in the state file while the module stays as it is, so that an interrupted run continues; `--fresh` forgets it.
 What survived is tried again. `--report` writes what was found so far.
@@ -439,7 +439,7 @@ def results(tallies: dict[str, Tally]) -> str:
     low, high = interval(noticed, tried)
     known = explanations()
     lines = [
-        "# Faults planted in the code that guards money",
+        "# Faults injected into the code that guards money",
         "",
         f"`make mutants`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} processor cores shared with other work, "
         f"Python {platform.python_version()}, mutmut {importlib.metadata.version('mutmut')}; at commit "
