@@ -122,9 +122,9 @@ def _against_glossary(path: Path, text: str) -> Iterator[Finding]:
 
 def tracked(*patterns: str) -> list[Path]:
     """Return the files that git tracks and that match any of the patterns, without those of others."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--", *patterns], cwd=ROOT, check=True, capture_output=True, text=True
-    )
+    # Checkouts in CI may belong to another user.
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     names = [name for name in listed.stdout.split("\0") if name and not any(part in name for part in LEFT_OUT)]
     # A file that is deleted but not committed is still listed.
     return [path for name in names if (path := ROOT / name).is_file()]

@@ -1,7 +1,7 @@
 """Keeps output in the documentation real: `python docs/readme_output.py` runs commands and writes what they print.
 
-docs/demo.md shows whole outputs, each under a comment that names its command: `<!-- output of: COMMAND -->`. README.md
-shows the last tables of one under `<!-- end of: COMMAND -->`.
+docs/demo.md shows whole outputs, each under a comment that names its command: `<!-- output of: COMMAND -->`. The
+tutorial, docs/index.md, shows the last tables of one under `<!-- end of: COMMAND -->`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "index.md"
 PAGE = ROOT / "docs" / "demo.md"
 WIDTH = "110"
 
@@ -40,9 +40,9 @@ def blocks(page: str) -> dict[str, str]:
     return {found["command"]: found["output"] for found in _BLOCK.finditer(page)}
 
 
-def ends(readme: str) -> dict[str, str]:
-    """Return the commands whose last lines a README shows, and these lines."""
-    return {found["command"]: found["output"] for found in _END.finditer(readme)}
+def ends(page: str) -> dict[str, str]:
+    """Return the commands whose last lines a page shows, and these lines."""
+    return {found["command"]: found["output"] for found in _END.finditer(page)}
 
 
 def end_of(output: str) -> str:
@@ -117,7 +117,7 @@ def main() -> None:
         command = found["command"]
         return f"<!-- end of: {command} -->\n```\n{end_of(shown[command])}```"
 
-    README.write_text(_END.sub(last, README.read_text(encoding="utf-8")), encoding="utf-8")
+    TUTORIAL.write_text(_END.sub(last, TUTORIAL.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

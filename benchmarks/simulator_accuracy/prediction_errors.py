@@ -388,9 +388,9 @@ def judged(runs: Published, model: ErrorModel) -> tuple[list[str], bool]:
     """Return the report on a model, and whether both kinds of left-out runs keep to the limits."""
     lines, verdicts = ["# Errors of predictions", ""], []
     lines += [
-        "Half of the published runs of other programs should fall inside the first ± that the product states, nine in ten",
-        "inside the second. This counts runs whose source or model was left out of the fit of the simulator's constants.",
-        "The ± is calibrated on all of these rows; the last line says how it covers a source that it was not calibrated on.",
+        "Half of the published runs of other programs should fall inside the first ± that the product states, nine in",
+        "ten inside the second. This counts runs whose source or model was left out of the fit of the simulator's",
+        "constants. The ± is calibrated on all of these rows. The last line says how well it covers a source without it.",
         "",
     ]
     lines += [f"- {name} {getattr(model, name):.3g}: {what}" for name, what in _SOURCES.items()] + [""]

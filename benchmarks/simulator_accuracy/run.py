@@ -60,15 +60,15 @@ nothing is fitted there. Why there is such a rate: DeepSpeed's pipeline engine p
 slice per tensor-parallel rank, and both ends wait for it. NCCL opens few channels to one peer for it, where all-reduces
 and link tests use many: NVIDIA/nccl issue 1272 (2024) has 18 of 24 GB/s for send and receive on GH200 nodes with the
 same kind of network. What makes it lower still here is not known. An all-reduce takes {slowdown} times as long as
-transfers of its bytes in the link test, on both clusters: the mean of three GH200 runs that logged it. Three other rules
-were tried in sample; the rate of a pair has errors of 4.5 % on GH200 and 1.3 % on RTX. A constant time for each tensor
-has 7.8 % on GH200: 64 MiB lose 3 ms and 8 MiB 0.5 ms, so no constant fits. Whole tensors to every rank have 6.2 and
-10.3 %. The link test of one pair for all pairs together has 6.2 and 54 %. Under the rate of a pair the 70 published pipelines of Megatron-DeepSpeed stay
-as they were (5.7 instead of 5.5 % on the largest source). Constants for memory are those of all programs
-(published_memory.md), fitted with these rows among others. Layer times, kept activations and link curves are the
-artifact's, not fitted here. The set of constants was chosen with all rows known, so these errors are somewhat too
-low; leaving rows out tests the constants' values, not this choice. Two runs of the same 15 jobs differ by 5.0 % mean in time and 4.0 %
-in memory.
+transfers of its bytes in the link test, on both clusters: the mean of three GH200 runs that logged it. Three other
+rules were tried in sample; the rate of a pair has errors of 4.5 % on GH200 and 1.3 % on RTX. A constant time for each
+tensor has 7.8 % on GH200: 64 MiB lose 3 ms and 8 MiB 0.5 ms, so no constant fits. Whole tensors to every rank have 6.2
+and 10.3 %. The link test of one pair for all pairs together has 6.2 and 54 %. Under the rate of a pair the 70 published
+pipelines of Megatron-DeepSpeed stay as they were (5.7 instead of 5.5 % on the largest source). Constants for memory are
+those of all programs (published_memory.md), fitted with these rows among others. Layer times, kept activations and link
+curves are the artifact's, not fitted here. The set of constants was chosen with all rows known, so these errors are
+somewhat too low; leaving rows out tests the constants' values, not this choice. Two runs of the same 15 jobs differ by
+5.0 % mean in time and 4.0 % in memory.
 """
 
 
@@ -343,8 +343,8 @@ def _report(
         "",
         "Absolute relative error, mean / median / max. Ours: each configuration predicted with the constants fitted on",
         "the others. Sailor: the formula of its simulator, run in the same script on the same rows. Its authors' own",
-        "figures for the 15 GH200 rows are 8.9 / 6.0 / 16.1 % for time and 5.9 / 5.3 / 8.8 % for memory. They give none",
-        "for memory on the RTX cluster, where its constant of 5.06 GB is too large.",
+        "figures for the 15 GH200 rows are 8.9 / 6.0 / 16.1 % for time and 5.9 / 5.3 / 8.8 % for memory. They give",
+        "none for memory on the RTX cluster, where its constant of 5.06 GB is too large.",
         "",
         *_HEAD,
         *(_row(bar) for bar in bars),

@@ -69,3 +69,12 @@ def test_docstrings_comments_and_messages_of_code_are_held_against_the_glossary(
         "code.py:3: 'Goes through': write is read, checked or passes through",
         "code.py:5: 'is told': write says, reports or shows",
     ]
+
+
+def test_every_page_that_git_tracks_is_checked_but_none_of_others(prose: ModuleType) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("the files come from git, and this is no checkout")
+    pages = {path.relative_to(ROOT).as_posix() for path in prose.tracked("*.md")}
+    assert {"README.md", "docs/decisions/deepspeed.md", "pricing/README.md", "terraform/stacks/aws/README.md"} <= pages
+    assert not [page for page in pages if "/vendor/" in page]
+    assert ROOT / "examples/run/lightning/train.py" in prose.tracked("examples/*.py")

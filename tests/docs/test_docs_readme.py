@@ -57,8 +57,8 @@ def test_the_page_shows_what_the_demo_prints() -> None:
     assert readme_output.skeleton(output) == readme_output.skeleton(SHOWN[DEMO])
 
 
-def test_the_readme_shows_the_end_of_the_demo() -> None:
-    shown = readme_output.ends((ROOT / "README.md").read_text(encoding="utf-8"))
+def test_the_tutorial_shows_the_end_of_the_demo() -> None:
+    shown = readme_output.ends((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     assert shown == {DEMO: readme_output.end_of(SHOWN[DEMO])}
 
 
