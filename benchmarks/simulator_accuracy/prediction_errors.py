@@ -390,7 +390,7 @@ def judged(runs: Published, model: ErrorModel) -> tuple[list[str], bool]:
     lines += [
         "Half of the published runs of other programs should fall inside the first ± that the product states, nine in",
         "ten inside the second. This counts runs whose source or model was left out of the fit of the simulator's",
-        "constants. The ± is calibrated on all of these rows. The last line says how well it covers a source without it.",
+        "constants. The ± is calibrated on all of these rows; the last line shows a calibration without each source.",
         "",
     ]
     lines += [f"- {name} {getattr(model, name):.3g}: {what}" for name, what in _SOURCES.items()] + [""]
