@@ -384,8 +384,8 @@ def report(found: dict[str, Any]) -> str:
         "Each case begins with a run on an emulated Google Cloud or AWS, bought by the real Terraform. The run has two "
         "nodes in two zones, and a bucket with a checkpoint that nobody has fetched. The case breaks one thing and "
         "runs the command. The command's claims are compared with what the cloud still has. Where it says that "
-        "something is not confirmed, `down` is run again with `--project` and `--region`, as its message says. A full disk is a "
-        "tmpfs of 64 MiB that a file fills up; in simulated time, and only there, its own writes fail with "
+        "something is not confirmed, `down` is run again with `--project` and `--region`, as its message says. A full "
+        "disk is a tmpfs of 64 MiB that a file fills up; in simulated time, and only there, its own writes fail with "
         "ENOSPC.",
         "",
         f"{len(cases)} faults: " + ", ".join(f"{count} {verdict.value}" for verdict, count in wrong.items()) + ".",
