@@ -57,7 +57,7 @@ def test_changes_that_were_not_searched_are_counted(wanted: int | None, left: st
     console = Console(file=io.StringIO(), width=200)
     print_rest(0 if wanted is None else 1, wanted, console)
     printed = console.file.getvalue()
-    assert ("not searched" in printed) == (left is not None)
+    assert ("skipped to save time" in printed) == (left is not None)
     assert left is None or f"skipped to save time: {left};" in printed
 
 

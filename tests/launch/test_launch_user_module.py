@@ -41,5 +41,6 @@ def test_adapters_with_frozen_weights_train_as_in_one_process(tmp_path: Path) ->
     refused = sailor(tmp_path, "up", str(job), "--yes")
     assert refused.returncode == 2
     assert refused.stderr.strip().splitlines()[-1] == (
-        "error: model.module: mine.model:build_with_adapters has 6 layers, its sizes say 5: embedding, 3 blocks, head"
+        f"error: {job}: model.module: mine.model:build_with_adapters has 6 layers, its sizes say 5: embedding, "
+        "3 blocks, head"
     )
