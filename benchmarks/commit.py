@@ -1,4 +1,4 @@
-"""Which commit a benchmark measures, and on what machine."""
+"""Which commit a benchmark measures, on what machine, and where its results go."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def measured_on() -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, CPython {platform.python_version()}"
     command = " ".join(["python", *sys.argv])
     return f"Machine: {machine}, {datetime.now(UTC).date().isoformat()}. Commit: {commit()}. Command: `{command}`.\n"
+
+
+def write(text: str, output: Path | None) -> None:
+    """Write results to a file, or to stdout."""
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text)
 
 
 def _git(*arguments: str) -> str:

@@ -244,12 +244,13 @@ def _job_of(
     """Return a job with its inventory, its Hub addresses pinned, and the folder for its relative paths."""
     from sailor_cloud.catalog.capacity import with_capacity
     from sailor_cloud.catalog.clusters import with_inventory
+    from sailor_cloud.model.job import Job
     from sailor_cloud.workload.models import hub
 
     if isinstance(job, Path | str):
         base = base or Path(job).parent
     found = read_job(job, on=on) if isinstance(job, Path | str | Mapping) else job
-    if not hasattr(found, "resources"):
+    if not isinstance(found, Job):
         raise RequestError(f"a job is a path, a mapping of values or a Job, not {type(job).__name__}")
     return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=cluster)), base
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attack import AS_OF, random_job
-from commit import measured_on
+from commit import measured_on, write
 from time_and_gap import CASES, changed
 
 from sailor_cloud import api
@@ -105,11 +105,7 @@ def main() -> None:
         rows.append(f"| {' | '.join(cells)} |")
         print(rows[-1], file=sys.stderr, flush=True)
     head = "| step switched off | jobs worse by > 0.1 % | the worst | CPU s of all jobs |\n|---|---:|---:|---:|"
-    text = "\n".join([measured_on(), head, *rows, ""])
-    if chosen.output is None:
-        sys.stdout.write(text)
-    else:
-        chosen.output.write_text(text)
+    write("\n".join([measured_on(), head, *rows, ""]), chosen.output)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from commit import measured_on
+from commit import measured_on, write
 
 from sailor_cloud import api
 from sailor_cloud.errors import RequestError
@@ -120,10 +120,7 @@ def main() -> int:
                 name = "".join(letter if letter.isalnum() else "-" for letter in case.name)
                 (chosen.plans / f"{name}.json").write_text(json.dumps(exported))
     lines += ["", *(f"- MISSED: {fault}" for fault in failed), ""]
-    if chosen.output is None:
-        sys.stdout.write("\n".join(lines))
-    else:
-        chosen.output.write_text("\n".join(lines))
+    write("\n".join(lines), chosen.output)
     return 1 if failed else 0
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from commit import measured_on
+from commit import measured_on, write
 
 from sailor_cloud import api, catalog, network, workload
 from sailor_cloud.clock import FixedClock
@@ -423,11 +423,10 @@ def main() -> None:
         print(outcome.row, file=sys.stderr, flush=True)
     if len(rows) < len(jobs):
         raise SystemExit(f"{len(jobs) - len(rows)} of {len(jobs)} jobs have no plan")
-    text = "\n".join([measured_on(), COLUMNS, *rows, "", f"Beaten by more than 0.5 %: {beaten} of {len(rows)}.", ""])
-    if chosen.output is None:
-        sys.stdout.write(text)
-    else:
-        chosen.output.write_text(text)
+    write(
+        "\n".join([measured_on(), COLUMNS, *rows, "", f"Beaten by more than 0.5 %: {beaten} of {len(rows)}.", ""]),
+        chosen.output,
+    )
 
 
 COLUMNS = (

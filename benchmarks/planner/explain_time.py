@@ -17,7 +17,7 @@ from reference_work import reference_cpu_s
 from time_and_gap import ROOT, timed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from commit import measured_on
+from commit import measured_on, write
 
 PROGRAM = str(Path(sys.executable).parent / "sailor-cloud")
 EXAMPLES = ("gcp-a100-v100.yaml", "seven-kinds.yaml", "llama3-8b-two-clouds.yaml")
@@ -46,11 +46,7 @@ def main() -> None:
         for job in (*(ROOT / "examples" / name for name in EXAMPLES), preset):
             rows.append(_row(job, compiled=folder))
             print(rows[-1], file=sys.stderr, flush=True)
-    text = "\n".join([measured_on(), *rows, ""])
-    if chosen.output is None:
-        sys.stdout.write(text)
-    else:
-        chosen.output.write_text(text)
+    write("\n".join([measured_on(), *rows, ""]), chosen.output)
 
 
 def _row(job: Path, *, compiled: str) -> str:

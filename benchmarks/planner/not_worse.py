@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from time_and_gap import Case, changed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from commit import measured_on
+from commit import measured_on, write
 
 from sailor_cloud import api, catalog, network, workload
 from sailor_cloud.catalog import Catalog
@@ -83,11 +83,7 @@ def main() -> None:
             print(rows[-1], file=sys.stderr, flush=True)
     worse, left_out = sum(each.ratio > 1.0 + WORSE for each in found), sum(bool(each.hindrance) for each in found)
     summary = f"Worse by more than {WORSE:.1%}: {worse} of {len(found)}. Without a ratio: {left_out}."
-    text = "\n".join([measured_on(), *rows, "", summary, ""])
-    if chosen.output is None:
-        sys.stdout.write(text)
-    else:
-        chosen.output.write_text(text)
+    write("\n".join([measured_on(), *rows, "", summary, ""]), chosen.output)
     sys.exit(1 if worse else 0)
 
 

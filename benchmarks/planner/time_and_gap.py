@@ -25,7 +25,7 @@ import yaml
 from reference_work import reference_cpu_s
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from commit import measured_on
+from commit import measured_on, write
 
 _HEADS = ("job", "wall s", "CPU s", "scaled CPU s", "peak MiB", "status", "value", "bound", "gap", "aim")
 ROOT = Path(__file__).parents[2]
@@ -139,11 +139,7 @@ def main() -> None:
                 rows.append(_row(case, best, prove=chosen.prove))
                 print(rows[-1], file=sys.stderr, flush=True)
     heads = [*_HEADS, *(["branch of the bound"] * chosen.prove)]
-    text = "\n".join([measured_on(), f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *rows, ""])
-    if chosen.output is None:
-        sys.stdout.write(text)
-    else:
-        chosen.output.write_text(text)
+    write("\n".join([measured_on(), f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *rows, ""]), chosen.output)
 
 
 def changed(case: Case) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from time_and_gap import AS_OF, CASES, Case, changed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from commit import measured_on
+from commit import measured_on, write
 
 from sailor_cloud import api
 from sailor_cloud.clock import DatedClock
@@ -57,11 +57,7 @@ def main() -> None:
             print(rows[-1], file=sys.stderr, flush=True)
     largest_s = max(every_s, default=0.0)
     summary = f"Largest time beyond a limit: {largest_s:.2f} s, allowed {ALLOWED_S:g} s."
-    text = "\n".join([measured_on(), *rows, "", summary, ""])
-    if chosen.output is None:
-        sys.stdout.write(text)
-    else:
-        chosen.output.write_text(text)
+    write("\n".join([measured_on(), *rows, "", summary, ""]), chosen.output)
     sys.exit(1 if largest_s > ALLOWED_S else 0)
 
 

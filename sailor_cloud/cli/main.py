@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -80,16 +81,6 @@ def _tolerate_closed_pipes() -> Iterator[None]:
         yield
     except BrokenPipeError as error:
         raise _ClosedPipeError from error
-
-
-def _stdout_fails() -> bool:
-    """Return whether stdout is what can't be written; a system error of a write names no file."""
-    try:
-        if not sys.stdout.isatty():
-            os.write(sys.stdout.fileno(), b"\n")
-    except OSError:
-        return True
-    return False
 
 
 class _LazyGroup(click.Group):
@@ -207,8 +198,9 @@ def main() -> None:
         discard_output(sys.stderr)
         sys.exit(0)
     except OSError as error:
-        place = "" if error.filename or not _stdout_fails() else "can't write to standard output: "
         discard_output(sys.stdout)
-        print_error(f"error: {place}{printable(of_system(error))}")
+        # A write that fails, unlike an open, doesn't say where.
+        where = ", on standard output or in a file" if error.filename is None and error.errno == errno.ENOSPC else ""
+        print_error(f"error: {printable(of_system(error))}{where}")
         sys.exit(SailorError.exit_code)
     sys.exit(code if isinstance(code, int) else 0)

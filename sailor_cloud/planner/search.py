@@ -189,12 +189,12 @@ def _later(tell: Callable[[float], None], step: int) -> Callable[[float], None]:
 class _Progress:
     """Reports the completed share of a search; skips estimates below the last report."""
 
-    told_to: Callable[[float], None]
+    report: Callable[[float], None]
     share: float = 0.0
 
     def tell(self, share: float) -> None:
         self.share = max(self.share, share)
-        self.told_to(self.share)
+        self.report(self.share)
 
 
 @dataclass(slots=True)
@@ -202,15 +202,17 @@ class _Improvements:
     """Reports each plan that keeps all limits and is better than the last one by a visible amount."""
 
     target: Target
-    told_to: Callable[[str], None]
+    report: Callable[[str], None]
     best: float = math.inf
 
-    def watch(self, draft: Draft) -> None:
+    def record(self, part: Space, draft: Draft) -> None:
+        """Report a draft if its figures under the replay are better."""
         figures, goal = draft.foreseen, self.target.goal
-        kept = all(figures[limit.figure] <= limit.at_most for limit in self.target.limits)
-        if kept and figures[goal] < self.best * _BETTER:
+        if draft.expected is None or figures[goal] >= self.best * _BETTER:
+            return
+        if all(figures[limit.figure] <= limit.at_most for limit in self.target.limits):
             self.best = figures[goal]
-            self.told_to(in_words(goal, self.best))
+            self.report(in_words(goal, self.best))
 
 
 def _one_shape(draft: Draft) -> bool:
@@ -274,13 +276,16 @@ class _Incumbents:
 def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float) -> PlanDocument:
     effort = NORMAL if asked.progress is None else replace(NORMAL, tell=_Progress(asked.progress).tell)
     deadline = problem.space.known.deadline
+    records: list[Callable[[Space, Draft], None]] = []
     run = _Run(problem, asked, effort)
     if asked.time_limit_s is not None:
         begun = clock.monotonic_s()
         deadline.now_s, deadline.at_s = clock.monotonic_s, max(started + asked.time_limit_s, begun + _FIRST_S)
-        problem.space.known.record = run.incumbents.record
+        records.append(run.incumbents.record)
     if asked.improved is not None:
-        problem.space.known.watch = _Improvements(problem.target, asked.improved).watch
+        records.append(_Improvements(problem.target, asked.improved).record)
+    if records:
+        problem.space.known.record = lambda part, draft: [record(part, draft) for record in records]
     try:
         run.search()
     except OutOfTimeError:
@@ -288,7 +293,7 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         run.end_early()
     finally:
         deadline.lift()
-        problem.space.known.record = problem.space.known.watch = None
+        problem.space.known.record = None
     if asked.prove:
         run.prove()
     seconds = clock.monotonic_s() - started
@@ -379,7 +384,7 @@ class _Run:
             if not self.proven:
                 self._improve()
             self._cheaper()
-            self.deciding.look_near(self.picks[self._wanted])
+            self.deciding.look_near(self.picks[self.deciding.picked])
             # A plan that was found for the price of insisting may be a better choice.
             self._pick(proven=self.proven)
             self._decide()
@@ -530,13 +535,9 @@ class _Run:
         by_goal = self.picks.get(goal_pick(self.space.scenario.job.goal), self.chosen)
         self.picks = self.deciding.picks(self.effort.quiet(), by_goal, proven=proven)
 
-    @property
-    def _wanted(self) -> Pick:
-        return self.asked.choose or goal_pick(self.space.scenario.job.goal)
-
     def _decide(self) -> None:
         self.decision = self.deciding.decision(self.picks)
-        self._take(self.picks[self._wanted])
+        self._take(self.picks[self.deciding.picked])
 
     def _take(self, best: Chosen) -> None:
         """Replace the chosen plan."""

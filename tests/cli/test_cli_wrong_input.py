@@ -309,7 +309,7 @@ def test_a_full_disk_behind_stdout_is_one_line_and_a_reader_that_left_is_none(ar
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,
-        "error: can't write to standard output: No space left on device\n",
+        "error: No space left on device, on standard output or in a file\n",
     )
     shell = f"{shlex.join(command)} | head -0; exit ${{PIPESTATUS[0]}}"
     piped = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)

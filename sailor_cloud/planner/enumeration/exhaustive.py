@@ -205,8 +205,6 @@ class _Enumeration:
         self._keep_ahead(draft)
         if space.known.record is not None:
             space.known.record(space, draft)
-        if space.known.watch is not None:
-            space.known.watch(draft)
         if self._evaluator.assessor.keeps(draft):
             self.kept.append(draft)
             self.best = min(self.best, draft.figures[goal])

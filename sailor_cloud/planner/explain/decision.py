@@ -250,7 +250,7 @@ class Deciding:
         """
         if len(picks) < len(Pick):
             return None
-        chosen = self._picked
+        chosen = self.picked
         choices = []
         for pick in Pick:
             those = tuple(other for other in Pick if self._same(picks[other], picks[pick]))
@@ -344,22 +344,23 @@ class Deciding:
         found = evaluated(self.space, self.target, hopeful, Effort())
         self.add(found)
         ordered = sorted((*found, *(draft for draft in first if draft.expected is not None), *others), key=rank)
-        if self._picked is Pick.FASTEST and ordered:
+        if self.picked is Pick.FASTEST and ordered:
             least = run_seconds(ordered[0])
             ordered.sort(key=lambda draft: of_run(draft) if run_seconds(draft) <= least * _NEARLY_EQUAL else math.inf)
         return ordered
 
     def _measure(self, ours: tuple[float, float]) -> Callable[[tuple[float, float]], float]:
         """Return the measure of seconds and USD of plans that insist on something; `ours` are the chosen plan's."""
-        if self._picked is Pick.FASTEST:
+        if self.picked is Pick.FASTEST:
             return lambda each: each[0]
-        if self._picked is Pick.CHEAPEST:
+        if self.picked is Pick.CHEAPEST:
             return lambda each: each[1]
         seconds, usd = ours
         return lambda each: each[0] / seconds + each[1] / (usd or 1.0)
 
     @property
-    def _picked(self) -> Pick:
+    def picked(self) -> Pick:
+        """The requested pick, or that of the goal."""
         return self.asked or goal_pick(self.space.scenario.job.goal)
 
     def _why_not(self, subject: Subject, name: str, *, complete: bool) -> str:

@@ -62,8 +62,6 @@ class Evaluator:
         space, found = self.assessor.space, replace(draft, expected=self.figures(draft))
         if space.known.record is not None:
             space.known.record(space, found)
-        if space.known.watch is not None:
-            space.known.watch(found)
         return found
 
     def rank(self, draft: Draft) -> Rank:

@@ -88,13 +88,19 @@ class Homogeneous:
         wanted = self._turns[:_FIRST] if first else self._turns
         together = _LIMITED if self.target.limits else _TOGETHER
         for number in range(len(self._drawn), len(wanted)):
-            if number == together and self.space.known.record is not None:
+            if number == together and self._limited:
                 draw_on_all_accelerators(self.space, self.target)
             drafts: list[Draft] = []
             for pools, nodes in wanted[number]:
                 drafts += self._over_zones(pools) if nodes == _ALL else self._on_nodes(pools, nodes)
             self._drawn.append(drafts)
         return [draft for drafts in self._drawn[: len(wanted)] for draft in drafts]
+
+    @property
+    def _limited(self) -> bool:
+        """Whether a time limit may end the search at any moment; its incumbents are then recorded."""
+        known = self.space.known
+        return known.record is not None and known.deadline.at_s < math.inf
 
     def _planned_turns(self) -> list[list[tuple[list[int], int]]]:
         """Return for each turn the pools of each kind of node, and the number of nodes that are tried."""

@@ -121,10 +121,8 @@ class Known:
     egress_usd: dict[tuple[int, int], Floats] = field(default_factory=dict)
     searches: dict[str, Any] = field(default_factory=dict)
     deadline: Deadline = field(default_factory=Deadline)
-    # Gets each draft with its space if a caller keeps the incumbents.
+    # Gets each draft with its space if a caller keeps the incumbents or shows improvements.
     record: Callable[[Any, Any], None] | None = None
-    # Gets each draft that was evaluated if a caller wants to see improvements.
-    watch: Callable[[Any], None] | None = None
 
 
 @dataclass(slots=True)
