@@ -284,8 +284,13 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         records.append(run.incumbents.record)
     if asked.improved is not None:
         records.append(_Improvements(problem.target, asked.improved).record)
+
+    def record(part: Space, draft: Draft) -> None:
+        for each in records:
+            each(part, draft)
+
     if records:
-        problem.space.known.record = lambda part, draft: [record(part, draft) for record in records]
+        problem.space.known.record = record
     try:
         run.search()
     except OutOfTimeError:
