@@ -63,13 +63,10 @@ def _pools(space: Space, name: str) -> list[int]:
 def _need(space: Space, name: str) -> _Need | None:
     """Return the fewest devices of an accelerator that hold the model, or None if no number does."""
     found = []
-    stages: dict[int, int | None] = {}
     for index in _pools(space, name):
         devices = space.pools[index].devices
         for tp in space.tp_degrees[index]:
-            if tp not in stages:
-                stages[tp] = _fewest_stages(space, index, tp)
-            fewest = stages[tp]
+            fewest = _fewest_stages(space, index, tp)
             if fewest is not None:
                 nodes = -(-fewest // (devices // tp))
                 found.append((nodes * devices, nodes))
@@ -77,7 +74,16 @@ def _need(space: Space, name: str) -> _Need | None:
 
 
 def _fewest_stages(space: Space, pool: int, tp: int) -> int | None:
-    """Return the fewest stages that hold all layers. From the last one on, each holds as many as fit."""
+    """Return the fewest stages that hold all layers, computed once for each accelerator and degree."""
+    known: dict[tuple[str, int, int], int | None] = space.known.searches.setdefault("fewest stages", {})
+    key = space.pools[pool].accelerator.name, tp, space.zero_stage
+    if key not in known:
+        known[key] = _counted_stages(space, pool, tp)
+    return known[key]
+
+
+def _counted_stages(space: Space, pool: int, tp: int) -> int | None:
+    """Return the fewest stages. From the last one on, each holds as many layers as fit."""
     tables = [space.table(pool, tp, 1, recompute=kind) for kind in (Recompute.NONE, Recompute.FULL)]
     end = space.layers
     for behind in range(1, space.layers + 1):
