@@ -61,6 +61,8 @@ _SMALLER_SPACES = tuple((restriction,) for restriction in Restriction)
 # For searches with a time limit: the incumbents kept for the end, how many of them may be evaluated then, and the
 # seconds for a first plan even if reading the data took all of the time.
 _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
+# The share of a time limit that is left for the choices among the incumbents, and the most seconds of it.
+_FOR_THE_END = 0.1, 0.2
 # CPU seconds that a proof may take.
 _PROOF_S = 300.0
 # The number of plans of blocks that are judged for the fastest choice if the goal is money.
@@ -280,7 +282,9 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
     run = _Run(problem, asked, effort)
     if asked.time_limit_s is not None:
         begun = clock.monotonic_s()
-        deadline.now_s, deadline.at_s = clock.monotonic_s, max(started + asked.time_limit_s, begun + _FIRST_S)
+        share, most_s = _FOR_THE_END
+        at_s = started + asked.time_limit_s - min(share * asked.time_limit_s, most_s)
+        deadline.now_s, deadline.at_s = clock.monotonic_s, max(at_s, begun + _FIRST_S)
         records.append(run.incumbents.record)
     if asked.improved is not None:
         records.append(_Improvements(problem.target, asked.improved).record)
