@@ -209,6 +209,8 @@ class Rings:
     def _across(self, pools: Sequence[int], tp: int, flows: int) -> float:
         """Return the least over a link from a pool of one zone to another zone; `flows` share its card."""
         space, zone = self.space, self.space.pools[pools[0]].offer.zone
+        # With many zones, the first links alone may take longer than a proof should.
+        space.known.deadline.check()
         return min(
             self._of(space.link(pool, other, same_node=False, pairs=pairs, flows=flows), self.count.least)
             for pool, other in product(pools, self.pools)

@@ -292,6 +292,7 @@ def most_per_device(sizes: Sizes, seconds: float) -> float:
     """Return the most samples per device that pipelines on a few devices do within a time."""
     best = 0.0
     for size in range(1, _PRICED_SIZE + 1):
+        sizes.space.known.deadline.check()
         box = Box(sizes, size, size)
         for devices in _PRICED_DEVICES:
             # An upper bound: devices that are never idle do no more.

@@ -17,6 +17,7 @@ from sailor_cloud.planner.improvement import Evaluator
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.seeds.part import Part
+from sailor_cloud.planner.seeds.zone_chains import ZoneChains
 from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, significant
 from sailor_cloud.planner.space.effort import NORMAL, Effort
@@ -71,6 +72,8 @@ class _Search:
         self._judge()
         self._group()
         self._evaluate()
+        for draft in ZoneChains(self.space, self.target, self.best).draw():
+            self.expected.setdefault(draft.order(), draft)
         if any(part is not self.space for part in spaces):
             assessor = Assessor(self.space, self.target)
             self.drafts += elsewhere(assessor, self.drafts, assessor.rank)
