@@ -1,11 +1,12 @@
 """Plans the cases of Sailor's artifact by its own formulas, on the product's path: import, plan, export.
 
-Usage: python benchmarks/planner/artifact.py ARTIFACT [--case TEXT] [--plans DIR] [-o FILE]. ARTIFACT is the root of the
-artifact's repository or a folder with its data files; without it the benchmark is skipped. OPT-350 in fp32, global
-batch 1024. `sailor` is what the artifact's planner finds and `known` the best plan known before by the same formulas
-(SOSP'25 artifact, commit cf2c8e3, run in 2026-11); a ratio above 1 is better. USD are those of the formulas, the
-devices in use alone. Exits with 1 where a plan is more than 0.1 % worse than the best known, does not fit, takes more
-devices of a zone than there are, or has a size that the artifact did not profile.
+Usage: python benchmarks/planner/artifact.py ARTIFACT [--case TEXT] [--prove] [--plans DIR] [-o FILE]. ARTIFACT is the
+root of the artifact's repository or a folder with its data files; without it the benchmark is skipped. OPT-350 in fp32,
+global batch 1024. `sailor` is what the artifact's planner finds and `known` the best plan known before by the same
+formulas (SOSP'25 artifact, commit cf2c8e3, run in 2026-11); a ratio above 1 is better. `gap` is that to the bound of
+all plans with equal pipelines, by our count of money. USD are those of the formulas, the devices in use alone. Exits
+with 1 where a plan is more than 0.1 % worse than the best known, does not fit, takes more devices of a zone than there
+are, or has a size that the artifact did not profile.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ CASES = (
     Case(name="512 A100 + 512 V100", zones=ONE, devices={A: 512, V: 512}, sailor=0.851, known=1.1091),
     Case(name="32 A100 + 32 V100 + 32 GH", zones=ONE, devices={A: 32, V: 32, G: 32}, sailor=None, known=0.3675),
 )
-COLUMNS = "| case | sailor | known | ours | ratio | USD/iteration | CPU s | plan |\n|---|---|---|---|---|---|---|---|"
+COLUMNS = "| case | sailor | known | ours | ratio | gap | USD/iteration | CPU s | plan |\n" + "|---" * 9 + "|"
 JOB = """
 name: case
 model: {{preset: {model}}}
@@ -91,6 +92,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("artifact", type=Path)
     parser.add_argument("--case", default="", help="only cases whose name holds this text")
+    parser.add_argument("--prove", action="store_true", help="raise the bound of each case, as 'plan --prove' does")
     parser.add_argument("--plans", type=Path, help="folder for the plans in the artifact's form")
     parser.add_argument("-o", "--output", type=Path)
     chosen = parser.parse_args()
@@ -108,7 +110,7 @@ def main() -> int:
             if chosen.case not in case.name:
                 continue
             begun = time.process_time()
-            document = planned(case, imported)
+            document = planned(case, imported, prove=chosen.prove)
             exported = None if document.plan is None else export_plan(document.plan, document.inputs.hardware_by_id())
             spent = time.process_time() - begun
             line, faults = row(case, document, exported, tables, spent)
@@ -124,7 +126,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def planned(case: Case, imported: Path) -> PlanDocument:
+def planned(case: Case, imported: Path, *, prove: bool) -> PlanDocument:
     limits = {"max_usd_per_iteration": case.budget, "min_throughput": case.least_rate}
     job = parse_job(
         JOB.format(
@@ -141,6 +143,7 @@ def planned(case: Case, imported: Path) -> PlanDocument:
         profiles=imported / "compute_profiles",
         network=imported / "bandwidth_profiles",
         pricing=imported / "pricing",
+        prove=prove,
     )
 
 
@@ -152,7 +155,7 @@ def row(
     start = f"| {case.name} | {known[0]} | {known[1]} |"
     if exported is None or document.prediction is None:
         faults = [] if case.known is None else ["no plan was found"]
-        return f"{start} none | – | – | {spent:.1f} | {document.infeasibility and '–'} |", faults
+        return f"{start} none | – | – | – | {spent:.1f} | {document.infeasibility and '–'} |", faults
     group = exported["pipeline_list"][0]
     seconds, size = document.prediction.iteration_s_replay, exported["mbs"]
     used: Counter[tuple[str, str]] = Counter()
@@ -184,7 +187,9 @@ def row(
     stages = zip(kinds, group["layers_per_stage"], strict=True)
     shape = " ".join(f"{len(layers)}x{gpu.split('-')[0]}.tp{tp}" for (gpu, tp), layers in stages)
     ratio_text = "–" if ratio is None else f"{ratio:.4f}"
-    line = f"{start} {value:.4f} | {ratio_text} | {usd:.4f} | {spent:.1f} | mbs{size} dp{group['dp'][0]}: {shape} |"
+    gap = "–" if document.optimality_gap is None else f"{document.optimality_gap:.2%}"
+    line = f"{start} {value:.4f} | {ratio_text} | {gap} | {usd:.4f} | {spent:.1f} "
+    line += f"| mbs{size} dp{group['dp'][0]}: {shape} |"
     return line, faults
 
 

@@ -48,7 +48,7 @@ from sailor_cloud.planner.space.capacity import over_capacity
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort, NoPlanInTimeError, OutOfTimeError
 from sailor_cloud.planner.space.goals import TIE, Figure, Target, in_words, target_of
-from sailor_cloud.planner.space.restrictions import Restriction, zero_stages
+from sailor_cloud.planner.space.restrictions import Restriction, variants, zero_stages
 from sailor_cloud.planner.space.search_options import SearchOptions as SearchOptions
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Scenario
@@ -303,7 +303,9 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
     finally:
         deadline.lift()
         problem.space.known.record = None
-    if asked.prove:
+    if problem.space.scenario.engine.formulas is not None and asked.time_limit_s is None:
+        run.bound_uniform(prove=asked.prove)
+    elif asked.prove:
         run.prove()
     seconds = clock.monotonic_s() - started
     return run.document(Search(seconds=seconds, cut_short=run.cut_short, weakest_branch=run.weakest_branch))
@@ -499,6 +501,26 @@ class _Run:
             self._enumerate(value)
         deadline.lift()
 
+    def bound_uniform(self, *, prove: bool) -> None:
+        """Bound the goal of all plans with equal pipelines, if the plan is one of them.
+
+        To prove, raise the bound for as long as a proof may take.
+        """
+        by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
+        from sailor_cloud.planner.uniform import is_uniform, uniform_bound
+
+        if self.chosen is None or not by_goal or not is_uniform(self.space, self.chosen.draft):
+            return
+        value = float(replayed(self.chosen.draft, self.chosen.evaluation)[self.target.goal])
+        deadline = self.space.known.deadline
+        if prove:
+            deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
+        parts = variants(self.space, self.asked.restrictions)
+        bounds = [uniform_bound(part, self.target, value, branched=prove) for part in parts]
+        deadline.lift()
+        known = [bound for bound in bounds if bound is not None]
+        self.answer = replace(self.answer, bound=min(known) if len(known) == len(bounds) else None)
+
     def _enumerate(self, known: float) -> None:
         """Enumerate all plans if they are few enough and time is left, and take a better one than that of `known`."""
         try:
@@ -610,6 +632,7 @@ def _gap_parts(
     space: Space, target: Target, answer: Answer, chosen: Chosen, asked: SearchOptions
 ) -> tuple[GapPart, ...]:
     """Return the parts of the gap between the bound and the plan, if the bound is that of the whole space."""
-    if answer.bound is None or answer.exhausted or asked.restrictions:
+    formulas = space.scenario.engine.formulas
+    if answer.bound is None or answer.exhausted or asked.restrictions or formulas is not None:
         return ()
     return gap_parts(space, target, chosen.draft, replayed(chosen.draft, chosen.evaluation))

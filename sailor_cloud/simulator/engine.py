@@ -162,9 +162,11 @@ class Formulas(Protocol):
     `stage_table` has the stages' compute and memory; `problem` says why pipelines can't be judged. The others are the
     terms of a search. `cuts_s`: the seconds of an activation from one place to another, and of its gradient back, over
     a cut before each layer, shape [layers + 1] each. `ring_s`: an all-reduce of a device's bytes if all hops were like
-    this one. `all_reduces_s`: those of stages [first, end) with this many replicas and this smallest tp, over the
-    slowest of some hops, shape [layers + 1, layers + 1]. `shards`: the number of parallel all-reduces for a stage's
-    gradients. `ends`: how many times the first stage's activation and the last one's gradient count.
+    this one; `rings_s`: those of many sizes, infinite without a bandwidth. `all_reduces_s`: those of stages [first,
+    end) with this many replicas and this smallest tp, over the slowest of some hops, shape [layers + 1, layers + 1].
+    `updates_s`: the optimizer steps of stages by their first layer, shape [layers]. `shards`: the number of parallel
+    all-reduces for a stage's gradients. `ends`: how many times the first stage's activation and the last one's gradient
+    count.
     """
 
     def stage_table(
@@ -189,6 +191,10 @@ class Formulas(Protocol):
     ) -> Floats: ...
 
     def ring_s(self, nbytes: float, replicas: int, src: StagePlace, dst: StagePlace) -> float: ...
+
+    def rings_s(self, nbytes: Floats, replicas: int, src: StagePlace, dst: StagePlace) -> Floats: ...
+
+    def updates_s(self, scenario: Scenario, size: int, place: StagePlace) -> Floats: ...
 
     def shards(self, tp: int) -> int: ...
 

@@ -126,6 +126,7 @@ def test_a_job_none_of_whose_gpus_can_be_used_says_so(folder: Path) -> None:
     [
         (("plan", "job.yaml", "--strategy", "metsi"), "no strategy 'metsi'; did you mean 'metis'?"),
         (("plan", "job.yaml", "--oracle"), "--oracle belongs to --strategy"),
+        (("plan", "job.yaml", "--prove", "--engine", "megatron"), "and needs engine sailor or sailor-artifact"),
         (("plan", "job.yaml", "--strategy", "amp", "--top", "3"), "--strategy runs another planner's search"),
         (("compare", "job.yaml", "--strategies", "amp,nobody"), "no strategy 'nobody'; known: sailor-paper, metis"),
     ],

@@ -12,6 +12,7 @@ import click
 
 from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import (
+    BOUNDED_ENGINES,
     ENGINES,
     POSITIVE,
     as_of_option,
@@ -66,7 +67,8 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 @click.option(
     "--prove",
     is_flag=True,
-    help="Also raise the bound once the plan is found, for up to 300 CPU seconds or until Ctrl-C.",
+    help="Also raise the bound once the plan is found, for up to 300 CPU seconds or until Ctrl-C. For engines "
+    f"{' and '.join(BOUNDED_ENGINES)}.",
 )
 @click.option(
     "--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="The training program that the plan is for."
@@ -138,8 +140,9 @@ def plan(
         raise RequestError(
             "--strategy runs another planner's search; --restrict, --top, --frontier and --choose work with ours only"
         )
-    if prove and (strategy is not None or time_limit_s is not None or engine != ENGINES[0]):
-        raise RequestError(f"--prove excludes --strategy and --time-limit, and needs engine {ENGINES[0]}")
+    if prove and (strategy is not None or time_limit_s is not None or engine not in BOUNDED_ENGINES):
+        allowed = " or ".join(BOUNDED_ENGINES)
+        raise RequestError(f"--prove excludes --strategy and --time-limit, and needs engine {allowed}")
     job = read_job(job_file, on=on, cluster=cluster)
     with waiting("searching for the best plan") as show:
         document = api.plan(

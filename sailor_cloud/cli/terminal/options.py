@@ -31,6 +31,8 @@ PRIVATE = 0o077
 
 # Training programs that plans are for or are simulated under: those of the simulator, whose import would take time.
 ENGINES = ("sailor", "deepspeed", "megatron", "fsdp", "nanotron", "sailor-artifact")
+# Those whose plans have a bound.
+BOUNDED_ENGINES = (ENGINES[0], "sailor-artifact")
 
 # The report formats by file suffix.
 _FORMS = {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown", ".txt": "table"}

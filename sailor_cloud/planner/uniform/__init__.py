@@ -2,9 +2,10 @@
 
 Since pipelines are equal, the time of an iteration depends on one chain of stages: its busiest stage, its latency and
 its longest all-reduce. Dynamic programming finds the best chains for each microbatch size and number of pipelines.
-They are placed on nodes, and the engine's evaluator judges them. There is no bound.
+They are placed on nodes, and the engine's evaluator judges them. Engines with formulas also have a bound of such plans.
 """
 
+from sailor_cloud.planner.uniform.bound import is_uniform, uniform_bound
 from sailor_cloud.planner.uniform.search import uniform_drafts
 
-__all__ = ["uniform_drafts"]
+__all__ = ["is_uniform", "uniform_bound", "uniform_drafts"]

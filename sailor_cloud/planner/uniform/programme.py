@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Most stages of a pipeline.
-_MOST_STAGES = 14
+MOST_STAGES = 14
 
 
 class Least(StrEnum):
@@ -97,7 +97,8 @@ class Terms:
 class Box:
     """Pipelines with one microbatch size and number of replicas, a bottleneck and an all-reduce in these intervals.
 
-    `caps`: the most devices of a pipeline, by accelerator, in `unit`s. By devices, [caps + 1]: `least_fill` and
+    `caps`: the most devices of a pipeline, by accelerator, in `unit`s. With `weights`, one per accelerator, there is
+    one cap, the weight of all its devices, and arrays are by weight. By devices, [caps + 1]: `least_fill` and
     `least_total_s` (the iteration) of any pipeline; `least_s`, the least bottleneck, and `fill`, the least fill in the
     box. `chain`: as good as any pipeline in the box, except for its bottleneck and all-reduce within the intervals.
     """
@@ -107,6 +108,7 @@ class Box:
     replicas: int
     caps: tuple[int, ...]
     unit: int
+    weights: tuple[int, ...] = ()
     least_fill: Floats = field(default_factory=lambda: np.zeros(0))
     least_total_s: Floats = field(default_factory=lambda: np.zeros(0))
     bottleneck: tuple[float, float] = (0.0, math.inf)
@@ -120,6 +122,12 @@ class Box:
         """The devices of a pipeline, [accelerators, *caps + 1]."""
         return np.indices([cap + 1 for cap in self.caps]) * self.unit
 
+    def taken(self, kind: Kind) -> tuple[int, ...]:
+        """Return what a stage takes of each cap."""
+        if self.weights:
+            return (self.weights[kind.accelerator] * kind.tp,)
+        return tuple(kind.tp // self.unit if a == kind.accelerator else 0 for a in range(len(self.caps)))
+
 
 @dataclass(slots=True)
 class Programme:
@@ -131,6 +139,7 @@ class Programme:
     all_reduces: Sequence[Floats]
     busy_s: float = math.inf
     reduce_s: float = math.inf
+    most_stages: int = MOST_STAGES
     # The fill from a stage on, by the stages to the end: [kind before, kind, first layer, *devices]; and of complete
     # pipelines, [kind, *devices].
     _suffixes: list[NDArray[np.float32]] = field(default_factory=list)
@@ -150,7 +159,8 @@ class Programme:
         found = np.full(shape, np.inf)
         # Preceding kinds with equal cut times share their rows.
         alike = [np.unique(terms.busy_before[:, kind], axis=0, return_inverse=True) for kind in range(kinds)]
-        for held in range(1, min(layers, sum(self.box.caps), _MOST_STAGES) + 1):
+        devices = layers if self.box.weights else sum(self.box.caps)
+        for held in range(1, min(layers, devices, self.most_stages) + 1):
             compute = np.where(allowed, terms.compute_s(held), np.inf)
             compute[compute > self.busy_s] = np.inf
             suffix: Any = np.full((kinds, kinds, layers + 1, *shape), np.inf, dtype=np.float32)
@@ -171,11 +181,11 @@ class Programme:
                         busy = own + last_sends * before_b[:, first]
                         what = terms.shards[kind, first, layers] if sharded else own
                         fill = np.where(busy <= self.busy_s, what + last_sends * before_f[:, first], np.inf)
-                        at = (slice(None), kind, first, *self._one(terms.kinds[kind]))
+                        at = (slice(None), kind, first, *self.box.taken(terms.kinds[kind]))
                         suffix[at] = fill[which]
                     own = compute[kind, 0, layers]
                     alone = terms.shards[kind, 0, layers] if sharded and np.isfinite(own) else own
-                    whole[(kind, *self._one(terms.kinds[kind]))] = alone
+                    whole[(kind, *self.box.taken(terms.kinds[kind]))] = alone
                     continue
                 rest: Any = self._suffixes[-1][kind]
                 new: Any = np.full((len(ones), layers + 1, *shape), np.inf, dtype=np.float32)
@@ -213,21 +223,13 @@ class Programme:
 
     def _shift(self, kind: Kind) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
         """Return the slices of pipelines with one more stage and of those without it; None if there is no room."""
-        step, into, out = kind.tp // self.box.unit, [], []
-        for accelerator, cap in enumerate(self.box.caps):
-            more = step if accelerator == kind.accelerator else 0
+        into, out = [], []
+        for more, cap in zip(self.box.taken(kind), self.box.caps, strict=True):
             if more > cap:
                 return None, ()
             into.append(slice(more, None))
             out.append(slice(0, cap + 1 - more))
         return tuple(into), tuple(out)
-
-    def _one(self, kind: Kind) -> tuple[int, ...]:
-        """Return the devices of one stage."""
-        return tuple(
-            kind.tp // self.box.unit if accelerator == kind.accelerator else 0
-            for accelerator in range(len(self.box.caps))
-        )
 
     def chain(self, use: tuple[int, ...]) -> Chain:
         """Return a chain on `use` devices with the least fill."""
@@ -241,7 +243,7 @@ class Programme:
         first_sends, _ = terms.ends(held + 1)
         kinds, cut, before = [kind], [0], -1
         while held > 0:
-            use = tuple(a - b for a, b in zip(use, self._one(terms.kinds[kind]), strict=True))
+            use = tuple(a - b for a, b in zip(use, self.box.taken(terms.kinds[kind]), strict=True))
             first, best = cut[-1], (math.inf, 0, 0)
             for end in range(first + 1, layers):
                 own = float(terms.compute_s(held + 1)[kind, first, end])

@@ -32,19 +32,19 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space.space import Seat, Space
-from sailor_cloud.planner.uniform.programme import Box, Chain, Floats, Kind, Least, Programme, Terms, View
+from sailor_cloud.planner.uniform.programme import MOST_STAGES, Box, Chain, Floats, Kind, Least, Programme, Terms, View
 from sailor_cloud.simulator import gradient_sync_s
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
 
 # The search of a set of zones ends if no box beats the incumbent by more than this share.
-_GAP = 2e-4
+GAP = 2e-4
 # Most boxes for one set of zones; if money is minimised; if terms are guesses; and for plans that are only shown next
 # to another one. With 60 instead of 400 for several zones, the plan of 5 zones x 80 A100 was 0.7 % slower by the
 # formulas of Sailor's artifact.
 _MOST_BOXES, _MOST_PRICED, _MOST_GUESSED, _MOST_LIGHT = 400, 150, 60, 20
 # The most different numbers of devices of a pipeline, by accelerator, in a program; beyond, stages take devices in
 # groups.
-_MOST_VECTORS = 500
+MOST_VECTORS = 500
 # Up to this many kinds of places, all orders are tried. Differences below the second value come from rounding.
 _ORDERED, _SAME = 5, 1e-9
 # The number of best chains of a box that are placed and evaluated; and of chains kept for the last refinement. With 6
@@ -66,6 +66,7 @@ class UniformSearch:
     space: Space
     target: Target
     effort: Effort
+    most_stages: int = MOST_STAGES
     found: dict[tuple[object, ...], Draft] = field(default_factory=dict)
     best: float = math.inf
     boxes: int = 0
@@ -259,11 +260,11 @@ class UniformSearch:
         guessed = self.space.scenario.engine.formulas is None
         most = _MOST_GUESSED if guessed else _MOST_BOXES if self.timed else _MOST_PRICED
         for _ in range(most if self.effort.bounded else _MOST_LIGHT):
-            if not heap or heap[0][0] >= self.best * (1.0 - _GAP):
+            if not heap or heap[0][0] >= self.best * (1.0 - GAP):
                 return
             bound, _, box = heappop(heap)
             for child, least in self._split(box) if box.fill is not None else self._solve(box):
-                if max(bound, least) < self.best * (1.0 - _GAP):
+                if max(bound, least) < self.best * (1.0 - GAP):
                     heappush(heap, (max(bound, least), next(numbers), child))
 
     def _roots(self, view: View) -> Iterator[tuple[Box, float]]:
@@ -278,7 +279,7 @@ class UniformSearch:
                 if same and self.space.batch // size % replicas:
                     continue
                 most, unit = [int(total) // replicas for total in totals], 1
-                while math.prod(cap // unit + 1 for cap in most) > _MOST_VECTORS:
+                while math.prod(cap // unit + 1 for cap in most) > MOST_VECTORS:
                     unit *= 2
                 if self.terms(view, size, unit, replicas) is not None:
                     box = Box(view, size, replicas, tuple(cap // unit for cap in most), unit)
@@ -290,7 +291,7 @@ class UniformSearch:
                     fill, bottleneck, shard = (known[each][here] for each in Least)
                     distinct, where = np.unique(shard, return_inverse=True)
                     reduced = _SURE * np.array([self._shard_s(view, box.replicas, float(each)) for each in distinct])
-                    seconds = _times(self._microbatches(box) - 1, bottleneck) + fill
+                    seconds = times(self._microbatches(box) - 1, bottleneck) + fill
                     box.least_total_s = (seconds + reduced[where].reshape(shard.shape)).min(axis=0)
                     values = self._values(box, box.least_total_s)
                     if values.min() < math.inf:
@@ -358,7 +359,7 @@ class UniformSearch:
         assert box.fill is not None, "the box is solved"
         assert box.least_s is not None, "its bottlenecks come first"
         busy = np.maximum(box.bottleneck[0], box.least_s)
-        seconds = _times(self._microbatches(box) - 1, busy) + box.fill + box.all_reduce[0]
+        seconds = times(self._microbatches(box) - 1, busy) + box.fill + box.all_reduce[0]
         return np.maximum(seconds, box.least_total_s)
 
     def _solve(self, box: Box) -> Iterator[tuple[Box, float]]:
@@ -367,9 +368,10 @@ class UniformSearch:
         assert terms is not None, "a box has kinds"
         if box.least_s is None:
             self.boxes += 1
-            box.least_s = Programme(box, terms, self._all_reduces(box, terms), *self._slack(box)).run(Least.BOTTLENECK)
+            programme = Programme(box, terms, self._all_reduces(box, terms), *self._slack(box), self.most_stages)
+            box.least_s = programme.run(Least.BOTTLENECK)
             values = self._values(box, self._least_s(replace(box, fill=box.least_fill)))
-            if not values.min() < self.best * (1.0 - _GAP):
+            if not values.min() < self.best * (1.0 - GAP):
                 return
             box.bottleneck = (max(box.bottleneck[0], float(box.least_s[np.isfinite(values)].min())), box.bottleneck[1])
         self.boxes += 1
@@ -380,7 +382,7 @@ class UniformSearch:
             above = replace(box, bottleneck=(busy, math.inf), fill=box.least_fill)
             yield replace(above, fill=None), float(self._values(above, self._least_s(above)).min())
             box.bottleneck = (box.bottleneck[0], busy)
-        programme = Programme(box, terms, self._all_reduces(box, terms), busy, reduced)
+        programme = Programme(box, terms, self._all_reduces(box, terms), busy, reduced, self.most_stages)
         box.fill = programme.run()
         values = self._values(box, self._least_s(box))
         for flat in np.argsort(values, axis=None, kind="stable")[:_PLACED]:
@@ -409,10 +411,10 @@ class UniformSearch:
         busy, reduced = self._measures(box, box.chain)
         rest = self._microbatches(box) - 1
         wide = rest * (busy - box.bottleneck[0]), reduced - box.all_reduce[0]
-        if max(wide) <= _GAP / 4.0 * (rest * busy + reduced):
+        if max(wide) <= GAP / 4.0 * (rest * busy + reduced):
             # The chain is as good as the box may be.
             return
-        if wide[1] > min(_NARROW * self.best, max(wide)) if self.timed else wide[1] > wide[0]:
+        if self._reduces_first(wide):
             middle = (box.all_reduce[0] + reduced) / 2.0
             lower = replace(box, all_reduce=(box.all_reduce[0], middle))
             upper = replace(box, all_reduce=(middle, box.all_reduce[1]))
@@ -427,6 +429,10 @@ class UniformSearch:
         lower.fill = lower.chain = None
         yield lower, least
 
+    def _reduces_first(self, wide: tuple[float, float]) -> bool:
+        """Return whether to split a box by its all-reduces; `wide`: by how many seconds bottlenecks and they differ."""
+        return wide[1] > min(_NARROW * self.best, max(wide)) if self.timed else wide[1] > wide[0]
+
     @property
     def timed(self) -> bool:
         return self.target.goal is Figure.ITERATION_S
@@ -436,6 +442,7 @@ class UniformSearch:
         terms = self.terms(box.view, box.size, box.unit, box.replicas)
         assert terms is not None, "a box has kinds"
         numbers, stages = [terms.kinds.index(kind) for kind in chain.kinds], len(chain.kinds)
+        all_reduces = self._all_reduces(box, terms)
         busy = reduced = 0.0
         first_sends, last_sends = terms.ends(stages)
         for s, (first, end) in enumerate(pairwise(chain.cut)):
@@ -445,7 +452,7 @@ class UniformSearch:
             if s + 1 < stages:
                 here += terms.busy_after[numbers[s], numbers[s + 1], end] * (first_sends if s == 0 else 1.0)
             busy = max(busy, here)
-            reduced = max(reduced, float(self.all_reduces_s(box.view, chain.kinds[s], chain.replicas)[first, end]))
+            reduced = max(reduced, float(all_reduces[numbers[s]][first, end]))
         return busy, reduced
 
     def judge(self, view: View, chain: Chain) -> float:
@@ -654,7 +661,7 @@ class UniformSearch:
                 yield {stages[0]: list(option), **rest}
 
 
-def _times(count_: int, seconds: Floats) -> Floats:
+def times(count_: int, seconds: Floats) -> Floats:
     """Return `count_` times some seconds; infinite ones stay infinite."""
     return np.where(np.isfinite(seconds), count_ * np.where(np.isfinite(seconds), seconds, 0.0), np.inf)
 

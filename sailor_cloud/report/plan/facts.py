@@ -132,16 +132,18 @@ def proof(document: PlanDocument) -> str:
         return f"infeasible; {effort}"
     if document.status is Status.OPTIMAL:
         close = not gap or gap < SMALLEST_GAP_SHOWN
-        proven = "proven best" if close else f"proven within {text.share(gap or 0)} of the best"
+        best = "best" if document.engine == OURS else "best with equal pipelines"
+        proven = f"proven {best}" if close else f"proven within {text.share(gap or 0)} of the {best}"
         return f"optimal: {proven}; {effort}"
     decision = document.decision
     if gap is None and decision is not None and decision.asked is not None:
         return f"feasible: the {decision.asked.value} one of the plans found; {effort}"
     if gap is None:
         return f"feasible: no bound on what a longer search could find; {effort}"
+    possible = "the best possible" if document.engine == OURS else "the best possible with equal pipelines"
     branch = document.search.weakest_branch
     held = f" (the bound is that of {branch})" if branch else ""
-    return f"feasible: at most {text.share(gap)} from the best possible{held}; {effort}"
+    return f"feasible: at most {text.share(gap)} from {possible}{held}; {effort}"
 
 
 def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:

@@ -291,6 +291,19 @@ class ArtifactFormulas:
             self._rings[key] = 2.0 * (replicas - 1) * (full + last)
         return self._rings[key]
 
+    def rings_s(self, nbytes: Floats, replicas: int, src: StagePlace, dst: StagePlace) -> Floats:
+        """Return `ring_s` of many sizes; infinite without a known bandwidth."""
+        curve = self.tables.curves.get((src.zone, src.accelerator, 1, dst.zone, dst.accelerator, 1))
+        if curve is None:
+            return np.full(np.shape(nbytes), np.inf)
+        whole, rest = np.divmod(nbytes, _BUCKET_BYTES)
+        full, last = (_over(curve, sent / replicas) for sent in (_BUCKET_BYTES, np.maximum(rest, 1.0)))
+        return np.asarray(2.0 * (replicas - 1) * (whole * full + np.where(rest > 0.0, last, 0.0)))
+
+    def updates_s(self, scenario: Scenario, size: int, place: StagePlace) -> Floats:
+        """Return the seconds of the optimizer step of stages by their first layer; see Formulas."""
+        return self.model(scenario).times[place.accelerator, size, place.tp][:, 2]
+
     def shards(self, tp: int) -> int:
         """Return the number of parallel all-reduces for a stage's gradients."""
         return min(_MOST_SHARDS, tp)
@@ -320,6 +333,13 @@ class ArtifactFormulas:
             for before, after in pairwise([*rows, rows[0]] if len(rows) > 1 else rows):
                 add(before[s], after[s], nbytes)
         return {key: crossing[key] for key in sorted(crossing)}
+
+
+def _over(curve: tuple[float, float, float], nbytes: Any) -> Any:
+    """Return the seconds of transfers over a link with this curve."""
+    x = np.log2(nbytes / 1e6)
+    rate = curve[0] * x * x + curve[1] * x + curve[2]
+    return np.where(rate < _SLOWEST_GB_PER_S, _NEVER_S, nbytes / 1e9 / np.maximum(rate, _SLOWEST_GB_PER_S))
 
 
 def _prefix(values: Floats) -> Floats:
