@@ -25,6 +25,7 @@ from sailor_cloud.planner.space.effort import NORMAL, OutOfTimeError
 from sailor_cloud.planner.space.goals import Figure
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.planner.uniform import is_uniform, uniform_bound, uniform_drafts
+from sailor_cloud.planner.uniform.bound import UniformBound
 from sailor_cloud.report.plan.facts import proof
 from sailor_cloud.simulator import engine_named
 from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
@@ -40,6 +41,7 @@ resources:
   - {{provider: gcp, zones: [{zones}], markets: [on-demand], accelerators: {{{devices}}}}}
 """
 ONE, TWO, APART = "us-central1-a", "us-central1-a, us-central1-b", "us-central1-a, us-west1-b"
+THREE = "us-central1-a, us-central1-b, us-west1-b"
 # Jobs by zones, devices of each zone, batch and seed of the times.
 JOBS = [
     (ONE, {"A100-40": 2}, 4, 0),
@@ -50,6 +52,8 @@ JOBS = [
     (TWO, {"A100-40": 2}, 8, 5),
     (APART, {"A100-40": 2}, 4, 6),
     (APART, {"V100-16": 2}, 4, 7),
+    (THREE, {"A100-40": 2}, 4, 10),
+    (THREE, {"A100-40": 2}, 6, 11),
 ]
 
 
@@ -98,7 +102,7 @@ def every(space: Space) -> Iterator[tuple[int, tuple[int, ...], list[tuple[Stage
     single = [(name, tp) for name in sorted(pools) for tp in (1, 2)]
     for size, stages in product((1, 2, 4), (1, 2, 3)):
         for kinds in product(single, repeat=stages) if space.batch % size == 0 else ():
-            for replicas in range(1, min(most, space.batch // size) + 1):
+            for replicas in range(1, min(most // stages, space.batch // size) + 1):
                 layouts = set()
                 for chosen in product(zones, repeat=stages * replicas):
                     own = [(kinds[n % stages], zone) for n, zone in enumerate(chosen)]
@@ -122,19 +126,17 @@ def every(space: Space) -> Iterator[tuple[int, tuple[int, ...], list[tuple[Stage
                             yield size, whole, list(layout)
 
 
+def seconds_of(space: Space, size: int, cut: tuple[int, ...], rows: list[tuple[StagePlace, ...]]) -> float:
+    """Return the seconds of an iteration of a plan with equal pipelines."""
+    formulas, microbatches = space.scenario.engine.formulas, -(-space.batch // (size * len(rows)))
+    assert formulas is not None
+    pipelines = UniformPipelines(rows=rows, cut=cut, microbatch_size=size, microbatches=microbatches)
+    return formulas.iteration(pipelines, space.scenario).seconds
+
+
 def least_s(space: Space) -> float:
     """Return the least seconds of an iteration of any plan with equal pipelines."""
-    formulas = space.scenario.engine.formulas
-    assert formulas is not None
-    return min(
-        formulas.iteration(
-            UniformPipelines(
-                rows=rows, cut=cut, microbatch_size=size, microbatches=-(-space.batch // (size * len(rows)))
-            ),
-            space.scenario,
-        ).seconds
-        for size, cut, rows in every(space)
-    )
+    return min(seconds_of(space, *plan) for plan in every(space))
 
 
 @pytest.mark.parametrize(("zones", "devices", "batch", "seed"), JOBS)
@@ -155,6 +157,29 @@ def test_no_plan_passes_the_bound_and_a_closed_gap_means_the_best_plan(
         assert shown <= least * (1.0 + 1.001 * OPTIMAL_GAP)
     else:
         assert zones != ONE
+
+
+@pytest.mark.parametrize(("zones", "devices", "batch", "seed"), [job for job in JOBS if "west" in job[0]])
+def test_no_plan_passes_the_bound_of_its_regions(
+    imported: Path, zones: str, devices: dict[str, int], batch: int, seed: int
+) -> None:
+    problem = tiny(imported, zones, devices, batch, seed, "maximize-throughput")
+    search, region_of = UniformBound(problem.space, problem.target, NORMAL), problem.space.scenario.catalog.region_of
+    search.best = 1e9
+    _, *alone, spread, crossing = search.views()
+    bounds = {view: {(box.size, box.replicas): value for box, value in search._roots(view)} for view in search.views()}
+    seen = set()
+    for size, cut, rows in every(problem.space):
+        regions = {tuple(region_of(place.zone) for place in row) for row in rows}
+        if any(len(set(row)) > 1 for row in regions):
+            view = crossing
+        elif len(regions) > 1:
+            view = spread
+        else:
+            view = next(each for each in alone if rows[0][0].zone in each.zones)
+        seen.add(view)
+        assert bounds[view][size, len(rows)] <= seconds_of(problem.space, size, cut, rows) * (1.0 + 1e-5)
+    assert len(seen) == 4
 
 
 def test_the_least_money_is_bounded_too(imported: Path) -> None:

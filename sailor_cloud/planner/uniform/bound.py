@@ -4,6 +4,8 @@ It covers plans in which the replicas of a stage have one accelerator and one te
 plans skips instance types, zones, numbers of stages and of pipelines; the bound skips none of them. Every microbatch
 size and number of pipelines is a box. A cut has the fastest zones of its two kinds. An all-reduce has the fastest hops
 that connect zones with room for all replicas. A pipeline has at most its share of all devices, whatever their zones.
+With several regions, boxes that stay open are split by region: all pipelines in one region, pipelines inside regions
+with all-reduces between them, or a cut between regions.
 
 A first bound of a box replaces the devices by their weight, for some weights of the accelerators. A box that stays open
 is branched as in the search, by devices if there are few enough combinations, else by weight.
@@ -12,12 +14,13 @@ is branched as in the search, by devices if there are few enough combinations, e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import count, product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.planner.bound.bounds import device_rates, least_fixed_s
@@ -37,18 +40,32 @@ _ROUNDING = 1e-5
 _FACTORS = (1.0, 2.0 / 3.0, 4.0 / 3.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placement(View):
+    """Plans by their regions: any, or every pipeline inside one, or `crossing`, some cut between two."""
+
+    crossing: bool = False
+
+
 @dataclass(slots=True)
 class _FewTerms(Terms):
     """Terms of pipelines with few microbatches, which hold no more than these.
 
-    `updates`: the seconds of the optimizer step of stages, [K, L + 1, L + 1].
+    `updates`: the seconds of the optimizer step of stages, [K, L + 1, L + 1]. `ruled_out`: stages that the view can't
+    have, of the same shape.
     """
 
     microbatches: int = 1
     updates: Floats = field(default_factory=lambda: np.zeros(0))
+    ruled_out: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def compute_s(self, held: int) -> Floats:
-        return Terms.compute_s(self, min(held, self.microbatches))
+        held = min(held, self.microbatches)
+        known = held in self._compute
+        found = Terms.compute_s(self, held)
+        if not known:
+            found[self.ruled_out] = np.inf
+        return found
 
 
 @dataclass(slots=True)
@@ -57,13 +74,30 @@ class UniformBound(UniformSearch):
 
     closed: float = math.inf
     branched: bool = True
-    view: View = field(init=False)
-    _rings: dict[tuple[Kind, int], Floats] = field(default_factory=dict)
+    regions: dict[str, str] = field(default_factory=dict)
+    _rings: dict[tuple[View, Kind, int], Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         UniformSearch.__post_init__(self)
         self.most_stages = self.space.layers
-        self.view = View(zones=tuple(sorted({pool.offer.zone for pool in self.space.pools})), inside=False)
+        zones = sorted({pool.offer.zone for pool in self.space.pools})
+        self.regions = {zone: self.space.scenario.catalog.region_of(zone) for zone in zones}
+
+    def views(self) -> list[View]:
+        """Return the view of all plans, then its branches if there are several regions.
+
+        Either a cut is between regions, or all pipelines are in one, or each stage's all-reduce has a hop between two.
+        """
+        zones, names = tuple(self.regions), sorted(set(self.regions.values()))
+        whole = _Placement(zones=zones, inside=False)
+        if len(names) == 1:
+            return [whole]
+        alone = [tuple(zone for zone in zones if self.regions[zone] == name) for name in names]
+        inside = [_Placement(zones=each, inside=True) for each in (*alone, zones)]
+        return [whole, *inside, replace(whole, crossing=True)]
+
+    def _apart(self, a: str, b: str) -> bool:
+        return self.regions[a] != self.regions[b]
 
     def bound(self, known: float) -> float:
         """Return a lower bound of the goal, raised until it is close to `known` or time is up; 0 without any.
@@ -72,8 +106,14 @@ class UniformBound(UniformSearch):
         """
         self.best, numbers, now = known, count(), 0.0
         heap: list[tuple[float, int, Box]] = []
+        whole, *branches = self.views()
         try:
-            heap = [(value, next(numbers), box) for box, value in self._roots(self.view)]
+            roots = list(self._roots(whole))
+            if branches:
+                now = min((value for _, value in roots), default=math.inf)
+                opened = {(box.size, box.replicas) for box, _ in roots}
+                roots = [root for view in branches for root in self._roots(view, opened)]
+            heap = [(value, next(numbers), box) for box, value in roots]
             heapify(heap)
             now = math.inf
             while self.branched and heap and heap[0][0] < min(self.closed, self._enough):
@@ -111,32 +151,34 @@ class UniformBound(UniformSearch):
         return wide[1] > wide[0]
 
     def terms(self, view: View, size: int, unit: int, replicas: int) -> Terms | None:
-        """Return the least terms of stages in any zone. None if no accelerator has this microbatch size."""
-        return self._terms_of(size, -(-self.space.batch // (size * replicas)))
+        """Return the least terms of stages in any zone of a view. None if no accelerator has this microbatch size."""
+        return self._terms_of(view, size, -(-self.space.batch // (size * replicas)))
 
-    def _terms_of(self, size: int, microbatches: int) -> _FewTerms | None:
-        key = (size, min(microbatches, self.space.layers))
+    def _terms_of(self, view: View, size: int, microbatches: int) -> _FewTerms | None:
+        key = (view, size, min(microbatches, self.space.layers))
         if key not in self._terms:
-            whole = self._every_term(size) if (size,) not in self._terms else self._terms[size,]
+            whole = self._every_term(view, size) if (view, size) not in self._terms else self._terms[view, size]
             if whole is None:
                 return None
             assert isinstance(whole, _FewTerms), "all terms of a bound are"
-            self._terms[size,] = whole
-            self._terms[key] = replace(whole, microbatches=key[1], _compute={})
+            self._terms[view, size] = whole
+            self._terms[key] = replace(whole, microbatches=key[2], _compute={})
         found = self._terms[key]
         assert isinstance(found, _FewTerms), "all terms of a bound are"
         return found
 
-    def _every_term(self, size: int) -> _FewTerms | None:
+    def _every_term(self, view: View, size: int) -> _FewTerms | None:
+        assert isinstance(view, _Placement), "all views of a bound are"
         space, formulas = self.space, self._formulas
         places: dict[Kind, set[StagePlace]] = {}
         pools: dict[Kind, int] = {}
         for number, pool in enumerate(space.pools):
-            for tp in space.tp_degrees[number]:
-                kind = Kind(self.names.index(pool.offer.accelerator), tp)
-                if space.table(number, tp, size).limit_bytes > 0:
-                    places.setdefault(kind, set()).add(self._place(kind, pool.offer.zone))
-                    pools.setdefault(kind, number)
+            for tp in space.tp_degrees[number] if pool.offer.zone in view.zones else ():
+                for crossed in (False, True) if view.crossing else (False,):
+                    kind = Kind(self.names.index(pool.offer.accelerator), tp, crossed)
+                    if space.table(number, tp, size).limit_bytes > 0:
+                        places.setdefault(kind, set()).add(self._place(kind, pool.offer.zone))
+                        pools.setdefault(kind, number)
         kinds = sorted(places)
         if not kinds:
             return None
@@ -144,6 +186,8 @@ class UniformBound(UniformSearch):
         after, before = np.full(shape, np.inf), np.full(shape, np.inf)
         for a, b in product(range(len(kinds)), repeat=2):
             for src, dst in product(sorted(places[kinds[a]]), sorted(places[kinds[b]])):
+                if not self._connects(view, kinds[a], kinds[b], src, dst):
+                    continue
                 try:
                     there, back = formulas.cuts_s(space.scenario, size, src, dst)
                 except RequestError:
@@ -151,6 +195,11 @@ class UniformBound(UniformSearch):
                     continue
                 after[a, b], before[a, b] = np.minimum(after[a, b], there), np.minimum(before[a, b], back)
         tables = [space.table(pools[kind], kind.tp, size) for kind in kinds]
+        ruled_out = np.zeros((len(kinds), space.layers + 1, space.layers + 1), dtype=bool)
+        if view.crossing:
+            later = np.array([kind.crossed for kind in kinds])
+            ruled_out[later, 0] = True
+            ruled_out[~later, :, -1] = True
         return _FewTerms(
             space=space,
             size=size,
@@ -164,7 +213,14 @@ class UniformBound(UniformSearch):
             fill_after=after,
             fill_before=before,
             updates=np.stack([self._updates_s(size, sorted(places[kind])[0]) for kind in kinds]),
+            ruled_out=ruled_out,
         )
+
+    def _connects(self, view: _Placement, before: Kind, after: Kind, src: StagePlace, dst: StagePlace) -> bool:
+        """Return whether a cut may be between two places; only the first one between regions changes `crossed`."""
+        if before.crossed or not (view.inside or view.crossing):
+            return after.crossed == before.crossed
+        return after.crossed == self._apart(src.zone, dst.zone)
 
     def _updates_s(self, size: int, place: StagePlace) -> Floats:
         """Return the seconds of the optimizer step of each stage, [layers + 1, layers + 1]."""
@@ -186,41 +242,45 @@ class UniformBound(UniformSearch):
 
     def all_reduces_s(self, view: View, kind: Kind, replicas: int) -> Floats:
         """Return the least seconds of the all-reduce of each stage of a kind, [layers + 1, layers + 1]."""
-        key = (kind, replicas)
+        key = (view, kind._replace(crossed=False), replicas)
         if key not in self._rings:
             name = self.names[kind.accelerator]
             pool = next(number for number, pool in enumerate(self.space.pools) if pool.offer.accelerator == name)
             nbytes = self._shards(pool, kind.tp)
             distinct, where = np.unique(nbytes, return_inverse=True)
-            self._rings[key] = self._connected_s(kind, replicas, distinct)[where].reshape(nbytes.shape)
+            self._rings[key] = self._connected_s(view, kind, replicas, distinct)[where].reshape(nbytes.shape)
         return self._rings[key]
 
-    def _connected_s(self, kind: Kind, replicas: int, nbytes: Floats) -> Floats:
+    def _connected_s(self, view: View, kind: Kind, replicas: int, nbytes: Floats) -> Floats:
         """Return the least seconds of all-reduces of some sizes, infinite if there is no room for the replicas.
 
-        Hops that take no longer than the slowest one connect zones with room for all replicas.
+        Hops that take no longer than the slowest one connect zones with room for all replicas. One of them is between
+        regions if whole pipelines are in several.
         """
-        room = {zone: devices // kind.tp for zone, devices in self._by_zone(kind.accelerator).items()}
+        room = {zone: devices // kind.tp for zone, devices in self._by_zone(view, kind.accelerator).items()}
+        spread = view.inside and len({self.regions[zone] for zone in view.zones}) > 1
         if sum(room.values()) < replicas or replicas < 2:
-            return np.full(len(nbytes), 0.0 if sum(room.values()) >= replicas else np.inf)
+            return np.full(len(nbytes), 0.0 if sum(room.values()) >= replicas and not spread else np.inf)
         hops = {
             (a, b): self._formulas.rings_s(nbytes, replicas, self._place(kind, a), self._place(kind, b))
             for a, b in product(sorted(room), repeat=2)
         }
         least = np.full(len(nbytes), np.inf)
         for number in range(len(nbytes)):
-            groups = [{zone} for zone in room]
+            groups, crossed = [{zone} for zone in room], not spread
             for seconds, a, b in sorted((float(each[number]), *ends) for ends, each in hops.items()):
                 joined = {zone for group in groups if group & {a, b} for zone in group}
                 groups = [joined, *(group for group in groups if not group & joined)]
-                if sum(room[zone] for zone in joined) >= replicas:
+                crossed = crossed or self._apart(a, b)
+                if crossed and sum(room[zone] for zone in joined) >= replicas:
                     least[number] = seconds
                     break
         return least
 
-    def _by_zone(self, accelerator: int) -> dict[str, int]:
+    def _by_zone(self, view: View, accelerator: int) -> dict[str, int]:
         """Return the number of devices of an accelerator by zone, over all instance types and markets."""
-        rows = {pool.row for pool in self.space.pools if pool.offer.accelerator == self.names[accelerator]}
+        offers = ((pool.row, pool.offer) for pool in self.space.pools if pool.offer.zone in view.zones)
+        rows = {row for row, offer in offers if offer.accelerator == self.names[accelerator]}
         found: dict[str, int] = {}
         for row in (self.space.candidates.rows[number] for number in sorted(rows)):
             found[row.zone] = found.get(row.zone, 0) + row.devices
@@ -245,12 +305,12 @@ class UniformBound(UniformSearch):
             )
         )
 
-    def _roots(self, view: View) -> Iterator[tuple[Box, float]]:
-        """Yield the boxes of all microbatch sizes and numbers of pipelines that may hold a better plan."""
-        devices = [sum(self._by_zone(accelerator).values()) for accelerator in range(len(self.names))]
+    def _roots(self, view: View, opened: Collection[tuple[int, int]] | None = None) -> Iterator[tuple[Box, float]]:
+        """Yield the boxes that may hold a better plan; `opened`: their microbatch sizes and numbers of pipelines."""
+        devices = [sum(self._by_zone(view, accelerator).values()) for accelerator in range(len(self.names))]
         weightings = self._weightings()
         for size in divisors(self.space.batch):
-            terms, shares = self._terms_of(size, 1), self.space.batch // size
+            terms, shares = self._terms_of(view, size, 1), self.space.batch // size
             if terms is None:
                 continue
             known: dict[int, tuple[Box, float]] = {}
@@ -259,7 +319,8 @@ class UniformBound(UniformSearch):
                 weight = sum(each * number for each, number in zip(weights, devices, strict=True))
                 by_held: dict[int, list[Box]] = {}
                 for replicas in range(1, min(shares, sum(devices)) + 1):
-                    if replicas in known and known[replicas][1] >= self._enough:
+                    closed = replicas in known and known[replicas][1] >= self._enough
+                    if closed or (opened is not None and (size, replicas) not in opened):
                         continue
                     box = Box(view, size, replicas, (min(widest, weight // replicas),), 1, weights)
                     # Programmes are shared by numbers of microbatches from one power of two to the next.
@@ -278,7 +339,7 @@ class UniformBound(UniformSearch):
     def _least(self, boxes: list[Box], held: int) -> Mapping[Least, Floats]:
         """Return the least figures of pipelines by their weight, if stages hold `held` microbatches at most."""
         widest = max(boxes, key=lambda box: box.caps)
-        terms = self._terms_of(widest.size, held)
+        terms = self._terms_of(widest.view, widest.size, held)
         assert terms is not None, "a box has kinds"
         free = [np.zeros((self.space.layers + 1,) * 2)] * len(terms.kinds)
         found = {}
@@ -295,7 +356,7 @@ class UniformBound(UniformSearch):
         box.least_total_s = times(self._microbatches(box) - 1, bottleneck) + fill
         values = self._values(box, box.least_total_s.min(axis=0))
         if values.min() < self._enough:
-            terms = self._terms_of(box.size, 1)
+            terms = self._terms_of(box.view, box.size, 1)
             assert terms is not None, "a box has kinds"
             spans = np.triu_indices(self.space.layers + 1, 1)
             seconds = np.concatenate([each[spans] for each in self._all_reduces(box, terms)])

@@ -29,10 +29,14 @@ class Least(StrEnum):
 
 
 class Kind(NamedTuple):
-    """The devices of one stage: the index of an accelerator, and their number."""
+    """The devices of one stage: the index of an accelerator, and their number.
+
+    `crossed`: for bounds, whether a cut before this stage is between regions.
+    """
 
     accelerator: int
     tp: int
+    crossed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
