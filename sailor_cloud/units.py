@@ -71,6 +71,14 @@ def usd_text(amount: float) -> str:
     return f"{amount:,.{usd_decimals(amount)}f}"
 
 
+def usd_texts(amounts: Sequence[float]) -> tuple[str, ...]:
+    """Return the dollars of one table: all to the cent if one of them is 1 USD or more, else like `usd_text`."""
+    largest = max((abs(amount) for amount in amounts), default=0.0)
+    if usd_decimals(largest) > 2:
+        return tuple(usd_text(amount) for amount in amounts)
+    return tuple(f"{amount:,.2f}" if round(amount, 2) else usd_text(amount) for amount in amounts)
+
+
 def usd_decimals(amount: float) -> int:
     """Return the decimals with which `usd_text` shows dollars."""
     # Rounded first, since 0.9999 is shown as 1.00.
@@ -125,17 +133,19 @@ def pace_text(ratio: float, other: str = "") -> str:
 
 
 def signed_usd_text(amount: float) -> str:
-    """Return a difference in dollars: `+6.56 USD`, `-0.0312 USD`, `for the same money`."""
+    """Return a difference in dollars: `+6.56 USD`, `-0.0312 USD`, `the same cost`."""
     # An iteration may cost 0.0004 USD, of which this is a thousandth.
     if abs(amount) < 0.0000005:
-        return "for the same money"
+        return "the same cost"
     return f"{'-' if amount < 0 else '+'}{usd_text(abs(amount))} USD"
 
 
-def usd_difference_text(amount: float, base: float) -> str:
-    """Return `usd_difference` like `signed_usd_text`; in cents if one of the amounts is shown in cents."""
-    difference, decimals = usd_difference(amount, base), usd_decimals(max(abs(amount), abs(base)))
-    if decimals > 2 or abs(difference) >= 1.0:
-        return signed_usd_text(difference)
-    cents = f"{abs(difference):.2f}"
-    return "for the same money" if float(cents) == 0.0 else f"{'-' if difference < 0 else '+'}{cents} USD"
+def usd_difference_text(amount: float, base: float, *, largest: float = 0.0) -> str:
+    """Return `usd_difference` like `signed_usd_text`; to the cent if one of the amounts is 1 USD or more.
+
+    `largest`: the largest amount of the same table.
+    """
+    if usd_decimals(max(abs(amount), abs(base), abs(largest))) > 2:
+        return signed_usd_text(usd_difference(amount, base))
+    cents = round(round(amount, 2) - round(base, 2), 2)
+    return f"{'-' if cents < 0 else '+'}{abs(cents):,.2f} USD" if cents else "the same cost"

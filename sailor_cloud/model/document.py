@@ -22,7 +22,7 @@ from sailor_cloud.model.offer import Hardware, Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows, Shown, html_table
 from sailor_cloud.model.untrusted import MOST_PLAN_BYTES, MOST_PLAN_VALUES, REPORTS, check_values, read_at_most
-from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text, probability_text, usd_text
+from sailor_cloud.units import SECONDS_PER_HOUR, counted, duration_text, probability_text, usd_text, usd_texts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -508,8 +508,9 @@ class Decision(Shown):
         )
 
     def shown_facts(self) -> list[tuple[str, str]]:
-        usd = ((" and ".join(choice.picks), f"{usd_text(choice.usd)} USD") for choice in self.choices)
-        return [("decision", self.chosen.value), *((name, f"{name} {amount}") for name, amount in usd)]
+        names = (" and ".join(choice.picks) for choice in self.choices)
+        usd = zip(names, usd_texts([choice.usd for choice in self.choices]), strict=True)
+        return [("decision", self.chosen.value), *((name, f"{name} {amount} USD") for name, amount in usd)]
 
     def _repr_html_(self) -> str:
         """Return the choices with the reason for each, then the notes, then what insisting on anything would change."""
@@ -518,12 +519,12 @@ class Decision(Shown):
             (
                 "chosen" if choice.chosen else "",
                 " and ".join(choice.picks),
-                usd_text(choice.usd),
+                usd,
                 duration_text(choice.seconds),
                 "unknown" if choice.within_limits is None else probability_text(choice.within_limits),
                 choice.runs_on,
             )
-            for choice in self.choices
+            for choice, usd in zip(self.choices, usd_texts([choice.usd for choice in self.choices]), strict=True)
         ]
         header = ("", "choose", f"USD{per}", f"time{per}", "in limits", "runs on")
         parts = [html_table(header, rows, [choice.why for choice in self.choices])] if rows else []

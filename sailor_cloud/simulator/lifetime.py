@@ -53,7 +53,7 @@ def lifetime(
 ) -> Life | None:
     """Return `ttl_s` with what sets it."""
     lives = list(_lives(limits, cost, duration_s=duration_s, offers=offers, as_of=as_of))
-    longest = Life(seconds=LONGEST_TTL_S, why="the longest that is allowed")
+    longest = Life(seconds=LONGEST_TTL_S, why="the longest TTL that is allowed")
     return min(*lives, longest, key=_seconds) if lives else None
 
 
@@ -78,7 +78,7 @@ def _lives(
     for each, market in terms:
         end = each.end_s(as_of, market)
         if end is not None:
-            yield Life(seconds=end, why="the end of the reserved capacity")
+            yield Life(seconds=end, why="when the reserved capacity ends")
     if limits.deadline is not None:
         grace = f"the deadline and {duration_text(DEADLINE_GRACE_S)} for the teardown"
         yield Life(seconds=limits.deadline + DEADLINE_GRACE_S, why=grace)
@@ -93,7 +93,7 @@ def _lives(
         )
         if limits.deadline is None:
             worst_s = limits.budget_usd / cost.worst_case_usd_per_hour * SECONDS_PER_HOUR + waits
-            late = Life(seconds=LATE * planned_s, why=f"{LATE:g} times the planned time, for a run that is late")
+            late = Life(seconds=LATE * planned_s, why=f"{LATE:g} times the planned time, as a margin for delays")
             paid = Life(seconds=worst_s, why="how long the budget lasts at worst-case prices")
             life = min(life, max(paid, late, key=_seconds), key=_seconds)
         yield max(life, Life(seconds=planned_s, why="the planned time"), key=_seconds)

@@ -85,7 +85,7 @@ def test_a_block_that_has_ended_is_not_bought_in(begin: str, end: str, bought_at
     ("budget_usd", "why"),
     [
         (50, "how long 95 % of the budget lasts at list prices"),
-        (120, "1.3 times the planned time, for a run that is late"),
+        (120, "1.3 times the planned time, as a margin for delays"),
     ],
 )
 def test_the_ttl_of_a_command_says_what_sets_it(budget_usd: int, why: str) -> None:

@@ -91,5 +91,5 @@ def test_money_is_shown_as_a_difference() -> None:
         "+6.56 USD",
         "-0.0312 USD",
         "+0.0000400 USD",
-        "for the same money",
+        "the same cost",
     ]

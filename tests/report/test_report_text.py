@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from sailor_cloud.report import text
-from sailor_cloud.units import parse_duration_s, sufficient_duration_text, usd_difference, usd_parts
+from sailor_cloud.units import (
+    parse_duration_s,
+    sufficient_duration_text,
+    usd_difference,
+    usd_difference_text,
+    usd_parts,
+    usd_texts,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +94,34 @@ def test_rounded_parts_add_up_to_the_rounded_whole(
 ) -> None:
     assert usd_parts(amounts, whole, 2) == shown
     assert round(sum(shown), 2) == round(whole, 2)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "shown"),
+    [
+        ((57.14, 0.4632), ("57.14", "0.46")),
+        ((0.4632, 0.0312), ("0.463", "0.0312")),
+        ((57.14, 0.0), ("57.14", "0.00")),
+        ((57.14, 0.00312), ("57.14", "0.00312")),
+    ],
+)
+def test_a_table_with_a_dollar_or_more_shows_cents(amounts: tuple[float, ...], shown: tuple[str, ...]) -> None:
+    assert usd_texts(amounts) == shown
+
+
+@pytest.mark.parametrize(
+    ("amount", "base", "largest", "shown"),
+    [
+        (57.60, 57.14, 0.0, "+0.46 USD"),
+        (57.14, 57.60, 0.0, "-0.46 USD"),
+        (0.4632, 0.3, 0.0, "+0.163 USD"),
+        (0.4632, 0.3, 81.58, "+0.16 USD"),
+        (57.1413, 57.1389, 0.0, "the same cost"),
+        (1357.60, 57.14, 0.0, "+1,300.46 USD"),
+    ],
+)
+def test_a_difference_next_to_dollars_is_in_cents(amount: float, base: float, largest: float, shown: str) -> None:
+    assert usd_difference_text(amount, base, largest=largest) == shown
 
 
 def test_a_difference_has_the_decimals_of_the_amount_next_to_it() -> None:

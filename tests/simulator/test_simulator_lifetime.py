@@ -32,9 +32,9 @@ def life(limits: Constraints, usd_per_hour: float, worst: float, duration_s: flo
         (Constraints(deadline=3600.0), 1.0, 2.0, 1800.0, "the deadline and 10 min for the teardown"),
         (Constraints(budget_usd=2.0), 4.0, 4.1, None, "how long 95 % of the budget lasts at list prices"),
         (Constraints(budget_usd=2.0), 4.0, 8.0, None, "how long the budget lasts at worst-case prices"),
-        (Constraints(budget_usd=2.0), 4.0, 8.0, 1000.0, "1.3 times the planned time, for a run that is late"),
+        (Constraints(budget_usd=2.0), 4.0, 8.0, 1000.0, "1.3 times the planned time, as a margin for delays"),
         (Constraints(budget_usd=2.0), 6.0, 10.0, 1180.0, "the planned time"),
-        (Constraints(budget_usd=2.0), 1e-9, 1e-9, None, "the longest that is allowed"),
+        (Constraints(budget_usd=2.0), 1e-9, 1e-9, None, "the longest TTL that is allowed"),
     ],
 )
 def test_a_lifetime_says_what_sets_it(

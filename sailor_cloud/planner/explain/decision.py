@@ -540,12 +540,13 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.FASTEST in those:
         return f"shortest time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     less = usd_difference_text(high, usd).lstrip("+")
-    money = f"{less} less than" if less[0].isdigit() else "as much money as"
-    return f"{_trade(slow, low, seconds, usd)} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
+    money = f"{less} less than" if less[0].isdigit() else f"{less} as"
+    trade = _trade(slow, low, seconds, usd, high)
+    return f"{trade} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
 
 
-def _trade(slow: float, low: float, fast: float, high: float) -> str:
-    return f"{usd_difference_text(high, low)} for {100.0 * (1.0 - fast / slow):.0f} % less time"
+def _trade(slow: float, low: float, fast: float, high: float, largest: float = 0.0) -> str:
+    return f"{usd_difference_text(high, low, largest=largest)} for {100.0 * (1.0 - fast / slow):.0f} % less time"
 
 
 def cheaper_nearby(choices: Sequence[Choice]) -> Iterable[str]:
@@ -558,8 +559,8 @@ def cheaper_nearby(choices: Sequence[Choice]) -> Iterable[str]:
     saved, pace = usd_difference(chosen.usd, other.usd), other.seconds / chosen.seconds
     share = chosen.usd / other.usd - 1.0 if other.usd > 0.0 else math.inf
     if saved >= _MONEY and share >= _MUCH * (pace - 1.0):
-        pick = other.picks[-1].value
-        yield f"the {pick} plan costs {usd_text(saved)} USD less and is {pace_text(pace)}; '--choose {pick}' takes it"
+        pick, less = other.picks[-1].value, usd_difference_text(chosen.usd, other.usd).lstrip("+")
+        yield f"the {pick} plan costs {less} less and is {pace_text(pace)}; '--choose {pick}' takes it"
 
 
 def _no_margin(choices: Sequence[Choice], given: Constraints) -> Iterable[str]:

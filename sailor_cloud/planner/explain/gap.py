@@ -60,13 +60,13 @@ def _seconds(
     filling = min(other_s, times.schedule_s - times.steady_s)
     everywhere_s, here_s = (work - fixed_s) / steps, work_bound_s(space, _devices(space, draft))
     return {
-        "all offered devices at work all the time": work,
-        "for unused devices": steps * (here_s - everywhere_s),
-        "waiting for slower stages and transfers": steps * (times.steady_s - here_s),
+        "work on all offered devices without idle time": work,
+        "unused devices": steps * (here_s - everywhere_s),
+        "waits on slower stages and transfers": steps * (times.steady_s - here_s),
         "filling and emptying pipelines": steps * filling,
         "all-reduces": steps * (other_s - filling),
-        "optimizer step": steps * times.update_s,
-        "cores that ranks share": steps * (iteration_s - times.steady_s - times.update_s - other_s),
+        "the optimizer step": steps * times.update_s,
+        "cores shared by ranks": steps * (iteration_s - times.steady_s - times.update_s - other_s),
         "start, teardown and lost work": figures[target.goal] - steps * iteration_s - fixed_s if whole else 0.0,
     }
 
@@ -85,9 +85,9 @@ def _usd(
     nodes = rented_s * iteration_s
     busy = sum(seconds * _device_usd_per_s(space, pool) for pool, seconds in times.busy_device_s.items())
     return {
-        "work on the devices that do it cheapest": work,
+        "work on the most cost-efficient devices": work,
         "work on more expensive or slower devices": steps * busy - (work - fixed),
-        "devices waiting, idle or after their last pass": steps * (nodes - busy),
+        "devices that wait, are idle or have finished their last pass": steps * (nodes - busy),
         "gateways": steps * (per_iteration - times.egress_usd - nodes),
         "traffic": steps * times.egress_usd,
         "start, teardown and lost work": figures[target.goal] - steps * per_iteration - fixed,

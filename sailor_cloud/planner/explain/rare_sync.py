@@ -21,7 +21,7 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, islands
 from sailor_cloud.simulator.layout import lay_out
-from sailor_cloud.units import SECONDS_PER_HOUR, signed_usd_text, usd_text
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_difference_text, usd_text
 
 # DiLoCo's main experiments use 500 steps (arXiv 2311.08105); this is a more cautious choice.
 _EVERY = 100
@@ -108,11 +108,11 @@ def _against(found: Evaluation, now: Evaluation) -> str:
     time = f"{abs(share):.0%} {'more' if share > 0.0 else 'less'} time".replace("%", " %")
     then, before = found.cost.total_usd, now.cost.total_usd
     if then is not None and before is not None:
-        return f"{time}, {signed_usd_text(then - before)}"
+        return f"{time}, {usd_difference_text(then, before)}"
     then, before = found.cost.usd_per_iteration, now.cost.usd_per_iteration
     assert then is not None, "a plan for a model has iterations"
     assert before is not None
-    return f"{time}, {signed_usd_text(then - before)} per iteration"
+    return f"{time}, {usd_difference_text(then, before)} per iteration"
 
 
 def _alternative(plan: Plan, found: Evaluation, gain: str, where: str = "") -> Alternative:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -14,7 +14,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.report import text
 from sailor_cloud.report.markup import Markup, element, html_table
 from sailor_cloud.report.tables import markdown_table, plain_table
-from sailor_cloud.units import probability_text, usd_text
+from sailor_cloud.units import probability_text, usd_texts
 
 MARK, WIDE = "▶", 100
 _HEADINGS = ("choose", "USD", "time", "in limits", "runs on")
@@ -29,16 +29,20 @@ def headline(job: Job, decision: Decision) -> str:
     return f"the {first} plan is chosen{also} ({by})"
 
 
-def choice_cells(job: Job, choice: Choice) -> tuple[str, ...]:
-    """Return the cells of a choice: name, USD, time, probability and machines."""
+def _choice_rows(job: Job, choices: Sequence[Choice]) -> Iterator[tuple[Choice, tuple[str, ...]]]:
+    """Yield each choice with its cells: name, USD, time, probability and machines."""
     per = "" if job.training.steps else " per iteration"
-    return (
-        " and ".join(pick.value for pick in choice.picks),
-        usd_text(choice.usd) + per,
-        text.seconds(choice.seconds) + per,
-        "" if choice.within_limits is None else _short(choice.within_limits),
-        choice.runs_on,
-    )
+    for choice, usd in zip(choices, usd_texts([choice.usd for choice in choices]), strict=True):
+        yield (
+            choice,
+            (
+                " and ".join(pick.value for pick in choice.picks),
+                usd + per,
+                text.seconds(choice.seconds) + per,
+                "" if choice.within_limits is None else _short(choice.within_limits),
+                choice.runs_on,
+            ),
+        )
 
 
 def _short(chance: float) -> str:
@@ -90,8 +94,7 @@ def _choices(job: Job, decision: Decision, *, width: int, mark: str) -> Table:
     narrow = width < WIDE
     headings = _HEADINGS[:4] if narrow else _HEADINGS
     table = plain_table("", *headings, numbers=_NUMBERS, whole=("choose",), gap=1 if narrow else 2)
-    for choice in decision.choices:
-        *cells, runs_on = choice_cells(job, choice)
+    for choice, (*cells, runs_on) in _choice_rows(job, decision.choices):
         style = "bold" if choice.chosen else None
         below = f"{runs_on}\n{choice.why}"
         if narrow:
@@ -104,7 +107,7 @@ def _choices(job: Job, decision: Decision, *, width: int, mark: str) -> Table:
     grid.add_column(overflow="fold")
     grid.add_row(table)
     for choice in decision.choices:
-        grid.add_row(Text(f"{choice.picks[0].value}: {choice_cells(job, choice)[-1]}; {choice.why}"))
+        grid.add_row(Text(f"{choice.picks[0].value}: {choice.runs_on}; {choice.why}"))
     return grid
 
 
@@ -115,8 +118,7 @@ def _block(part: RenderableType) -> RenderableType:
 def decision_as_markdown(job: Job, decision: Decision) -> str:
     """Return the first screen as Markdown."""
     rows = []
-    for choice in decision.choices:
-        name, *rest = choice_cells(job, choice)
+    for choice, (name, *rest) in _choice_rows(job, decision.choices):
         rows.append((f"{name} {MARK}" if choice.chosen else name, *rest, choice.why))
     parts = [f"**{headline(job, decision).capitalize()}.**", *(f"> {note}" for note in decision.notes)]
     parts.append(markdown_table((*_HEADINGS, "why"), rows, numbers=_NUMBERS))
@@ -129,8 +131,7 @@ def decision_as_markdown(job: Job, decision: Decision) -> str:
 def decision_as_html(job: Job, decision: Decision) -> Markup:
     """Return the first screen as cards, one for each choice, and a table of what is left out."""
     cards = []
-    for choice in decision.choices:
-        name, usd, time, chance, runs_on = choice_cells(job, choice)
+    for choice, (name, usd, time, chance, runs_on) in _choice_rows(job, decision.choices):
         amount, _, per = usd.partition(" ")
         given = (("runs on", runs_on), ("in limits", chance))
         facts = [part for name, value in given if value for part in (element("dt", name), element("dd", value))]

@@ -17,7 +17,7 @@ from sailor_cloud.report.plan.facts import memory_rows
 from sailor_cloud.report.plan.groups import PipelineGroup, StageRow, pipeline_groups
 from sailor_cloud.report.plan.money import CostBranch, cost_tree, expected_usd
 from sailor_cloud.simulator import TimelineSpan
-from sailor_cloud.units import GIB, MIB, pace_text, signed_usd_text
+from sailor_cloud.units import GIB, MIB, pace_text, usd_difference_text
 
 # Margins between points and the edge of a chart; zoom by the wheel or by dragging the bar.
 _GRID = {"left": 24, "right": 24, "top": 56, "bottom": 44, "containLabel": True}
@@ -295,12 +295,12 @@ def _frontier_tip(document: PlanDocument, choice: Choice) -> str:
         else f"{count} x {name}"
         for name, count in sorted(counts.items())
     ]
+    more = usd_difference_text(choice.usd, choice.usd - choice.extra_usd)
     return "\n".join(
         [
             choice.label,
             f"iteration {text.seconds(choice.iteration_s)} ({pace_text(1.0 + choice.slower)})",
-            f"{text.usd(choice.usd)} {usd_unit(document)} ({signed_usd_text(choice.extra_usd)}), "
-            f"{text.usd(choice.usd_per_hour)} USD/h",
+            f"{text.usd(choice.usd)} {usd_unit(document)} ({more}), {text.usd(choice.usd_per_hour)} USD/h",
             *machines,
             choice.verdict,
         ]

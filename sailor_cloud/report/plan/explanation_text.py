@@ -47,7 +47,7 @@ def left_out_rows(rows: Sequence[LeftOut], verdict: str) -> RenderableType:
     """Return the table of what a plan leaves out; for a plan file, a line says how little was searched."""
     if verdict != Status.GIVEN:
         return _block(left_out_table(rows))
-    note = "found by a quick search around this plan; 'explain' of the job file searches fully"
+    note = "from a quick search around this plan; 'explain' with the job file searches fully"
     return Group(_block(left_out_table(rows)), Text(note, style="dim"))
 
 

@@ -19,7 +19,7 @@ from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
 from sailor_cloud.simulator.lifetime import lifetime_of
 from sailor_cloud.simulator.resimulate import broken_limits
-from sailor_cloud.units import SECONDS_PER_HOUR, probability_text
+from sailor_cloud.units import SECONDS_PER_HOUR, counted, probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap of at least this size is explained, by parts of at least this share of the goal.
@@ -241,10 +241,10 @@ def _beyond_the_bound(document: PlanDocument) -> str:
     shown = [part for part in rest if abs(part.amount) >= SMALLEST_PART_SHOWN * whole]
     work, least = text.measure(parts[0].amount, unit), text.measure(whole * (1.0 - gap), unit)
     begin = f"{text.measure(whole, unit)} here, at least {least} for any plan"
-    named = ", ".join(f"{text.measure(part.amount, unit)} {part.what}" for part in shown)
+    named = ", ".join(f"{text.measure(part.amount, unit)} for {part.what}" for part in shown)
     if work == least:
         return f"{begin} ({parts[0].what}); the difference: {named}"
-    return f"{begin}; here it is {work} {parts[0].what}, {named}"
+    return f"{begin}; here: {work} for {parts[0].what}, {named}"
 
 
 def _unmeasured(prediction: Prediction) -> str:
@@ -426,9 +426,9 @@ def assumptions(document: PlanDocument) -> tuple[str, ...]:
         *(prices if priced else ()),
         f"layer times come from the compute profiles {profiles}",
         *(
-            f"{each.runs} finished run{'s' if each.runs > 1 else ''} of yours make {each.what} take "
-            f"{each.factor:.3g} times as {'much memory' if each.unit == 'bytes' else 'long'}; "
-            f"{text.share(each.error_left)} of the error is left"
+            f"your {counted(each.runs, 'finished run')} {'used' if each.unit == 'bytes' else 'took'} "
+            f"{each.factor:.3g} times the predicted {'memory' if each.unit == 'bytes' else 'time'} for {each.what}; "
+            f"{text.share(each.error_left)} of the error is left after this correction"
             for each in document.inputs.corrections
         ),
         f"half of such iterations are off by less than {text.share(prediction.error_p50)}, nine in ten by less than "

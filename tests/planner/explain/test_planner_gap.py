@@ -41,5 +41,5 @@ def test_a_wide_gap_is_explained_in_the_report():
     gap = next(fact for fact in outcome_facts(document) if fact.name == "gap")
     assert sum(part.amount for part in document.gap_parts) == pytest.approx(document.prediction.iteration_s_replay)
     assert f" here, at least {1 / document.bound:.4g} s for any plan" in gap.value
-    assert "all offered devices at work all the time" in gap.value
-    assert "waiting for slower stages and transfers" in gap.value
+    assert "work on all offered devices without idle time" in gap.value
+    assert "s for waits on slower stages and transfers" in gap.value

@@ -17,7 +17,7 @@ from sailor_cloud.planner.explain.rare_sync import apart
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.space import Space, build
 from sailor_cloud.simulator import Scenario, evaluate
-from sailor_cloud.units import signed_usd_text, usd_text
+from sailor_cloud.units import usd_difference_text, usd_text
 
 SHOWN = SearchOptions(alternatives=True, decide=True)
 
@@ -103,10 +103,10 @@ def test_a_job_over_two_clouds_shows_time_and_cost_against_the_choice(over_two_c
     (over,) = _joined(found)
     assert over.total_usd is not None
     less = 1.0 - over.iteration_s / found.prediction.iteration_s_replay
-    dearer = over.total_usd - found.cost.total_usd
+    dearer = usd_difference_text(over.total_usd, found.cost.total_usd)
     assert less > 0.0
     assert over.label == (
-        f"sync_every: 100 over aws and gcp ({100 * less:.0f} % less time, {signed_usd_text(dearer)}; "
+        f"sync_every: 100 over aws and gcp ({100 * less:.0f} % less time, {dearer}; "
         "needs a bucket in checkpoint.to; converges differently)"
     )
     cloud_of = {node.id: node.offer.partition("/")[0] for node in over.plan.nodes}
