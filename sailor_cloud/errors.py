@@ -122,7 +122,7 @@ class QuotaError(ProvisionError):
 
 
 class CredentialsError(ProvisionError):
-    """The provider refused the credentials, or there are none."""
+    """The credentials are missing or the provider refused them."""
 
 
 class LaunchError(SailorError):

@@ -70,7 +70,7 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
             )
             yield Problem(path=place, message=message, hint="plan with --restrict even-batches")
     if plan.pipeline_schedule is PipelineSchedule.ZERO_BUBBLE:
-        message = "is zero-bubble; torchtitan's zero-bubble schedules want several stages per device"
+        message = "is zero-bubble; torchtitan's zero-bubble schedules require several stages per device"
         yield Problem(path="plan.pipeline_schedule", message=message, hint="plan without training.zero_bubble")
     if plan.pipeline_schedule is PipelineSchedule.INTERLEAVED:
         message = "is interleaved; the export knows stages with one range of layers"

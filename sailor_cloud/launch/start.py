@@ -202,7 +202,7 @@ def resume_run(
         try:
             recharge(Ledger.of(folder, clock), state.resources)
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-            why = f"run {folder.run_id} can't be taken over: what its journal says of prices can't be read ({error!r})"
+            why = f"run {folder.run_id} can't be taken over: the prices in its journal can't be read ({error!r})"
             raise RequestError(f"{why}; 'sailor-cloud down {folder.run_id}' removes it") from error
         return asyncio.run(_run(folder, document, decoder, observer, clock, options, on_start, search))
 

@@ -189,8 +189,8 @@ def check_identity(scheduler: Scheduler, folder: RunFolder) -> None:
 
 def other_cluster(there: str, *wanted: str) -> str:
     return (
-        f"the cluster that answers is {there}, and the run's jobs are on {', '.join(wanted)}, which was not asked; "
-        "select that one (kubectl's context, or a login node of it) and try again"
+        f"this machine is connected to cluster {there}, but the run's jobs are on {', '.join(wanted)}; select that "
+        "cluster (kubectl's context, or one of its login nodes) and try again"
     )
 
 
@@ -198,9 +198,9 @@ def unanswered(machines: Collection[str]) -> str:
     """Describe what is unknown about jobs on machines that don't answer."""
     many = len(machines) > 1
     return (
-        f"{'machines' if many else 'machine'} {', '.join(sorted(machines))} {'do' if many else 'does'} not answer, and "
-        f"what runs there may run on; 'down' confirms it once {'they answer or have' if many else 'it answers or has'} "
-        "left the cluster"
+        f"{'machines' if many else 'machine'} {', '.join(sorted(machines))} {'do' if many else 'does'} not answer, so "
+        f"{'their' if many else 'its'} processes may still be running; 'down' confirms the teardown once "
+        f"{'they answer or leave' if many else 'it answers or leaves'} the cluster"
     )
 
 

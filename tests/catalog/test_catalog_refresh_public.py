@@ -180,7 +180,7 @@ def test_a_truncated_catalog_is_not_used(pages: Pages, catalog: str, path: str) 
     pages[CUT] = path.encode()
     (fault,) = run("aws", regions=("us-east-1",)).missing
     assert fault.startswith(catalog)
-    assert fault.endswith(f"{len(pages[path])} bytes of it are missing")
+    assert fault.endswith(f"the download ended {len(pages[path])} bytes early")
 
 
 def test_an_empty_price_list_and_a_broken_archive_are_named(pages: Pages) -> None:

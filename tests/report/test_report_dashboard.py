@@ -18,7 +18,7 @@ from sailor_cloud.report.run.dashboard import Dashboard
 STEPS_AT_ONCE = 40
 
 
-class GoingOn:
+class AdvancingRuns:
     """A stand-in for runs: each look finds them further."""
 
     def __init__(self, *names: str) -> None:
@@ -70,7 +70,7 @@ class GoingOn:
 
 @contextmanager
 def _served(*runs: str) -> Iterator[Dashboard]:
-    dashboard = Dashboard(GoingOn(*runs))
+    dashboard = Dashboard(AdvancingRuns(*runs))
     threading.Thread(target=dashboard.serve_forever, daemon=True).start()
     yield dashboard
     dashboard.shutdown()
@@ -130,7 +130,7 @@ def _until(browser: Browser, expression: str, *, at_least: int) -> int:
 
 
 def test_the_page_without_its_token_says_where_the_token_is() -> None:
-    server = Dashboard(GoingOn("a"))
+    server = Dashboard(AdvancingRuns("a"))
     thread = threading.Thread(target=server.handle_request)
     thread.start()
     with server, pytest.raises(HTTPError) as refused:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from factories.run_specs import run_spec
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
-from sailor_runtime.training.optimizer.gradients import GradientSum
+from sailor_runtime.training.optimizer.gradients import GradientAllReduce
 from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange
@@ -52,7 +52,7 @@ def summed(monkeypatch) -> list[tuple[Any, int]]:
     return found
 
 
-def sums_of(spec: RunSpec, rank: int) -> tuple[GradientSum, StageModule]:
+def sums_of(spec: RunSpec, rank: int) -> tuple[GradientAllReduce, StageModule]:
     place = layout.places(spec)[rank]
     stage = spec.pipelines[place.pipeline].stages[place.stage]
     device = Device(torch_device=torch.device("cpu"), kernel_runs=1)
@@ -63,7 +63,9 @@ def sums_of(spec: RunSpec, rank: int) -> tuple[GradientSum, StageModule]:
         return Exchange(ranks, rank, ["a"] * len(ranks), ranks, native=False) if len(ranks) > 1 else None
 
     background = BackgroundQueue(torch.device("cpu"))
-    return GradientSum(rank, spec.model, layout.atoms(spec), module, exchange, background, bucket_elements=300), module
+    return GradientAllReduce(
+        rank, spec.model, layout.atoms(spec), module, exchange, background, bucket_elements=300
+    ), module
 
 
 def test_sums_of_a_layer_begin_once_its_gradients_are_whole_and_tied_weights_wait_for_the_embedding(summed, tmp_path):

@@ -19,7 +19,7 @@ from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.model.weights import first_weights
 from sailor_runtime.training.observe.metrics import ROW_LENGTH, Spent, memory_peak_bytes, spent
 from sailor_runtime.training.optimizer import optimizer
-from sailor_runtime.training.optimizer.gradients import GradientSum
+from sailor_runtime.training.optimizer.gradients import GradientAllReduce
 from sailor_runtime.training.optimizer.loss_scale import FIRST_SCALE, LossScale
 from sailor_runtime.training.optimizer.outer import Outer, is_due
 from sailor_runtime.training.optimizer.pass_sharing import PassSharing
@@ -145,7 +145,7 @@ class Engine:
             compiled=spec.training.compile,
             zero_stage=spec.zero_stage,
         )
-        self._gradients = GradientSum(
+        self._gradients = GradientAllReduce(
             world.rank,
             spec.model,
             atoms,

@@ -265,8 +265,8 @@ class _Rank:
             raise RefusedError(f"gradients overflow fp16 at step {number} even with loss scale {engine.scale.scale}")
         if not step.finite and not step.skipped:
             raise RefusedError(
-                f"step {number + 1} has loss {step.loss} and gradient norm {step.gradient_norm}; weights are left as "
-                f"they were after step {number}; {self._saver.last}; lower the learning rate"
+                f"step {number + 1} has loss {step.loss} and gradient norm {step.gradient_norm}; weights stay at step "
+                f"{number}; {self._saver.last}; lower the learning rate"
             )
         self._course.add(step.loss)
         if self._course.diverged:

@@ -252,4 +252,4 @@ def _get(address: str) -> bytes:
 def _check_whole(address: str, response: HTTPResponse) -> None:
     """Raise OSError if less arrived than was announced: the last row may end within a price."""
     if response.length:
-        raise OSError(f"{address.split('?')[0]}: {response.length} bytes of it are missing")
+        raise OSError(f"{address.split('?')[0]}: the download ended {response.length} bytes early")

@@ -66,9 +66,9 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
 
 
 def _refuse_ended(end: CredentialsEnd | None, now: datetime) -> None:
-    """Raise CredentialsError if credentials have ended."""
+    """Raise CredentialsError if credentials have expired."""
     if end is not None and end.at is not None and end.at <= now:
-        raise CredentialsError(f"{end.what} have ended at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
+        raise CredentialsError(f"{end.what} expired at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
 
 
 def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> AccountCheck:
@@ -91,8 +91,8 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
         if end is not None and (end.at is None or end.at < ends_at):
             when = "at an unknown time" if end.at is None else f"at {end.at:%Y-%m-%d %H:%M} UTC"
             notes.append(
-                f"{end.what} end {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from then on nothing "
-                f"can be bought, watched or deleted from here; {end.renew}"
+                f"{end.what} expire {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from then on "
+                f"nothing can be bought, watched or deleted from here; {end.renew}"
             )
         rights = bought.rights(document, kinds.get(provider, frozenset()))
         missing += [f"{provider}: {permission}" for permission in rights.missing]

@@ -229,7 +229,7 @@ class _Teardown:
                 self._charge(resource, existed, found)
             except (ValueError, KeyError, TypeError, ArithmeticError) as error:
                 # Damaged prices in the journal must not keep a node alive.
-                why = f"what the journal says of {resource.resource} {resource.key} can't be charged ({error!r})"
+                why = f"the journal's entries on {resource.resource} {resource.key} can't be charged ({error!r})"
                 self.problems.append(f"{why}; the ledger lacks it")
 
     def _charge(self, resource: ResourceState, existed: set[str], found: tuple[LiveResource, ...]) -> None:

@@ -153,7 +153,7 @@ def traffic(groups: Iterable[SyncGroup], layout: Layout) -> Traffic:
 
 
 def between_zones(members: Mapping[str, int], to_owners: float = 0.5) -> dict[tuple[str, str], float]:
-    """Return how many times a sum's bytes go from one zone to another; `members`: the number in each zone.
+    """Return the traffic of an all-reduce between each two zones, relative to its bytes; `members`: ranks in each zone.
 
     Every member owns an equal part: other zones send their contributions to it and receive its result. `to_owners`: the
     share of the bytes that goes to owners. Under ZeRO-1 in half precision, and under ZeRO-2 with several microbatches,

@@ -250,8 +250,8 @@ def _google(url: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("expires", "told"),
     [
-        ("2099-11-21T06:00:00Z", "end at 2099-11-21 06:00 UTC, and the run may last until 2099-11-21 07:15 UTC"),
-        ("", "end at an unknown time"),
+        ("2099-11-21T06:00:00Z", "expire at 2099-11-21 06:00 UTC, and the run may last until 2099-11-21 07:15 UTC"),
+        ("", "expire at an unknown time"),
         ("2099-11-21T08:00:00+00:00", ""),
     ],
 )
@@ -269,9 +269,7 @@ def test_session_credentials_that_have_ended_are_refused(home: Path, monkeypatch
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2026-11-20T06:00:00Z")
-    with pytest.raises(
-        CredentialsError, match=r"of the environment have ended at 2026-11-20 06:00 UTC; name a profile"
-    ):
+    with pytest.raises(CredentialsError, match=r"of the environment expired at 2026-11-20 06:00 UTC; name a profile"):
         checked(aws_document())
 
 
@@ -314,7 +312,7 @@ def test_a_role_that_is_assumed_is_renewed(home: Path, monkeypatch: pytest.Monke
 def test_a_token_of_terraform_itself_is_reported(google: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "t")
     (note,) = checked(gcp_document()).notes
-    assert "the credentials in GOOGLE_OAUTH_ACCESS_TOKEN end at an unknown time" in note
+    assert "the credentials in GOOGLE_OAUTH_ACCESS_TOKEN expire at an unknown time" in note
 
 
 def day(start: str, groups: dict[str, str], *, estimated: bool) -> dict[str, Any]:

@@ -178,7 +178,7 @@ def test_nodes_on_machines_that_do_not_answer_may_still_run(
         *([("n1", "job-7", "rack", RUN, "slurm")] if isinstance(told, ProvisionError) else []),
     ]
     assert mine[0].type == providers.of("slurm").machine
-    why = "no squeue" if isinstance(told, ProvisionError) else "machine host01 does not answer, and what runs there"
+    why = "no squeue" if isinstance(told, ProvisionError) else "machine host01 does not answer, so its processes may"
     assert mine[0].silent.startswith(why)
     # The journal tells which nodes the job's are.
     assert swept.silent == (*mine, other, named)

@@ -743,7 +743,7 @@ def test_prices_that_can_not_be_read_keep_no_node_alive(run: Run) -> None:
     run.folder.ledger_file.unlink(missing_ok=True)
     told = run.down()
     assert (run.paper.alive, told.clean) == ([], True)
-    assert any("what the journal says of node n0 can't be charged" in problem for problem in told.problems)
+    assert any("the journal's entries on node n0 can't be charged" in problem for problem in told.problems)
 
 
 def test_an_empty_bucket_goes_and_nothing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

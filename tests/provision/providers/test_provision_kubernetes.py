@@ -315,8 +315,8 @@ def test_down_confirms_nothing_where_another_cluster_answers(tmp_path: Path, mon
         cluster.uid = "another"
         swept = sweep_scopes(places_of(folder).scopes, run_id=folder.run_id)
         [problem] = swept.problems
-        assert "the cluster that answers is another, and the run's jobs are on 0f1e, which was not asked" in problem
-        with pytest.raises(ProvisionError, match="which was not asked"):
+        assert "this machine is connected to cluster another, but the run's jobs are on 0f1e; select that" in problem
+        with pytest.raises(ProvisionError, match="connected to cluster another, but"):
             asyncio.run(fleet._cancel("sailor-1-g1"))
         elsewhere = destroy(folder, clock=CLOCK, pause=lambda pause_s: None)
         assert not elsewhere.clean

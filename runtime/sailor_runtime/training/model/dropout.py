@@ -82,10 +82,10 @@ class Dropout:
 
 
 class Dropping(TorchFunctionMode):
-    """Replaces torch's dropout inside a model's modules: drops by `dropout`, whatever their probability.
+    """Replaces torch's dropout in a model's modules by `dropout`, which ignores the modules' own probabilities.
 
-    A dropout site is identified by its order in the layer. Values of four dimensions are attention weights of this
-    rank's heads, the first of which is `first_head` of `heads`, unless all are here.
+    A dropout site is identified by its order in the layer. Values with four dimensions are attention weights. They
+    belong to this rank's heads; under tensor parallelism these start at `first_head` of all `heads`.
     """
 
     _entered: ClassVar[list[Dropping]] = []

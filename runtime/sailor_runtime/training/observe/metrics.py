@@ -70,7 +70,7 @@ def spent(
 def spent_of_rows(rows: Sequence[Sequence[float]], partners: Mapping[int, Iterable[int]]) -> tuple[Spent, ...]:
     """Return every rank's iteration, with all-reduces as short as for the last rank to join.
 
-    A rank that comes early waits inside the sum for its partners; that wait is bubble.
+    An early rank waits inside the all-reduce for its partners; that wait counts as bubble.
     """
     names = [field.name for field in fields(Spent)]
     every = [Spent(**dict(zip(names, row, strict=True))) for row in rows]
@@ -81,7 +81,7 @@ def spent_of_rows(rows: Sequence[Sequence[float]], partners: Mapping[int, Iterab
 
 
 def partners(atoms: Iterable[Atom]) -> dict[int, set[int]]:
-    """Return the ranks with which each rank sums gradients."""
+    """Return the ranks with which each rank all-reduces gradients."""
     found: dict[int, set[int]] = {}
     for holders in {atom.holders for atom in atoms if len(atom.holders) > 1}:
         for rank in holders:

@@ -1,4 +1,4 @@
-"""Sums gradients over atoms during the backward pass, and computes their norm over the whole model."""
+"""All-reduces gradients during the backward pass, and computes their norm over the whole model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.stage import StageModule
 
-# Limits one message of a sum, and so how much must be ready before one begins.
+# Limits one message of an all-reduce, and so how many gradients must be ready before it starts.
 BUCKET_ELEMENTS = 4 * 2**20
 
 
@@ -57,11 +57,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Parts that are summed in one message; `exchange` is None if only this rank holds them.
+    """Parts that are all-reduced in one message; `exchange` is None if only this rank holds them.
 
-    `flat` contains their gradients one after the other, None if they must be copied for the sum: a parameter whose
-    atoms have different holders can't be in two messages. With ZeRO, `shares` are those of each holder, and `own` is
-    the number of this one.
+    `flat` contains their gradients one after the other, None if they must be copied for the all-reduce: a parameter
+    whose atoms have different holders can't be in two messages. With ZeRO, `shares` are those of each holder, and `own`
+    is the number of this one.
     """
 
     exchange: Exchange | None
@@ -79,21 +79,24 @@ class Bucket:
         return min(part.layer for part in self.parts)
 
     def order(self, holders: tuple[int, ...]) -> tuple[Any, ...]:
-        """Return the key by which every rank of the world sorts its sums: last layers first."""
+        """Return the key by which every rank sorts its all-reduces: last layers first."""
         first = self.parts[0]
         return (-self.layer, holders, first.parameter, first.start)
 
 
-class GradientSum:
-    """The sums that one rank takes part in, in an order that all ranks share.
+class GradientAllReduce:
+    """The all-reduces of one rank, in an order that all ranks share.
 
-    With ZeRO each holder gets the sum of its share of a bucket, in `totals`; else all get all of it. From stage 2 on,
-    parameters that only one layer uses are summed after each of its passes. These are in `scattered`, and only the
-    shares have sums over microbatches. `in_place`: gradients may be placed in memory so that sums need no copies of
-    them. `wire` is their format in transit, None for their own; they are added up in their own. A sum begins when its
-    layers have their gradients of all microbatches and all earlier sums have begun; it runs during the backward passes
-    of lower layers. The order never depends on timing, so neither do the results, and ranks never wait for each other's
-    sums in a circle.
+    Without ZeRO, each holder receives a whole bucket. With ZeRO, each holder receives only its share, in `totals` (a
+    reduce-scatter). From stage 2 on, parameters that only one layer uses are reduce-scattered after each of its
+    passes. These are in `scattered`; only their shares are accumulated over microbatches.
+
+    An all-reduce starts when its layers have their gradients of all microbatches and all earlier all-reduces have
+    started. It overlaps with the backward passes of lower layers. The order never depends on timing, so results are
+    deterministic and ranks can't deadlock.
+
+    `in_place`: gradients may be placed in memory so that all-reduces need no copies. `wire`: their format in transit,
+    None for their own; they are accumulated in their own format.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class GradientSum:
         self._scattered = module.scattered if zero_stage >= 2 else frozenset()
         self._in_place = in_place and not self._sharded
         self._wire = wire
-        # Read here, not in the signature, so that a test can make many sums of a small model.
+        # Read here, not in the signature, so that a test can make many all-reduces of a small model.
         limit = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
         uses = _uses(model)
         by_holders: dict[tuple[int, ...], list[Part]] = defaultdict(list)
@@ -142,12 +145,12 @@ class GradientSum:
             for holders, parts in by_holders.items()
             for bucket in self._cut(exchange(holders), holders.index(rank), parts, limit)
         ]
-        # All buckets; then those of a pass and those that are summed once.
+        # All buckets; then those reduced after each pass and those reduced once.
         self.every = [self._laid_out(bucket) for _, bucket in sorted(ordered, key=lambda pair: pair[0])]
         self.scattered = [bucket for bucket in self.every if bucket.parts[0].parameter in self._scattered]
         self.buckets = [bucket for bucket in self.every if bucket.parts[0].parameter not in self._scattered]
         self._sums_of_shares = [self._empty_shares(bucket) for bucket in self.scattered]
-        # Of the last pass: each bucket's number, and its sum, which may still run.
+        # Of the last pass: each bucket's number, and its reduce-scatter, which may still run.
         self._passing: list[tuple[int, Any]] = []
         # On this rank a parameter is complete with its first layer here, a bucket with that of all its parameters; a
         # tied parameter may be in two layers.
@@ -156,7 +159,7 @@ class GradientSum:
         self._begun: list[tuple[Any, Tensor | None]] = []
         # With ZeRO, the sums of this rank's shares in the order of the buckets, then of those scattered.
         self.totals: list[Tensor] = []
-        # The number of sums, from the first, that have ended and are in the gradients.
+        # The number of all-reduces, from the first, that have completed and are in the gradients.
         self._ended = 0
 
     def clear(self) -> None:
@@ -169,10 +172,10 @@ class GradientSum:
 
     @torch.no_grad()
     def layer_done(self, layer: int) -> None:
-        """Begin the sums that become possible once a layer has its gradients of all microbatches.
+        """Start the all-reduces that become possible once a layer has its gradients of all microbatches.
 
-        Sums of a tied weight wait for other stages, which need this stage's passes. If passes wait for sums, these sums
-        therefore begin after the last pass.
+        All-reduces of a tied weight wait for other stages, which need this stage's passes. If passes wait for
+        all-reduces, these therefore start after the last pass.
         """
         if self.scattered and layer > self._module.layers[0]:
             return
@@ -190,7 +193,7 @@ class GradientSum:
 
     @torch.no_grad()
     def finish(self) -> Tensor:
-        """Leave in every gradient its sum over the copies; return this rank's share of the squared norm, float64.
+        """Complete the all-reduce of every gradient; return this rank's share of the squared norm, float64.
 
         Each atom counts on one rank, so the shares sum to the squared norm of the whole model's gradient.
         """
@@ -224,7 +227,7 @@ class GradientSum:
         ]
 
     def _laid_out(self, bucket: Bucket) -> Bucket:
-        """Place the gradients of a bucket where they are summed, if its parts are whole parameters.
+        """Place the gradients of a bucket where they are all-reduced, if its parts are whole parameters.
 
         Several parts of one parameter, as of a packed matrix, are then adjacent, unless they are columns of it.
         """
@@ -248,7 +251,7 @@ class GradientSum:
         return replace(bucket, flat=flat)
 
     def _begin(self, bucket: Bucket) -> tuple[Any, Tensor | None]:
-        """Begin a sum; return it, and its copy of the gradients if there is one."""
+        """Start an all-reduce; return it, and its copy of the gradients if there is one."""
         exchange = bucket.exchange
         if exchange is None:
             return None, None
@@ -257,7 +260,7 @@ class GradientSum:
                 if not part.contributes:
                     self._gradient(part).zero_()
             return self._sum(exchange, bucket.flat), None
-        # First free the copies of sums that have ended, so that few exist at a time.
+        # First free the copies of completed all-reduces, so that few exist at a time.
         while self._ended < len(self._begun) and _has_ended(self._begun[self._ended][0]):
             self._end()
         if self._sharded:
@@ -320,7 +323,7 @@ class GradientSum:
         self._passing.clear()
 
     def _end(self) -> None:
-        """Wait for the first sum that has not ended, and copy its totals to the gradients."""
+        """Wait for the first all-reduce that has not completed, and copy its totals to the gradients."""
         work, flat = self._begun[self._ended]
         bucket = self.buckets[self._ended]
         total = None if work is None else work.wait()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.optimizer.gradients import GradientSum
+from sailor_runtime.training.optimizer.gradients import GradientAllReduce
 from sailor_runtime.training.optimizer.weights import MasterWeights, Piece
 from sailor_runtime.training.pipeline import layout
 from sailor_runtime.training.pipeline.process_groups import World
@@ -56,7 +56,7 @@ class Outer:
         self._weights = weights
         self._share = share
         atoms = outer_atoms(spec)
-        self._sums = GradientSum(
+        self._all_reduce = GradientAllReduce(
             world.rank, spec.model, atoms, module, world.exchange, world.background, in_place=False
         )
         self.start: list[Tensor] = []
@@ -89,8 +89,8 @@ class Outer:
         for piece, start in zip(pieces, self.start, strict=True):
             moved = (start - piece.value.detach()) * self._share
             self._weights.within(gradients[piece.parameter], piece).copy_(moved)
-        self._sums.clear()
-        self._sums.finish()
+        self._all_reduce.clear()
+        self._all_reduce.finish()
         for piece, start, momentum in zip(pieces, self.start, self.momentum, strict=True):
             gradient = self._weights.within(gradients[piece.parameter], piece).to(start.device)
             momentum.mul_(MOMENTUM).add_(gradient)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sailor_runtime.training.optimizer.gradients import GradientSum
+from sailor_runtime.training.optimizer.gradients import GradientAllReduce
 from sailor_runtime.training.optimizer.weights import MasterWeights
 from sailor_runtime.training.pipeline.spans import Activity, Spans
 
@@ -13,7 +13,7 @@ class PassSharing:
     With ZeRO-2 all weights stay, so nothing is gathered here.
     """
 
-    def __init__(self, gradients: GradientSum, weights: MasterWeights, spans: Spans) -> None:
+    def __init__(self, gradients: GradientAllReduce, weights: MasterWeights, spans: Spans) -> None:
         self._gradients, self._weights, self._spans = gradients, weights, spans
 
     def before_pass(self, layer: int, *, forward: bool) -> None:

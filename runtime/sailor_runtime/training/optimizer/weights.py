@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sailor_runtime.training.model.weights import FirstWeights
-from sailor_runtime.training.optimizer.gradients import Bucket, GradientSum, Share
+from sailor_runtime.training.optimizer.gradients import Bucket, GradientAllReduce, Share
 from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange, Task
 from sailor_runtime.training.pipeline.stage import Shard, StageModule
 
@@ -43,7 +43,7 @@ class MasterWeights:
     def __init__(
         self,
         module: StageModule,
-        sums: GradientSum,
+        gradients: GradientAllReduce,
         background: BackgroundQueue,
         *,
         master: torch.dtype,
@@ -54,11 +54,11 @@ class MasterWeights:
         self._module = module
         self._offload = offload
         self._background = background
-        self._buckets = [*sums.buckets, *sums.scattered] if zero_stage > 0 else []
+        self._buckets = [*gradients.buckets, *gradients.scattered] if zero_stage > 0 else []
         # After a step, first layers first; weights absent between passes are gathered before each pass instead.
         self._gathered = [
             bucket
-            for bucket in reversed(sums.every if zero_stage > 0 else [])
+            for bucket in reversed(gradients.every if zero_stage > 0 else [])
             if bucket.parts[0].parameter not in module.absent
         ]
         self._uses = {

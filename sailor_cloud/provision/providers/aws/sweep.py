@@ -234,7 +234,7 @@ def _listed(client: Any, kind: _Kind, region: str, run_id: str | None) -> Iterat
 
 
 def _state(item: Mapping[str, Any]) -> str:
-    """Return a resource's state, which calls report in three forms."""
+    """Return a resource's state in lower case; AWS reports it as a string or in a nested `Name` or `Code`."""
     state = item.get("State") or item.get("Status") or ""
     return str(state.get("Name") or state.get("Code") or "") if isinstance(state, dict) else str(state).lower()
 
