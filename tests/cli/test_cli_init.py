@@ -36,6 +36,17 @@ def test_without_schema_only_the_job_is_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
 
 
+def test_a_hyphen_as_output_prints_the_job_file_and_writes_nothing(tmp_path: Path) -> None:
+    answer = called("init", "--preset", "gcp", "-o", "-", cwd=tmp_path)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "provider: gcp" in answer.stdout
+    assert not answer.stdout.startswith("# yaml-language-server")
+    assert list(tmp_path.iterdir()) == []
+    both = called("init", "--preset", "gcp", "-o", "-", "--json", cwd=tmp_path)
+    assert both.returncode == 2
+    assert "-o - and --json both print on standard output" in both.stderr
+
+
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
     answer = called("init", "--preset", "local", cwd=tmp_path)

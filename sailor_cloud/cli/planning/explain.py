@@ -147,12 +147,17 @@ def _check_named(job: Job, name: str) -> None:
         return
     prices = catalog.load()
     there = () if alike(name, names) else alike(name, prices.accelerator_names())[:3]
+    if not there:
+        hint = did_you_mean(name, names)
+        raise RequestError([Problem(path=f"--why-not {name}", message="the job does not name it", hint=hint)])
     sold = [
         f"{each} is offered by {' and '.join(sorted({offer.provider for offer in prices.offers(accelerators=[each])}))}"
         for each in there
     ]
-    hint = f"{', '.join(sold)}; the job names {', '.join(names)}" if sold else did_you_mean(name, names)
-    raise RequestError([Problem(path=f"--why-not {name}", message="the job does not name it", hint=hint)])
+    add = "it" if len(there) == 1 else "one"
+    message = f"the job does not allow {' or '.join(there)}; add {add} under 'resources'"
+    hint = f"{', '.join(sold)}; the job names {', '.join(names)}"
+    raise RequestError([Problem(path=f"--why-not {name}", message=message, hint=hint)])
 
 
 def _answer(explanation: Explanation, document: PlanDocument, name: str, *, as_json: bool) -> int:

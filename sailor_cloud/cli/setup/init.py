@@ -33,7 +33,7 @@ def _with_example() -> tuple[Provider, ...]:
     default="job.yaml",
     show_default=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Job file to write.",
+    help="Job file to write; '-' prints it.",
 )
 @click.option("--preset", type=ProviderName(_with_example), help="Ask nothing; write the job file for these machines.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
@@ -42,7 +42,8 @@ def _with_example() -> tuple[Provider, ...]:
 def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as_json: bool) -> None:
     """Write a commented job file, by asking a few questions or from a preset.
 
-    Also writes sailor-cloud-job.schema.json next to it, with which editors complete and check job files.
+    Also writes sailor-cloud-job.schema.json next to it, with which editors complete and check job files. '-o -' prints
+    the job file and writes nothing.
 
     \b
     sailor-cloud init
@@ -54,15 +55,20 @@ def init(output: Path, preset: Provider | None, force: bool, no_schema: bool, as
     from sailor_cloud.model.job_file import parse_job
     from sailor_cloud.report.files.job_template import job_text
 
-    if output.exists() and not force:
+    to_stdout = output == Path("-")
+    if to_stdout and as_json:
+        raise RequestError("-o - and --json both print on standard output; give only one of them")
+    if not to_stdout and output.exists() and not force:
         raise RequestError(f"{output} already exists; give --force to replace it, or another name with -o")
     if preset is None and not sys.stdin.isatty():
         *others, last = _with_example()
         raise RequestError(f"there is no terminal to ask on; give --preset {', '.join(others)} or {last}")
     provider, answers = (preset, _example(preset)) if preset else _ask()
-    content = job_text(provider, answers, schema=None if no_schema else SCHEMA_FILE)
+    content = job_text(provider, answers, schema=None if no_schema or to_stdout else SCHEMA_FILE)
     parse_job(content, origin=str(output))
-    write_output(output, content)
+    write_output(None if to_stdout else output, content)
+    if to_stdout:
+        return
     written = [output]
     if not no_schema:
         from sailor_cloud.cli.setup.schema import schema_text
