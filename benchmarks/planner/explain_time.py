@@ -40,13 +40,18 @@ def main() -> None:
     chosen = parser.parse_args()
     rows = [f"| {' | '.join(_HEADS)} |", "|---" * len(_HEADS) + "|"]
     with tempfile.TemporaryDirectory() as folder:
-        preset = Path(folder) / "aws.yaml"
-        subprocess.run([PROGRAM, "init", "--preset", "aws", "-o", str(preset)], check=True, capture_output=True)
         _measured("explain", ROOT / "examples" / "quickstart.yaml", compiled=folder)
-        for job in (*(ROOT / "examples" / name for name in EXAMPLES), preset):
+        for job in jobs(Path(folder)):
             rows.append(_row(job, compiled=folder))
             print(rows[-1], file=sys.stderr, flush=True)
     write("\n".join([measured_on(), *rows, ""]), chosen.output)
+
+
+def jobs(folder: Path) -> tuple[Path, ...]:
+    """Return the examples, and the preset for AWS, which is written to a folder."""
+    preset = folder / "aws.yaml"
+    subprocess.run([PROGRAM, "init", "--preset", "aws", "-o", str(preset)], check=True, capture_output=True)
+    return (*(ROOT / "examples" / name for name in EXAMPLES), preset)
 
 
 def _row(job: Path, *, compiled: str) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "planner"))
 
+from explain_time import EXAMPLES
+from first_screen import AIMS_S, complete
 from not_worse import FORMER, Compared, read
 from time_and_gap import CASES, changed, gap_aim
 from time_limit import JOBS
@@ -56,3 +58,13 @@ def test_the_aim_of_a_gap_follows_zones_accelerators_and_money(name: str, aim: f
 
 def test_the_time_limit_is_measured_on_six_jobs():
     assert len(JOBS) == 6
+
+
+def test_the_aims_of_the_first_screen_belong_to_measured_jobs():
+    assert set(AIMS_S) <= {Path(name).stem for name in EXAMPLES}
+
+
+def test_a_first_screen_is_complete_once_the_bar_below_it_is_drawn():
+    waiting, decided = b"searching for the best plan", b"gcp  the cheapest plan is chosen; still searching"
+    assert not complete(waiting + decided)
+    assert complete(waiting + decided + b"cheapest 64.85" + waiting)
