@@ -61,6 +61,7 @@ class SyncTable:
     _sums: dict[tuple[Hops, float], _Sum] = field(default_factory=dict)
     _rings: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[_Ring, ...]] = field(default_factory=dict)
     _plans: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[float, float]] = field(default_factory=dict)
+    _of_plans: dict[tuple[Layout, tuple[tuple[int, ...], ...]], tuple[LayerSum, ...]] = field(default_factory=dict)
     _nbytes: dict[tuple[int, int, int, int], float] = field(default_factory=dict)
     _ranks: list[int] = field(init=False)
     _zones: list[str] = field(init=False)
@@ -89,8 +90,14 @@ class SyncTable:
             self._plans[key] = max(through.values(), default=0.0), usd
         return self._plans[key]
 
-    def sums(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> Iterator[LayerSum]:
-        """Yield the all-reduces over several stages in their order: the last layers first, a tied weight last."""
+    def sums(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> tuple[LayerSum, ...]:
+        """Return the all-reduces over several stages in their order: the last layers first, a tied weight last."""
+        key = (layout, cuts)
+        if key not in self._of_plans:
+            self._of_plans[key] = tuple(self._in_order(layout, cuts))
+        return self._of_plans[key]
+
+    def _in_order(self, layout: Layout, cuts: tuple[tuple[int, ...], ...]) -> Iterator[LayerSum]:
         spans = list(pairwise(sorted({layer for cut in set(cuts) for layer in cut})))[::-1]
         stages = {cut: [_stage_of(cut, first) for first, _ in spans] for cut in set(cuts)}
         rings = self.rings(layout, tuple(zip(*(stages[cut] for cut in cuts), strict=True)))

@@ -205,7 +205,8 @@ def _of_size(shape: Shape, size: int) -> Shape:
 class _Kind:
     """Equally fast pipelines; by microbatch size from 1 on, the seconds of the first microbatch and of each other.
 
-    `most`: samples that one of them may take.
+    `most`: the samples that one of them may take; `counts`: the microbatches in them, by size. `by_size`: each size and
+    its seconds.
     """
 
     members: list[int]
@@ -213,20 +214,34 @@ class _Kind:
     busy_s: NDArray[np.float64]
     sizes: NDArray[np.int64]
     most: int
+    by_size: list[tuple[int, float, float]]
+    counts: NDArray[np.int64]
 
     @classmethod
     def of(cls, assessor: Assessor, place: int, shape: Shape, members: list[int], pipelines: int) -> _Kind:
         most = (assessor.space.batch - pipelines + len(members)) // len(members)
         fill_s, busy_s = assessor.by_size(place, shape.cut, pipelines)
-        sizes = min(bisect_right(SIZES, most), len(fill_s))
-        return cls(members, fill_s[:sizes], busy_s[:sizes], np.array(SIZES[:sizes]), most)
+        fitting = min(bisect_right(SIZES, most), len(fill_s))
+        fill_s, busy_s, sizes = fill_s[:fitting], busy_s[:fitting], np.array(SIZES[:fitting])
+        by_size = list(zip(SIZES, fill_s.tolist(), busy_s.tolist(), strict=False))
+        return cls(members, fill_s, busy_s, sizes, most, by_size, most // sizes)
 
-    def ends(self, samples: int | NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return the earliest time to finish `samples`, and the size for it; arrays are allowed."""
-        count, rest = np.divmod(np.asarray(samples), self.sizes.reshape(-1, *[1] * np.ndim(samples)))
-        fill_s, busy_s = (each.reshape(-1, *[1] * np.ndim(samples)) for each in (self.fill_s, self.busy_s))
-        seconds = np.where((rest == 0) & (count > 0), fill_s + busy_s * (count - 1), np.inf)
-        return seconds.min(axis=0), self.sizes[seconds.argmin(axis=0)]
+    def ends(self, samples: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the earliest time to finish each number of samples."""
+        count, rest = np.divmod(samples, self.sizes[:, None])
+        seconds = np.where((rest == 0) & (count > 0), self.fill_s[:, None] + self.busy_s[:, None] * (count - 1), np.inf)
+        return np.asarray(seconds.min(axis=0))
+
+    def end(self, samples: int) -> tuple[float, int]:
+        """Return the earliest time to finish `samples`, and the size for it; 0 if no size divides them."""
+        return min(
+            (
+                (fill_s + busy_s * (samples // size - 1), size)
+                for size, fill_s, busy_s in self.by_size
+                if size <= samples and samples % size == 0
+            ),
+            default=(math.inf, 0),
+        )
 
     def least_s(self, samples: int) -> float:
         """Return the earliest time at which a pipeline can finish at least `samples`, or the most that it may take."""
@@ -238,7 +253,7 @@ class _Kind:
     def within(self, seconds: float) -> int:
         """Return the most samples that a pipeline can process in a time; at least one."""
         counts = np.floor((seconds - self.fill_s) / self.busy_s * (1.0 + 1e-12)).astype(np.int64) + 1
-        return max(1, int((self.sizes * np.minimum(counts, self.most // self.sizes)).max()))
+        return max(1, int((self.sizes * np.minimum(counts, self.counts)).max()))
 
     def fastest(self, seconds: float) -> list[int]:
         """Return the sizes; those with which a pipeline processes most samples in a time come first."""
@@ -250,7 +265,7 @@ def _least_s(kinds: Sequence[_Kind], batch: int) -> float:
     """Return the least time in which pipelines process at least the batch, with equal shares within each kind."""
     if len(kinds) == 1:
         return kinds[0].least_s(-(-batch // len(kinds[0].members)))
-    low, high = 0.0, max(float(kind.ends(kind.most)[0]) for kind in kinds)
+    low, high = 0.0, max(kind.end(kind.most)[0] for kind in kinds)
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         total_samples = sum(len(kind.members) * kind.within(middle) for kind in kinds)
@@ -287,7 +302,7 @@ def _shares(kinds: Sequence[_Kind], batch: int, seconds: float) -> Iterator[tupl
         second, left = np.divmod(rest - first * counts[a], counts[b])
         allowed = (left == 0) & (second >= 1) & (second <= kinds[b].most)
         first, second = first[allowed], second[allowed]
-        ends = np.maximum(kinds[a].ends(first)[0], kinds[b].ends(second)[0])
+        ends = np.maximum(kinds[a].ends(first), kinds[b].ends(second))
         for at in np.argsort(ends, kind="stable")[:_CHOSEN]:
             share[a], share[b] = int(first[at]), int(second[at])
             yield tuple(share)
@@ -332,7 +347,7 @@ class Apportioned:
         assessor, kinds, batch = self.assessor, self.kinds, self.assessor.space.batch
         found: dict[tuple[int, ...], float] = {}
         for share in _shares(kinds, batch, self.least_s):
-            found[share] = max(float(kind.ends(samples)[0]) for kind, samples in zip(kinds, share, strict=True))
+            found[share] = max(kind.end(samples)[0] for kind, samples in zip(kinds, share, strict=True))
         drafts = []
         if min(found.values(), default=math.inf) > self.least_s * _LATER[1]:
             for sizes in _sizes_within(kinds, batch, self.least_s):
@@ -340,7 +355,7 @@ class Apportioned:
         for share in sorted(found, key=lambda share: (found[share], share))[:_CHOSEN]:
             if math.isinf(found[share]):
                 break
-            sizes = tuple(int(kind.ends(samples)[1]) for kind, samples in zip(kinds, share, strict=True))
+            sizes = tuple(kind.end(samples)[1] for kind, samples in zip(kinds, share, strict=True))
             counts = [0] * len(self.shapes)
             for kind, samples, size in zip(kinds, share, sizes, strict=True):
                 for member in kind.members:
