@@ -45,6 +45,10 @@ def no_groups_with_zero_1() -> None:
     solving.grouped = lambda space, target: []
 
 
+def no_zone_chains() -> None:
+    mixed.ZoneChains.draw = lambda self: []  # type: ignore[method-assign]
+
+
 def no_shares_by_kind() -> None:
     group_search.Apportioned.drafts = lambda self: []  # type: ignore[method-assign]
 
@@ -65,6 +69,7 @@ STEPS: dict[str, Callable[[], None]] = {
     "node patterns": no_blocks,
     "groups of equal pipelines": no_groups,
     "the same, with ZeRO-1": no_groups_with_zero_1,
+    "replicas of a stage in one zone": no_zone_chains,
     "groups: samples by kind": no_shares_by_kind,
     "groups: sizes that end together": no_balanced_sizes,
     "local search": no_local_search,
