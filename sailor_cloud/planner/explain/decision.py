@@ -448,6 +448,12 @@ class Deciding:
         alike = all(abs(mine / theirs - 1.0) < _ALIKE for mine, theirs in pairs)
         return alike and self._uses(one.draft) == self._uses(other.draft)
 
+    def _best_of(self, picks: dict[Pick, Chosen]) -> str:
+        """Return what the fastest choice has most of; spot nodes may take longer than others at the same throughput."""
+        seconds, _ = _figures(picks[Pick.FASTEST])
+        least = min(map(run_seconds, filter(lambda draft: self._excess(draft) == 1.0, self.drafts)), default=seconds)
+        return "shortest time" if seconds <= least * (1.0 + _EQUAL) else "highest throughput"
+
     def _choice(self, those: tuple[Pick, ...], picks: dict[Pick, Chosen], *, chosen: bool) -> Choice:
         picked = picks[those[0]]
         plan, uses = to_plan(self.space, picked.draft), self._uses(picked.draft)
@@ -472,7 +478,7 @@ class Deciding:
             devices=dict(uses.devices),
             zones=uses.zones,
             markets=uses.markets,
-            why=_why(those, {pick: _figures(each) for pick, each in picks.items()}),
+            why=_why(those, {pick: _figures(each) for pick, each in picks.items()}, best=self._best_of(picks)),
         )
 
     def _uses(self, draft: Draft) -> _Uses:
@@ -528,7 +534,7 @@ def _broken(target: Target, chosen: Chosen) -> str:
     return " and ".join(words.get(name, name) for name in broken) or "a limit"
 
 
-def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
+def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]], *, best: str) -> str:
     """Return one sentence that says why a plan is one of the choices."""
     seconds, usd = known[those[0]]
     slow, low = known[Pick.CHEAPEST]
@@ -538,7 +544,7 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str
     if Pick.CHEAPEST in those:
         return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
     if Pick.FASTEST in those:
-        return f"shortest time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
+        return f"{best} within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     less = usd_difference_text(high, usd).lstrip("+")
     money = f"{less} less than" if less[0].isdigit() else f"{less} as"
     trade = _trade(slow, low, seconds, usd, high)
