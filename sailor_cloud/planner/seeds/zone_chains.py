@@ -68,13 +68,12 @@ class ZoneChains:
 
     def draw(self) -> list[Draft]:
         """Return the best plans, with figures under the replay; they may break limits a little."""
-        drafts: list[Draft] = []
+        drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
             rated = {shapes[0]: (seconds, shapes) for seconds, shapes in self._rated(zones)}
             for _, shapes in sorted(rated.values())[:_JUDGED]:
-                draft = self._assessor.draft(shapes)
-                drafts += [] if draft is None else [draft]
-        best = sorted(drafts, key=lambda draft: (draft.figures[self.target.goal], draft.order()))
+                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
+        best = sorted(drafts.values(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         return [Evaluator(self._assessor).expected(draft) for draft in best[:_EVALUATED]]
 
     def _largest(self) -> dict[int, int]:
@@ -140,9 +139,12 @@ class ZoneChains:
 
     def _promising(self, pipelines: Sequence[tuple[Slot, ...]]) -> bool:
         """Return whether pipelines that are never idle keep all limits and are better than the known plan."""
-        pools = self.space.pools
+        pools, nodes = self.space.pools, nodes_of(tuple(pipelines))
+        most = self.space.scenario.job.constraints.max_nodes
+        if most is not None and nodes.total() > most:
+            return False
         speed = sum(slot.tp / self._work[pools[slot.pool].accelerator.name] for slots in pipelines for slot in slots)
-        figures = Bill.of(self.space, nodes_of(tuple(pipelines))).figures(self.space.batch / speed, 0.0)
+        figures = Bill.of(self.space, nodes).figures(self.space.batch / speed, 0.0)
         return float(self.target.excess(figures)) == 1.0 and figures[self.target.goal] < self.known
 
     def _chains(self, every: Sequence[tuple[int, int]]) -> Iterator[_Chain]:
@@ -177,3 +179,14 @@ class ZoneChains:
             for group in range(chain.sets)
             for _ in range(chain.sharing)
         ]
+
+
+def _cuts(shapes: list[Shape]) -> Iterator[list[Shape]]:
+    """Yield pipelines as they are, and with equally many layers in each stage.
+
+    The first cut balances computation. The second one balances all-reduces, which take longest for the largest stage.
+    """
+    *_, layers = cut = shapes[0].cut
+    even = tuple(layers * stage // (len(cut) - 1) for stage in range(len(cut)))
+    yield shapes
+    yield [shape._replace(cut=even) for shape in shapes]

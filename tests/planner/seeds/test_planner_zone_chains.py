@@ -53,6 +53,7 @@ def test_what_can_not_beat_the_known_plan_is_not_drawn(space, drafts):
     assert ZoneChains(space, target_of(space.scenario.job), best_s / 10.0).draw() == []
 
 
-def test_nothing_is_drawn_beyond_a_limit(space):
-    job = example("gcp-a100-v100.yaml", **LARGE | {"constraints": {"max_usd_per_hour": 1}})
-    assert ZoneChains(space, target_of(job), math.inf).draw() == []
+@pytest.mark.parametrize("limit", [{"max_usd_per_hour": 1}, {"max_nodes": 1}])
+def test_nothing_is_drawn_beyond_a_limit(limit):
+    space = make_space(example("gcp-a100-v100.yaml", **LARGE | {"constraints": limit}))
+    assert ZoneChains(space, target_of(space.scenario.job), math.inf).draw() == []
