@@ -123,6 +123,7 @@ class ZoneChains:
             names = list(self._work)[:most]
             every = [self._nodes[zone][name] for zone in zones for name in names if name in self._nodes[zone]]
             for chain in self._chains(every):
+                self.space.known.deadline.check()
                 pipelines = self._pipelines(chain)
                 if not self._promising(pipelines):
                     continue
