@@ -429,6 +429,7 @@ class Box:
             for stages in range(1, min(self.layers, units) + 1):
                 found, many = np.full_like(rest[0], _NEVER), self.layers - stages + 1
                 for number, kind in enumerate(self.sizes.kinds):
+                    self.sizes.space.known.deadline.check()
                     spans = self._span(number, min(stages, held), min(stages, held))
                     if spans is None or kind.units > units:
                         continue
@@ -456,6 +457,8 @@ class Box:
             held, most_held = self._held(stages, samples)
             found, end, start = np.full_like(latest, -_NEVER), layers - stages + 1, begin
             for number in useful:
+                # Thousands of devices take seconds for each kind of stage.
+                self.sizes.space.known.deadline.check()
                 kind, spans = self.sizes.kinds[number], self._span(number, held, most_held)
                 if spans is None:
                     continue
