@@ -448,15 +448,6 @@ class Deciding:
         alike = all(abs(mine / theirs - 1.0) < _ALIKE for mine, theirs in pairs)
         return alike and self._uses(one.draft) == self._uses(other.draft)
 
-    def _best_of(self, picks: dict[Pick, Chosen]) -> str:
-        """Return what the fastest choice has most of; spot nodes may take longer than others at the same throughput."""
-        # Drafts are compared with drafts, whose times leave out some waits.
-        seconds = run_seconds(picks[Pick.FASTEST].draft)
-        replayed_s = [
-            run_seconds(draft) for draft in self.drafts if draft.expected is not None and self._excess(draft) == 1.0
-        ]
-        return "shortest time" if seconds <= min(replayed_s, default=seconds) * _NEARLY_EQUAL else "highest throughput"
-
     def _choice(self, those: tuple[Pick, ...], picks: dict[Pick, Chosen], *, chosen: bool) -> Choice:
         picked = picks[those[0]]
         plan, uses = to_plan(self.space, picked.draft), self._uses(picked.draft)
@@ -481,7 +472,7 @@ class Deciding:
             devices=dict(uses.devices),
             zones=uses.zones,
             markets=uses.markets,
-            why=_why(those, {pick: _figures(each) for pick, each in picks.items()}, best=self._best_of(picks)),
+            why=_why(those, {pick: _figures(each) for pick, each in picks.items()}),
         )
 
     def _uses(self, draft: Draft) -> _Uses:
@@ -537,7 +528,7 @@ def _broken(target: Target, chosen: Chosen) -> str:
     return " and ".join(words.get(name, name) for name in broken) or "a limit"
 
 
-def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]], *, best: str) -> str:
+def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
     """Return one sentence that says why a plan is one of the choices."""
     seconds, usd = known[those[0]]
     slow, low = known[Pick.CHEAPEST]
@@ -547,7 +538,7 @@ def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]], *, bes
     if Pick.CHEAPEST in those:
         return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
     if Pick.FASTEST in those:
-        return f"{best} within the limits; {_trade(slow, low, fast, high)} than the cheapest"
+        return f"shortest time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
     less = usd_difference_text(high, usd).lstrip("+")
     money = f"{less} less than" if less[0].isdigit() else f"{less} as"
     trade = _trade(slow, low, seconds, usd, high)
