@@ -56,10 +56,7 @@ def units(space: Space) -> list[Unit]:
                     devices=devices,
                     rows=tuple(row for row, _ in chosen),
                     pools=tuple(pool for _, pool in chosen),
-                    nodes=tuple(
-                        min(space.pools[pool].max_nodes, space.candidates.rows[row].devices // devices)
-                        for row, pool in chosen
-                    ),
+                    nodes=tuple(space.pools[pool].max_nodes for _, pool in chosen),
                 )
             )
     return found

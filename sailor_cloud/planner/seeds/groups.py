@@ -69,11 +69,9 @@ class Ground:
             if rank(index) < rank(largest.setdefault(pool.row, index)):
                 largest[pool.row] = index
         found: dict[str, list[tuple[int, int]]] = {}
-        for row, index in largest.items():
+        for index in largest.values():
             pool = space.pools[index]
-            count = min(pool.max_nodes, space.candidates.rows[row].devices // pool.devices)
-            if count:
-                found.setdefault(pool.accelerator.name, []).append((index, count))
+            found.setdefault(pool.accelerator.name, []).append((index, pool.max_nodes))
         for nodes in found.values():
             nodes.sort(key=lambda entry: (-entry[1], rank(entry[0]), entry[0]))
         return cls(space, dict(sorted(found.items())), fastest_cards)

@@ -106,7 +106,7 @@ class Homogeneous:
         """Return for each turn the pools of each kind of node, and the number of nodes that are tried."""
         kinds, turns = self._kinds(), []
         for pools in kinds:
-            most = max(self._most(index) for index in pools)
+            most = max(self.space.pools[index].max_nodes for index in pools)
             fewest, *others = sorted({*(number for number in _MULTIPLES if number <= most), most} - {0}) or [0]
             turns.append((fewest, *reversed(others[-1:]), _ALL, *reversed(others[:-1])))
         return [
@@ -118,10 +118,10 @@ class Homogeneous:
         if best is None:
             return
         paced, draft = best
-        if nodes <= self._most(pools[0]):
+        if nodes <= self.space.pools[pools[0]].max_nodes:
             yield draft
         for pool in pools[1:]:
-            moved = self._best([paced], [(pool, nodes)]) if nodes <= self._most(pool) else None
+            moved = self._best([paced], [(pool, nodes)]) if nodes <= self.space.pools[pool].max_nodes else None
             if moved is not None:
                 yield moved[1]
 
@@ -137,10 +137,6 @@ class Homogeneous:
             pool = self.space.pools[index]
             kinds[pool.offer.provider, pool.offer.instance_type, pool.accelerator.name].append(index)
         return [kinds[key] for key in sorted(kinds)]
-
-    def _most(self, pool: int) -> int:
-        here = self.space.pools[pool]
-        return min(here.max_nodes, self.space.candidates.rows[here.row].devices // here.devices)
 
     def _promising(self, pool: int, nodes: int) -> list[_Paced]:
         devices = self.space.pools[pool].devices
@@ -216,7 +212,11 @@ class Homogeneous:
             markets[self.space.pools[pool].offer.market].append(pool)
         for those in markets.values():
             for count in sorted({2, len(those)} - {1}):
-                places = [(pool, self._most(pool)) for pool in those[:count] if self._most(pool)]
+                places = [
+                    (pool, self.space.pools[pool].max_nodes)
+                    for pool in those[:count]
+                    if self.space.pools[pool].max_nodes
+                ]
                 if len(places) < 2:
                     continue
                 nodes = sum(number for _, number in places)

@@ -16,13 +16,14 @@ from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
+from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
 from sailor_cloud.planner.space.draft import Draft, nodes_of, seats_of
 from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
-# The most zones and accelerators of a chain, and the most stages of a pipeline.
-_ZONES, _ACCELERATORS, _STAGES = 8, 3, 24
+# The most zones and accelerators of a chain.
+_ZONES, _ACCELERATORS = 8, 3
 # What is tried: devices of a stage at most, pipelines that share each node, and microbatch sizes.
 _DEGREES, _SHARING, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (1, 2, 4, 8)
 # The chains of each number of zones that are judged, and all drafts that are evaluated.
@@ -64,7 +65,7 @@ class ZoneChains:
         self._nodes = defaultdict(dict)
         for row, index in self._largest().items():
             here = self.space.candidates.rows[row]
-            self._nodes[here.zone][here.accelerator] = index, self._count(index)
+            self._nodes[here.zone][here.accelerator] = index, self.space.pools[index].max_nodes
 
     def draw(self) -> list[Draft]:
         """Return the best plans, with figures under the replay; they may break limits a little."""
@@ -74,25 +75,20 @@ class ZoneChains:
             for _, shapes in sorted(rated.values())[:_JUDGED]:
                 drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
         best = sorted(drafts.values(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
-        return [Evaluator(self._assessor).expected(draft) for draft in best[:_EVALUATED]]
+        return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
 
     def _largest(self) -> dict[int, int]:
         """Return the pool of each row with the most devices in all, then with the largest nodes, then the cheapest."""
         space, found = self.space, dict[int, int]()
 
         def rank(index: int) -> tuple[float, float, float]:
-            devices = space.pools[index].devices
-            return -devices * self._count(index), -devices, space.rates[index].expected
+            pool = space.pools[index]
+            return -pool.devices * pool.max_nodes, -pool.devices, space.rates[index].expected
 
         for index, pool in enumerate(space.pools):
-            of_use = pool.accelerator.name in self._work and self._count(index) > 0
-            if of_use and rank(index) < rank(found.setdefault(pool.row, index)):
+            if pool.accelerator.name in self._work and rank(index) < rank(found.setdefault(pool.row, index)):
                 found[pool.row] = index
         return found
-
-    def _count(self, index: int) -> int:
-        pool = self.space.pools[index]
-        return min(pool.max_nodes, self.space.candidates.rows[pool.row].devices // pool.devices)
 
     def _zones(self) -> Iterator[list[str]]:
         """Yield a zone of each cloud's largest region, then with more and more of the zones with the fastest links."""
@@ -127,12 +123,11 @@ class ZoneChains:
                 pipelines = self._pipelines(chain)
                 if not self._promising(pipelines):
                     continue
-                for size in _SIZES:
-                    microbatches = -(-self.space.batch // (len(pipelines) * size))
-                    found = self._cutter.cut(
-                        seats_of(pipelines[0]), size=size, microbatches=microbatches, replicas=len(pipelines)
-                    )
-                    if found is None or len(pipelines) * size > self.space.batch:
+                replicas, seats = len(pipelines), seats_of(pipelines[0])
+                for size in (size for size in _SIZES if replicas * size <= self.space.batch):
+                    microbatches = -(-self.space.batch // (replicas * size))
+                    found = self._cutter.cut(seats, size=size, microbatches=microbatches, replicas=replicas)
+                    if found is None:
                         break
                     cut, busiest_s = found
                     shapes = [Shape(slots=slots, cut=cut, microbatch_size=size) for slots in pipelines]
@@ -156,7 +151,7 @@ class ZoneChains:
             chain = _Chain(nodes, sets, sharing, degree)
             each = [self._stages(pool, chain) for pool, _ in nodes]
             stages = sum(number * stages for (_, number), stages in zip(nodes, each, strict=True))
-            if len(nodes) > 1 and all(each) and stages <= min(_STAGES, self.space.layers):
+            if len(nodes) > 1 and all(each) and stages <= min(MAX_STAGES, self.space.layers):
                 yield chain
 
     def _degree(self, pool: int, chain: _Chain) -> int:

@@ -29,7 +29,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Equal nodes of one offer; `row` is the index of the limit that they share with other pools."""
+    """Equal nodes of one offer; `row` is the index of the limit that they share with other pools.
+
+    `max_nodes`: the most that the row, quotas, the offer's terms and the job allow, at least 1.
+    """
 
     offer: Offer
     accelerator: Accelerator

@@ -289,8 +289,7 @@ def clusters_of(scenario: Scenario, candidates: Candidates | None = None) -> tup
         machines: list[Machine] = []
         for row in ordered:
             pool = rows[row][max((each for each in rows[row] if each <= size), default=min(rows[row]))]
-            count = min(pool.max_nodes, found.rows[row].devices // pool.devices)
-            machines += [Machine(name=f"n{len(machines) + i}", pool=pool) for i in range(count)]
+            machines += [Machine(name=f"n{len(machines) + i}", pool=pool) for i in range(pool.max_nodes)]
         most = scenario.job.constraints.max_nodes
         clusters.append(Cluster(scenario=scenario, machines=tuple(machines[:most])))
     return tuple(sorted(clusters, key=lambda cluster: -cluster.devices)[:MOST_SIZES])

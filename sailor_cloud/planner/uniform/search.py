@@ -85,8 +85,7 @@ class UniformSearch:
         # For each accelerator and zone, the cheapest pool per device, with its number of nodes.
         for number, pool in sorted(enumerate(self.space.pools), key=lambda each: self._usd(each[0])):
             key = (self.names.index(pool.offer.accelerator), pool.offer.zone)
-            devices = self.space.candidates.rows[pool.row].devices
-            self.pools.setdefault(key, (number, min(pool.max_nodes, devices // pool.devices)))
+            self.pools.setdefault(key, (number, pool.max_nodes))
 
     def _usd(self, pool: int) -> float:
         return self.space.rates[pool].expected / self.space.pools[pool].devices

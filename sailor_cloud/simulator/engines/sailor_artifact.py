@@ -13,7 +13,6 @@ microbatches and 5.06e9 bytes. Written from a description of the artifact. Its e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -274,9 +273,7 @@ class ArtifactFormulas:
                     f"engine {NAME} has no bandwidth between {ends[0]} devices of {src.accelerator} in {src.zone} and "
                     f"{ends[1]} of {dst.accelerator} in {dst.zone}"
                 )
-            x = math.log2(nbytes / 1e6)
-            rate = curve[0] * x * x + curve[1] * x + curve[2]
-            self._transfers[key] = _NEVER_S if rate < _SLOWEST_GB_PER_S else nbytes / 1e9 / rate
+            self._transfers[key] = float(_over(curve, nbytes))
         return self._transfers[key]
 
     def ring_s(self, nbytes: float, replicas: int, src: StagePlace, dst: StagePlace) -> float:
