@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 
 from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
@@ -26,8 +26,11 @@ from sailor_cloud.planner.space.space import Space
 _ZONES, _ACCELERATORS = 8, 3
 # What is tried: devices of a stage at most, pipelines that share each node, and microbatch sizes.
 _DEGREES, _SHARING, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (1, 2, 4, 8)
-# The chains of each number of zones that are judged, and all drafts that are evaluated.
-_JUDGED, _EVALUATED = 8, 6
+# The chains of each number of zones that are cut at most, those that are judged, and all drafts that are evaluated.
+_CUT, _JUDGED, _EVALUATED = 32, 8, 6
+
+# The slots of each pipeline.
+_Pipelines = list[tuple[Slot, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,10 @@ class ZoneChains:
         """Return the best plans, with figures under the replay; they may break limits a little."""
         drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
-            rated = {shapes[0]: (seconds, shapes) for seconds, shapes in self._rated(zones)}
-            for _, shapes in sorted(rated.values())[:_JUDGED]:
-                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
+            rated = sorted({(each[1][0], each[2]): each for each in self._rated(zones)}.values())
+            shapes = (self._shapes(pipelines, size) for _, pipelines, size in rated[:_CUT])
+            for each in islice(filter(None, shapes), _JUDGED):
+                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(each)) if draft}
         best = sorted(drafts.values(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
 
@@ -113,34 +117,41 @@ class ZoneChains:
             for (src, _), (dst, _) in product(self._nodes[zone].values(), self._nodes[other].values())
         )
 
-    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, list[Shape]]]:
-        """Yield pipelines through zones with the seconds of their passes."""
+    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Pipelines, int]]:
+        """Yield promising pipelines through zones, with the seconds of their passes if stages are equally fast."""
         for most in range(1, len(self._work) + 1):
             names = list(self._work)[:most]
             every = [self._nodes[zone][name] for zone in zones for name in names if name in self._nodes[zone]]
             for chain in self._chains(every):
                 self.space.known.deadline.check()
                 pipelines = self._pipelines(chain)
-                if not self._promising(pipelines):
+                sample_s = self._sample_s(pipelines)
+                if not self._promising(pipelines, sample_s):
                     continue
-                replicas, seats = len(pipelines), seats_of(pipelines[0])
-                for size in (size for size in _SIZES if replicas * size <= self.space.batch):
-                    microbatches = -(-self.space.batch // (replicas * size))
-                    found = self._cutter.cut(seats, size=size, microbatches=microbatches, replicas=replicas)
-                    if found is None:
-                        break
-                    cut, busiest_s = found
-                    shapes = [Shape(slots=slots, cut=cut, microbatch_size=size) for slots in pipelines]
-                    yield (microbatches + len(cut) - 2) * busiest_s, shapes
+                for size in (size for size in _SIZES if len(pipelines) * size <= self.space.batch):
+                    rounds = -(-self.space.batch // (len(pipelines) * size)) + len(pipelines[0]) - 1
+                    yield rounds * size * len(pipelines) * sample_s, pipelines, size
 
-    def _promising(self, pipelines: Sequence[tuple[Slot, ...]]) -> bool:
+    def _shapes(self, pipelines: _Pipelines, size: int) -> list[Shape]:
+        """Return pipelines with microbatches of a size and the least busiest stage; empty if they do not fit."""
+        replicas = len(pipelines)
+        microbatches = -(-self.space.batch // (replicas * size))
+        found = self._cutter.cut(seats_of(pipelines[0]), size=size, microbatches=microbatches, replicas=replicas)
+        return [] if found is None else [Shape(slots, found[0], size) for slots in pipelines]
+
+    def _sample_s(self, pipelines: _Pipelines) -> float:
+        """Return the seconds per sample of the global batch if no device is ever idle."""
+        pools = self.space.pools
+        return 1.0 / sum(
+            slot.tp / self._work[pools[slot.pool].accelerator.name] for slots in pipelines for slot in slots
+        )
+
+    def _promising(self, pipelines: _Pipelines, sample_s: float) -> bool:
         """Return whether pipelines that are never idle keep all limits and are better than the known plan."""
-        pools, nodes = self.space.pools, nodes_of(tuple(pipelines))
-        most = self.space.scenario.job.constraints.max_nodes
+        nodes, most = nodes_of(tuple(pipelines)), self.space.scenario.job.constraints.max_nodes
         if most is not None and nodes.total() > most:
             return False
-        speed = sum(slot.tp / self._work[pools[slot.pool].accelerator.name] for slots in pipelines for slot in slots)
-        figures = Bill.of(self.space, nodes).figures(self.space.batch / speed, 0.0)
+        figures = Bill.of(self.space, nodes).figures(self.space.batch * sample_s, 0.0)
         return float(self.target.excess(figures)) == 1.0 and figures[self.target.goal] < self.known
 
     def _chains(self, every: Sequence[tuple[int, int]]) -> Iterator[_Chain]:
@@ -164,7 +175,7 @@ class ZoneChains:
         tp = self._degree(pool, chain)
         return self.space.pools[pool].devices // (tp * chain.sharing) if tp else 0
 
-    def _pipelines(self, chain: _Chain) -> list[tuple[Slot, ...]]:
+    def _pipelines(self, chain: _Chain) -> _Pipelines:
         return [
             tuple(
                 Slot(pool, number * group + node, self._degree(pool, chain))
