@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import product
 
 from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
@@ -26,7 +26,7 @@ from sailor_cloud.planner.space.space import Space
 _ZONES, _ACCELERATORS = 8, 3
 # What is tried: devices of a stage at most, pipelines that share each node, and microbatch sizes.
 _DEGREES, _SHARING, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (1, 2, 4, 8)
-# The chains of each number of zones that are cut at most, those that are judged, and all drafts that are evaluated.
+# For each number of zones, the chains that are cut and those that are judged; and all drafts that are evaluated.
 _CUT, _JUDGED, _EVALUATED = 32, 8, 6
 
 # The slots of each pipeline.
@@ -75,9 +75,9 @@ class ZoneChains:
         drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
             rated = sorted({(each[1][0], each[2]): each for each in self._rated(zones)}.values())
-            shapes = (self._shapes(pipelines, size) for _, pipelines, size in rated[:_CUT])
-            for each in islice(filter(None, shapes), _JUDGED):
-                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(each)) if draft}
+            timed = sorted(filter(None, (self._timed(pipelines, size) for _, pipelines, size in rated[:_CUT])))
+            for _, shapes in timed[:_JUDGED]:
+                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
         best = sorted(drafts.values(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
 
@@ -129,15 +129,20 @@ class ZoneChains:
                 if not self._promising(pipelines, sample_s):
                     continue
                 for size in (size for size in _SIZES if len(pipelines) * size <= self.space.batch):
-                    rounds = -(-self.space.batch // (len(pipelines) * size)) + len(pipelines[0]) - 1
+                    rounds = self._microbatches(pipelines, size) + len(pipelines[0]) - 1
                     yield rounds * size * len(pipelines) * sample_s, pipelines, size
 
-    def _shapes(self, pipelines: _Pipelines, size: int) -> list[Shape]:
-        """Return pipelines with microbatches of a size and the least busiest stage; empty if they do not fit."""
-        replicas = len(pipelines)
-        microbatches = -(-self.space.batch // (replicas * size))
-        found = self._cutter.cut(seats_of(pipelines[0]), size=size, microbatches=microbatches, replicas=replicas)
-        return [] if found is None else [Shape(slots, found[0], size) for slots in pipelines]
+    def _timed(self, pipelines: _Pipelines, size: int) -> tuple[float, list[Shape]] | None:
+        """Return the seconds of the passes with the least busiest stage, and the pipelines; None if they do not fit."""
+        microbatches, seats = self._microbatches(pipelines, size), seats_of(pipelines[0])
+        found = self._cutter.cut(seats, size=size, microbatches=microbatches, replicas=len(pipelines))
+        if found is None:
+            return None
+        cut, busiest_s = found
+        return (microbatches + len(seats) - 1) * busiest_s, [Shape(slots, cut, size) for slots in pipelines]
+
+    def _microbatches(self, pipelines: _Pipelines, size: int) -> int:
+        return -(-self.space.batch // (len(pipelines) * size))
 
     def _sample_s(self, pipelines: _Pipelines) -> float:
         """Return the seconds per sample of the global batch if no device is ever idle."""
