@@ -472,8 +472,27 @@ class Deciding:
             devices=dict(uses.devices),
             zones=uses.zones,
             markets=uses.markets,
-            why=_why(those, {pick: _figures(each) for pick, each in picks.items()}),
+            why=self._why(those, {pick: _figures(each) for pick, each in picks.items()}),
         )
+
+    def _why(self, those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
+        """Return one sentence that says why a plan is one of the choices."""
+        seconds, usd = known[those[0]]
+        slow, low = known[Pick.CHEAPEST]
+        fast, high = known[Pick.FASTEST]
+        if Pick.CHEAPEST in those and Pick.FASTEST in those:
+            return "no plan found within the limits is cheaper or faster"
+        if Pick.CHEAPEST in those:
+            return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
+        if Pick.FASTEST in those:
+            # A slower iteration may have a shorter run, if its nodes are preempted less.
+            most = self.space.scenario.job.goal is Goal.MAXIMIZE_THROUGHPUT
+            first = "highest throughput" if most else "shortest time"
+            return f"{first} within the limits; {_trade(slow, low, fast, high)} than the cheapest"
+        less = usd_difference_text(high, usd).lstrip("+")
+        money = f"{less} less than" if less[0].isdigit() else f"{less} as"
+        trade = _trade(slow, low, seconds, usd, high)
+        return f"{trade} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
 
     def _uses(self, draft: Draft) -> _Uses:
         known = self._used.get(id(draft))
@@ -526,23 +545,6 @@ def _broken(target: Target, chosen: Chosen) -> str:
     words = {"budget_usd": "the budget", "deadline": "the deadline"}
     broken = [limit.name for limit in target.limits if found[limit.figure] > limit.at_most * (1.0 + TIE)]
     return " and ".join(words.get(name, name) for name in broken) or "a limit"
-
-
-def _why(those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
-    """Return one sentence that says why a plan is one of the choices."""
-    seconds, usd = known[those[0]]
-    slow, low = known[Pick.CHEAPEST]
-    fast, high = known[Pick.FASTEST]
-    if Pick.CHEAPEST in those and Pick.FASTEST in those:
-        return "no plan found within the limits is cheaper or faster"
-    if Pick.CHEAPEST in those:
-        return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
-    if Pick.FASTEST in those:
-        return f"shortest time within the limits; {_trade(slow, low, fast, high)} than the cheapest"
-    less = usd_difference_text(high, usd).lstrip("+")
-    money = f"{less} less than" if less[0].isdigit() else f"{less} as"
-    trade = _trade(slow, low, seconds, usd, high)
-    return f"{trade} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
 
 
 def _trade(slow: float, low: float, fast: float, high: float, largest: float = 0.0) -> str:
