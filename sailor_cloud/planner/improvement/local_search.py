@@ -257,7 +257,9 @@ class _Descent:
         improver, stage = self.improver, self.improver.stage(draft)
         improver.evaluator(stage)
         kinds = [partial(_staged, stage, kind) for kind in improver._neighbourhoods[stage].kinds(draft)]
-        others = [other for other in zero_stages(improver.space) if other != stage and len(draft.pipelines) > 1]
+        # Stages of a single pipeline may share a tied weight.
+        shared = len(draft.pipelines) > 1 or len(draft.pipelines[0].slots) > 1
+        others = [other for other in zero_stages(improver.space) if other != stage and shared]
         return [*kinds, *(partial(_as_it_is, other, draft) for other in others)]
 
     def _swapped(self, draft: Draft) -> Iterator[Draft]:

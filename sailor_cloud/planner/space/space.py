@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 # The largest rounding error, in bytes, of memory that grows with microbatches in flight.
 _ROUNDED = 4
 # Microbatch sizes that are computed together: large ones differ little from their neighbours.
-SIZES = (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4))
+SIZES = (*range(1, 33), *range(36, 65, 4))
 # Large ones are not needed if the small ones do not fit.
 _TOGETHER = (SIZES[:4], SIZES[4:16], SIZES[16:])
 

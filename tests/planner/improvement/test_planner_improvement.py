@@ -157,3 +157,39 @@ def test_a_descent_halves_microbatches_and_moves_layers_at_once():
     assert usd[18, 3] < 0.98 * usd[17, 6] < 0.98 * usd[17, 3]
     best = improver.descend(starts[17, 6], 80.0)[0]
     assert best.expected[Figure.TOTAL_USD] <= usd[18, 3] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_stages_of_one_pipeline_share_the_optimizer_of_a_tied_weight(tied):
+    """Both ends hold the embedding, so ZeRO-1 halves what they exchange; without a tied weight it changes nothing."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={
+            "model_type": "gpt2",
+            "vocab_size": 50257,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "max_position_embeddings": 1024,
+            "tie_word_embeddings": tied,
+        },
+        training={"global_batch_size": 48, "sequence_length": 1024, "steps": 500, "precision": "fp16"},
+        constraints={},
+        resources__0__zones=["europe-west4-a"],
+        resources__0__markets=["spot"],
+        resources__0__accelerators={"P100-16": 4, "T4-16": 1},
+    )
+    space, target = make_space(job), target_of(job)
+    pools = [
+        next(n for n, pool in enumerate(space.pools) if (pool.accelerator.name, pool.devices) == kind)
+        for kind in (("T4-16", 1), ("P100-16", 1))
+    ]
+    slots = (Slot(pools[0], 0, 1), Slot(pools[1], 0, 1))
+    improver = Improver(space, target)
+    begun = improver.expected(Assessor(space, target).draft([Shape(slots, (0, 8, space.layers), 2)]))
+    best = improver.descend(begun, 300.0)[0]
+    seconds = [float(simulated(space, replace(best, zero_stage=stage))[Figure.ITERATION_S]) for stage in (0, 1)]
+    assert len(best.pipelines) == 1
+    assert len(best.pipelines[0].slots) > 1
+    assert seconds[best.zero_stage] == min(seconds)
+    assert (seconds[1] < 0.999 * seconds[0]) is tied

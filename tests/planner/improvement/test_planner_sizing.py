@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -11,6 +13,7 @@ from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement.sizing import Apportioned, with_balanced_sizes
 from sailor_cloud.planner.space.goals import Figure, target_of
 from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.replica_counts import divisors
 
 FP32 = {"resources__0__zones": ["us-central1-a"], "resources__0__markets": ["on-demand"], "constraints": {}}
 
@@ -119,3 +122,30 @@ def test_pipelines_have_a_microbatch_more_than_others_where_equal_shares_miss_th
         for counts in by_kind.values():
             assert len({size for size, _ in counts}) == 1
             assert max(count for _, count in counts) - min(count for _, count in counts) <= 1
+
+
+def test_no_other_shares_and_sizes_of_two_kinds_end_sooner():
+    """The fastest shares of 256 samples may have sizes such as 17, which divide nothing else."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "gpt2-medium"},
+        training={"global_batch_size": 256, "sequence_length": 1024, "steps": 500, "precision": "fp32"},
+        resources__0__accelerators={"A100-80": 8, "L4-24": 8},
+        **FP32,
+    )
+    space = make_space(job).at(1)
+    assessor = Assessor(space, target_of(job))
+    kinds = [pipelines(space, name, nodes=1, tp=1) for name in ("A100-80", "L4-24")]
+    best = min(draft.figures[Figure.ITERATION_S] for draft in Apportioned.of(assessor, [*kinds[0], *kinds[1]]).drafts())
+    tried, other = 0, math.inf
+    for share in range(1, 32):
+        for sizes in product(divisors(share), divisors(32 - share)):
+            shapes = [
+                shape._replace(microbatch_size=size) for size, kind in zip(sizes, kinds, strict=True) for shape in kind
+            ]
+            counts = [share // sizes[0]] * 8 + [(32 - share) // sizes[1]] * 8
+            draft = assessor.draft(shapes, microbatches=counts)
+            if draft is not None:
+                tried, other = tried + 1, min(other, draft.figures[Figure.ITERATION_S])
+    assert tried > 50
+    assert best <= other * (1 + 1e-9)
