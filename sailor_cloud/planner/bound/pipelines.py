@@ -81,13 +81,16 @@ class _Sized(NamedTuple):
     first_s: Floats
 
 
-def kinds_of(placement: Placement, count: Count, units: Mapping[str, int]) -> list[Kind]:
-    """Return the kinds of stages of a placement's pipelines on accelerators with a price: `units` of a device."""
+def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, crossing: bool = False) -> list[Kind]:
+    """Return the kinds of stages of a placement's pipelines on accelerators with a price: `units` of a device.
+
+    `crossing`: of those that leave their home.
+    """
     space = placement.space
     types: dict[tuple[str, str, str], int] = {}
     for index, pool in enumerate(space.pools):
         types.setdefault((pool.accelerator.name, pool.offer.instance_type, pool.offer.zone), index)
-    here = set(placement.pools)
+    here = set(range(len(space.pools)) if crossing else placement.pools)
     found: dict[tuple[str, int], list[int]] = {}
     for (name, *_), index in types.items():
         for tp in space.tp_degrees[index]:
@@ -233,13 +236,17 @@ def _s_per_byte(link: Link, most: float) -> float:
 
 @dataclass(slots=True)
 class Sizes:
-    """The tables of all kinds of stages of a branch, by microbatch size."""
+    """The tables of all kinds of stages of a branch, by microbatch size.
+
+    `crossing`: of pipelines with at least one cut between zones.
+    """
 
     space: Space
     count: Count
     kinds: list[Kind]
+    crossing: bool = False
     _sized: dict[tuple[int, int], _Sized] = field(default_factory=dict)
-    _cuts: dict[tuple[int, int], Singles] = field(default_factory=dict)
+    _cuts: dict[tuple[int, int, bool], Singles] = field(default_factory=dict)
     _sums: list[tuple[Floats, Floats, Floats, Floats]] = field(default_factory=list)
 
     @property
@@ -262,26 +269,29 @@ class Sizes:
             self._sized[kind, size] = _Sized(fit, np.stack(backward), self._first_bucket_s(kind, size))
         return self._sized[kind, size]
 
-    def cut_s(self, kind: int, size: int) -> Singles:
+    def cut_s(self, kind: int, size: int, *, crossing: bool = False) -> Singles:
         """Return the least seconds of both tensors of a microbatch over a cut after such a stage, before each layer.
 
-        Both tensors go to the fastest possible neighbour, at the rate of the faster one. Shape [2 * layers + 2]; 0
-        beyond the last layer.
+        Both tensors go to the fastest possible neighbour, at the rate of the faster one. If `crossing`, the neighbour
+        is in another zone. Shape [2 * layers + 2]; 0 beyond the last layer.
         """
-        if (kind, size) not in self._cuts:
+        key = (kind, size, crossing)
+        if key not in self._cuts:
             nbytes = self.table(kind, 1).boundary_bytes * size
-            ways = [link.transfer_s(nbytes) for link in self._links(kind)]
+            ways = [link.transfer_s(nbytes) for link in self._links(kind, crossing=crossing)]
             seconds = 2.0 * (np.min(ways, axis=0) + self.space.scenario.engine.message_s)
-            self._cuts[kind, size] = np.pad(seconds, (0, len(seconds))).astype(np.float32)
-        return self._cuts[kind, size]
+            self._cuts[key] = np.pad(seconds, (0, len(seconds))).astype(np.float32)
+        return self._cuts[key]
 
-    def _links(self, kind: int) -> set[Link]:
-        """Return the links to and from all possible neighbours."""
+    def _links(self, kind: int, *, crossing: bool) -> set[Link]:
+        """Return the links to and from all possible neighbours, or only those between zones."""
         here, space = self.kinds[kind], self.space
         found = set()
         for other in self.kinds:
             pairs = boundary_pairs(here.tp, other.tp)
             for one, two in product(here.pools, other.pools):
+                if crossing and space.pools[one].offer.zone == space.pools[two].offer.zone:
+                    continue
                 for src, dst in ((one, two), (two, one)):
                     link = space.link(src, dst, same_node=False, pairs=pairs)
                     found.add(space.scenario.stage_link(link, same_node=False))
@@ -347,7 +357,7 @@ class Box:
     least: int
     most: int
     _spans: dict[tuple[int, int, int], _Spans | None] = field(default_factory=dict)
-    _rests: dict[int, list[Singles]] = field(default_factory=dict)
+    _rests: dict[int, list[list[Singles]]] = field(default_factory=dict)
     _forward_share: float = 0.5
     _first_tail_s: float = 0.0
 
@@ -414,30 +424,52 @@ class Box:
         """Return the least and the largest number of microbatches that the first of the last `stages` stages holds."""
         return min(stages, -(-samples // self.most)), min(stages, samples // self.least)
 
-    def _rest(self, samples: int, units: int) -> list[Singles]:
+    def _behind(
+        self, behind: Sequence[Singles], kind: int, first: int, better: np.ufunc, sign: int = 1
+    ) -> list[Singles]:
+        """Return what is behind a stage, and behind its cut too.
+
+        The second part is that with a cut between zones, if pipelines cross zones: `better` of one here and one behind.
+        `first`: the first layer after the cut. `sign`: 1 if a cut adds its time, -1 if it takes it away.
+        """
+        cut = sign * self.sizes.cut_s(kind, self.least)[first:, None]
+        found = [each + cut for each in behind]
+        if self.sizes.crossing:
+            crossing = sign * self.sizes.cut_s(kind, self.least, crossing=True)[first:, None]
+            found[1] = better(found[1], behind[0] + crossing)
+        return found
+
+    def _rest(self, samples: int, units: int) -> list[list[Singles]]:
         """Return the least seconds of a microbatch through the last stages and back, by their number.
 
-        Each has shape [2 * layers + 2, units + 1]: the first layer, and the units that the stages may take.
+        Each has one array, or two if pipelines cross zones: without and with a crossing cut. Their shape is
+        [2 * layers + 2, units + 1]: the first layer, and the units that the stages may take.
         """
         microbatches = -(-samples // self.most)
         held = max(count for count in _HELD if count <= microbatches)
-        if held not in self._rests or self._rests[held][0].shape[1] <= units:
+        if held not in self._rests or self._rests[held][0][0].shape[1] <= units:
             # Larger tables also serve smaller requests.
             units = max(units, 8 + units * 5 // 4)
-            rest = [np.full((2 * self.layers + 2, units + 1), _NEVER, dtype=np.float32)]
-            rest[0][self.layers] = 0.0
-            for stages in range(1, min(self.layers, units) + 1):
-                found, many = np.full_like(rest[0], _NEVER), self.layers - stages + 1
+            never = np.full((2 * self.layers + 2, units + 1), _NEVER, dtype=np.float32)
+            rest = [[never.copy() for _ in range(1 + self.sizes.crossing)]]
+            rest[0][0][self.layers] = 0.0
+            smallest = min(kind.units for kind in self.sizes.kinds)
+            for stages in range(1, min(self.layers, units // smallest) + 1):
+                found, many = [never.copy() for _ in rest[0]], self.layers - stages + 1
+                # The stages behind take at least `fewest` units.
+                fewest = (stages - 1) * smallest
                 for number, kind in enumerate(self.sizes.kinds):
                     self.sizes.space.known.deadline.check()
                     spans = self._span(number, min(stages, held), min(stages, held))
-                    if spans is None or kind.units > units:
+                    if spans is None or fewest + kind.units > units:
                         continue
-                    behind = rest[-1][1:, : units + 1 - kind.units]
+                    every = [each[1:, fewest : units + 1 - kind.units] for each in rest[-1]]
                     if stages > 1:
-                        behind = behind + self.sizes.cut_s(number, self.least)[1:, None]
-                    way = (spans.way_s[:many, :, None] + _windows(behind, many, self.layers)).min(axis=1)
-                    np.minimum(found[:many, kind.units :], way, out=found[:many, kind.units :])
+                        every = self._behind(every, number, 1, np.minimum)
+                    for behind, there in zip(every, found, strict=True):
+                        way = (spans.way_s[:many, :, None] + _windows(behind, many, self.layers)).min(axis=1)
+                        into = there[:many, fewest + kind.units :]
+                        np.minimum(into, way, out=into)
                 rest.append(found)
             self._rests[held] = rest
         return self._rests[held]
@@ -448,19 +480,25 @@ class Box:
         The program runs from the last stage to the first. It finds the latest time at which the first microbatch may
         leave the previous stage.
         """
-        layers, rest, fewest = self.layers, self._rest(samples, most), most + 1
+        layers, rest = self.layers, self._rest(samples, most)
         limit = np.float32(seconds * (1.0 + _SINGLE))
-        latest = np.full((2 * layers + 2, most + 1), -_NEVER, dtype=np.float32)
-        latest[layers] = _NEVER
+        never = np.full((2 * layers + 2, most + 1), -_NEVER, dtype=np.float32)
+        latest = [never.copy() for _ in range(1 + self.sizes.crossing)]
+        latest[0][layers] = _NEVER
         begin, useful = layers, self._useful(samples, seconds, most)
-        for stages in range(1, min(layers, most) + 1):
+        smallest = min((self.sizes.kinds[number].units for number in useful), default=1)
+        for stages in range(1, layers + 1):
+            # The stages behind take at least `fewest` units.
+            fewest = (stages - 1) * smallest
+            if fewest + smallest > most:
+                break
             held, most_held = self._held(stages, samples)
-            found, end, start = np.full_like(latest, -_NEVER), layers - stages + 1, begin
+            found, end, start = [never.copy() for _ in latest], layers - stages + 1, begin
             for number in useful:
                 # Thousands of devices take seconds for each kind of stage.
                 self.sizes.space.known.deadline.check()
                 kind, spans = self.sizes.kinds[number], self._span(number, held, most_held)
-                if spans is None:
+                if spans is None or fewest + kind.units > most:
                     continue
                 busy = samples * spans.sample_s
                 width = int((busy.min(axis=0) <= limit).sum())
@@ -469,31 +507,35 @@ class Box:
                     continue
                 begin, many = min(begin, first), end - first
                 way, _, longest, tail, gather = (each[first:end, :width, None] for each in spans)
-                behind = rest[stages - 1][first + 1 :, : most + 1 - kind.units]
-                after = latest[first + 1 :, : most + 1 - kind.units]
-                if stages > 1:
-                    cut = self.sizes.cut_s(number, self.least)[first + 1 :, None]
-                    behind, after = behind + cut, after - cut
-                # Add the wait for the first microbatch and the return of the last one; with few microbatches, only the
-                # longer of both.
-                both = 2.0 if samples > stages * self.most else 1.0
-                idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
-                np.maximum(idle, 0.0, out=idle)
                 free = limit - busy[first:end, :width, None]
-                in_time = idle <= free - tail - np.maximum(gather, 0.0)
-                if float(tail.max()) - self._first_tail_s > _LONG_TAIL * limit:
-                    late = (free - tail - idle) / self._forward_share
-                    np.minimum(late, free - self._first_tail_s - idle, out=late)
-                else:
-                    late = np.subtract(free - self._first_tail_s, idle, out=idle)
-                np.minimum(late, _windows(after, many, width) - way, out=late)
-                late[~in_time] = -_NEVER
-                np.maximum(found[first:end, kind.units :], late.max(axis=1), out=found[first:end, kind.units :])
+                taken = slice(fewest, most + 1 - kind.units)
+                behinds = [each[first + 1 :, taken] for each in rest[stages - 1]]
+                afters = [each[first + 1 :, taken] for each in latest]
+                if stages > 1:
+                    behinds = self._behind(behinds, number, first + 1, np.minimum)
+                    afters = self._behind(afters, number, first + 1, np.maximum, -1)
+                for behind, after, there in zip(behinds, afters, found, strict=True):
+                    # Add the wait for the first microbatch and the return of the last one; with few microbatches, only
+                    # the longer of both.
+                    both = 2.0 if samples > stages * self.most else 1.0
+                    idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
+                    np.maximum(idle, 0.0, out=idle)
+                    in_time = idle <= free - tail - np.maximum(gather, 0.0)
+                    if float(tail.max()) - self._first_tail_s > _LONG_TAIL * limit:
+                        late = (free - tail - idle) / self._forward_share
+                        np.minimum(late, free - self._first_tail_s - idle, out=late)
+                    else:
+                        late = np.subtract(free - self._first_tail_s, idle, out=idle)
+                    np.minimum(late, _windows(after, many, width) - way, out=late)
+                    late[~in_time] = -_NEVER
+                    into = there[first:end, fewest + kind.units : most + 1]
+                    np.maximum(into, late.max(axis=1), out=into)
             latest = found
-            done = np.flatnonzero(latest[0, :fewest] >= 0.0)
+            done = np.flatnonzero(latest[-1][0, : most + 1] >= 0.0)
             if done.size:
-                fewest = int(done[0])
-        return fewest
+                # With more stages, only fewer units are of interest.
+                most = int(done[0]) - 1
+        return most + 1
 
     def _useful(self, samples: int, seconds: float, most: int) -> list[int]:
         """Return the kinds of stages that a pipeline of `most` units may contain.

@@ -50,13 +50,15 @@ class Crossing:
 class Placement:
     """Plans whose nodes are distributed over zones in one way.
 
-    `rings_cross`: whether all-reduces leave a zone; None if some may. `egress_usd`: the least of an iteration. `home`:
+    `rings_cross`: whether all-reduces leave a zone; None if some may. `every_crosses`: whether every pipeline has a cut
+    between zones. `egress_usd`: the least of an iteration. `home`:
     the zone of all pipelines that do not cross. The others follow `crossing` and leave some work to other zones.
     """
 
     name: str
     space: Space
     rings_cross: bool | None = None
+    every_crosses: bool = False
     egress_usd: float = 0.0
     home: str | None = None
     crossing: Crossing | None = None
@@ -73,6 +75,11 @@ class Placement:
     def pools(self) -> list[int]:
         """The pools for pipelines of the pricing problem."""
         return [number for number, pool in enumerate(self.space.pools) if self.home in (None, pool.offer.zone)]
+
+    @property
+    def other_pools(self) -> list[int]:
+        """The pools outside the home."""
+        return [number for number, pool in enumerate(self.space.pools) if pool.offer.zone != self.home]
 
     def work_bound_s(self, target: Target, units: Mapping[str, int], known_s: float) -> float:
         """Return a lower bound on these plans' iterations in seconds, from work alone; stops at `known_s`."""
@@ -101,7 +108,8 @@ def placements(space: Space) -> Iterator[Placement]:
         rings_cross=True,
         egress_usd=float(crossing.layer_usd.sum()),
     )
-    yield Placement(name="every pipeline over several zones", space=space, egress_usd=crossing.sample_usd * space.batch)
+    usd = crossing.sample_usd * space.batch
+    yield Placement(name="every pipeline over several zones", space=space, every_crosses=True, egress_usd=usd)
     for zone in zones:
         yield Placement(name=f"some pipelines from {zone} to other zones", space=space, home=zone, crossing=crossing)
 
@@ -132,9 +140,10 @@ def _crossing(space: Space) -> Crossing:
 class Supply:
     """The devices that plans of a placement may have at once, and the samples of pipelines that cross zones.
 
-    The first `near` columns are the devices of each accelerator. With a home, the next columns are devices elsewhere,
-    which are never idle, and samples that cross zones. `units`: what a column adds to the units of pipelines at home.
-    `samples`: what it adds to the samples done.
+    The first `near` columns are the devices of each accelerator. With a home, the next columns are busy devices
+    elsewhere, idle ones elsewhere, and samples that cross zones. `units`: what a column adds to the units at home, to
+    those for the work at home and elsewhere, to those elsewhere, and to all, shape [4, columns]. `samples`: to the
+    samples that cross zones.
     """
 
     units: Floats
@@ -159,9 +168,12 @@ class Supply:
             return None
         if placement.crossing is None:
             rows, limits = np.vstack([rows, *[rate] * len(money)]), np.concatenate([limits, money_limits])
-            return cls(each, np.zeros(len(each)), rows, limits, len(each))
+            none = np.zeros((3, len(each)))
+            return cls(np.vstack([each, none]), np.zeros(len(each)), rows, limits, len(each))
         home = space.part(placement.pools, zero_stage=space.zero_stage)
         near, near_limits = _taken(offered(home), sorted(rates))
+        away = space.part(placement.other_pools, zero_stage=space.zero_stage)
+        far, far_limits = _taken(offered(away), sorted(rates))
         absent = np.diag([float(name not in device_rates(home)) for name in sorted(rates)])
         work = device_seconds(space)
         # The least units that a sample of each layer takes.
@@ -170,37 +182,55 @@ class Supply:
         per_unit_usd = min((usd / taken for usd, taken in paid if taken > 0.0), default=0.0) / space.batch
         none, zero = np.zeros((len(each), len(each))), np.zeros(len(each))
         per_usd = [limit.iterations * SECONDS_PER_HOUR / limit.paid_s for limit in money]
+        missing = np.diag([float(name not in device_rates(away)) for name in sorted(rates)])
         every_row = [
-            np.hstack([rows, rows, np.zeros((len(rows), 1))]),
-            np.hstack([near, np.zeros((len(near), len(each) + 1))]),
-            np.hstack([absent, none, np.zeros((len(each), 1))]),
+            np.hstack([rows, rows, rows, np.zeros((len(rows), 1))]),
+            np.hstack([near, np.zeros((len(near), 2 * len(each) + 1))]),
+            np.hstack([np.zeros((len(far), len(each))), far, far, np.zeros((len(far), 1))]),
+            np.hstack([absent, none, none, np.zeros((len(each), 1))]),
+            np.hstack([none, missing, missing, np.zeros((len(each), 1))]),
             # Other zones do at most all work of what crosses.
-            np.concatenate([zero, each, [-layer.sum()]]),
-            np.concatenate([zero, zero, [1.0]]),
+            np.concatenate([zero, each, zero, [-layer.sum()]]),
+            np.concatenate([zero, zero, zero, [1.0]]),
             *(
-                np.concatenate([rate, rate + usd * per_unit_usd * each, [usd * placement.crossing.sample_usd]])
+                np.concatenate([rate, rate + usd * per_unit_usd * each, rate, [usd * placement.crossing.sample_usd]])
                 for usd in per_usd
             ),
         ]
         return cls(
-            np.concatenate([each, each, [-layer.sum()]]),
-            np.concatenate([zero, zero, [1.0]]),
+            np.array(
+                [
+                    [*each, *zero, *zero, 0.0],
+                    [*each, *each, *zero, -layer.sum()],
+                    [*zero, *each, *each, 0.0],
+                    [*each, *each, *each, 0.0],
+                ]
+            ),
+            np.concatenate([zero, zero, zero, [1.0]]),
             np.vstack(every_row),
-            np.concatenate([limits, near_limits, zero, [0.0, space.batch], money_limits]),
+            np.concatenate([limits, near_limits, far_limits, zero, zero, [0.0, space.batch], money_limits]),
             len(each),
         )
 
     def at_home(self) -> int:
-        """Return the most units of pipelines from the pricing problem."""
-        return int(self._most(self.units[: self.near]) * (1.0 + _ROUNDED))
+        """Return the most units of pipelines at home."""
+        return int(self._most(self.units[0, : self.near]) * (1.0 + _ROUNDED))
 
-    def most(self, unit: float) -> float:
-        """Return the largest value of the supply if a unit of a device is worth `unit` samples."""
-        return self._most(unit * self.units + self.samples)
+    def at_all(self) -> int:
+        """Return the most units of all pipelines."""
+        return int(self._most(self.units[-1]) * (1.0 + _ROUNDED))
+
+    def most(self, worths: Floats, sample: float) -> float:
+        """Return the largest value of the supply.
+
+        `worths`: of a unit of each row of `units`, in samples. `sample`: of a sample that crosses zones.
+        """
+        return self._most(worths @ self.units + sample * self.samples)
 
     def most_work(self) -> float:
         """Return the samples that devices without idle time process if some samples cross zones."""
-        return self._most(np.append(self.units[:-1], 0.0)) / -float(self.units[-1])
+        work = self.units[1]
+        return self._most(np.append(work[:-1], 0.0)) / -float(work[-1])
 
     def _most(self, weights: Floats) -> float:
         """Return the largest value of the first columns, by prices of the rows that cover each column."""

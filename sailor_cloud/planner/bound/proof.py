@@ -11,8 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sailor_cloud.planner.bound.bounds import device_seconds, least_fixed_s
 from sailor_cloud.planner.bound.pipelines import Box, Count, Sizes, boxes, kinds_of
@@ -23,6 +25,10 @@ from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
 
+Floats = NDArray[np.float64]
+
+# The rows of a supply's units.
+_ROWS = 4
 # Pipelines with up to this many times the useful units are checked; those with fewer samples then need no other check.
 _MORE = 1.25
 # The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
@@ -33,18 +39,38 @@ _FIRST = 0.2
 _ROUNDED = 1e-9
 # The relative error of rounded prices, and the largest price of the cheapest device; work grows with prices.
 _PRICED, _FINEST = 0.03, 5
-# Limits for the pipelines that define the value of a device: their largest microbatch and their devices. The last is
-# the factor by which a time must grow for new prices.
-_PRICED_SIZE, _PRICED_DEVICES, _PRICED_AGAIN = 32, (1, 2, 4), 1.02
+# Pipelines that define the value of a device: their microbatches and their devices. The last is the factor by which a
+# time must grow for new prices.
+_PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4), 1.02
+
+
+class Column(NamedTuple):
+    """A pipeline: the price of its devices in units, its samples, and whether it leaves the home of the others."""
+
+    crossing: bool
+    units: int
+    samples: int
+
+
+class Worth(NamedTuple):
+    """The value of a pipeline: of a sample, less that of a unit, less a fixed one; all at least 0."""
+
+    sample: float
+    unit: float
+    fixed: float
+
+    def of(self, column: Column) -> float:
+        """Return the value of a pipeline."""
+        return self.sample * column.samples - self.unit * column.units - self.fixed
 
 
 @dataclass(slots=True)
 class Branch:
     """Plans of a placement with a ZeRO stage and a number of pipelines.
 
-    `units`: the price of a device of each accelerator, a whole number, for times from `priced_s` on. `columns`: units
-    and samples of pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all plans;
-    `open_s` could not be refuted when `open_from_s` was.
+    `units`: the price of a device of each accelerator, a whole number, for times from `priced_s` on. `columns`: the
+    pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all plans; `open_s` could
+    not be refuted when `open_from_s` was.
     """
 
     placement: Placement
@@ -54,9 +80,10 @@ class Branch:
     refuted_s: float = 0.0
     open_s: float = math.inf
     open_from_s: float = 0.0
-    columns: dict[tuple[int, int], float] = field(default_factory=dict)
+    columns: dict[Column, float] = field(default_factory=dict)
     priced_s: float = 0.0
-    _boxes: list[Box] = field(default_factory=list)
+    _boxes: dict[bool, list[Box]] = field(default_factory=dict)
+    _fewest: Floats = field(default_factory=lambda: np.zeros(2))
 
     @property
     def space(self) -> Space:
@@ -91,58 +118,108 @@ class Branch:
             self.priced_s = seconds
             units = prices_within(self.placement, self.count, seconds) or self.units
             if units != self.units:
-                self.units, self._boxes, self.columns = units, [], {}
+                self.units, self._boxes, self.columns = units, {}, {}
+        crossing = self.placement.crossing is not None
         if not self._boxes:
-            kinds = kinds_of(self.placement, self.count, self.units)
-            self._boxes = list(boxes(Sizes(self.space, self.count, kinds), self.space.batch))
-            self.columns[min(kind.units for kind in kinds), 0] = 0.0
+            self._begin()
         supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
-        batch, at_home = self.space.batch, 0 if supply is None else supply.at_home()
-        # Pipelines that cross zones have no columns.
-        numbers = self.count if self.placement.crossing is None else Count(0, self.count.most - 1)
-        fewest = min(units for units, _ in self.columns)
-        if supply is None or at_home < numbers.least * fewest:
+        if supply is None:
             return True
-        most = at_home - max(0, numbers.least - 1) * fewest
+        batch, others = self.space.batch, (self.count.least - 1) * min(column.units for column in self.columns)
+        most = {False: supply.at_home() - others * (not crossing), True: supply.at_all() - others if crossing else 0}
+        if most[crossing] < 1:
+            return True
+        # At first one pipeline that crosses zones does the whole batch on the fewest devices, which takes no search.
+        whole, relaxed = Column(True, int(self._fewest.sum()), batch), crossing
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
-            if len(columns) == 1 and self.placement.crossing is None:
+            columns += [whole] * relaxed
+            if len(columns) == 1:
                 # Initially, as if every unit did its share of the batch.
-                unit = (1.0 - _FIRST) * batch / at_home
+                worths, sample = np.array([(1.0 - _FIRST) * batch / supply.at_home(), 0.0, 0.0, 0.0]), 1.0
             else:
-                solved = self._solved(columns, supply, numbers)
+                solved = self._solved(columns, supply)
+                if solved is None:
+                    # There are too few devices for so many pipelines.
+                    return True
                 if -solved.cost >= batch * (1.0 - _ROUNDED):
-                    return False
-                unit = float(solved.prices[0])
-            left = batch - supply.most(unit)
-            if left < 0.0 and not numbers.least:
-                return False
-            least_value = min(left / number for number in numbers if number) - _ROUNDED * batch
-            found = self._better(seconds, unit, least_value, most)
-            if found is None:
+                    if not relaxed:
+                        return False
+                    relaxed = False
+                    continue
+                worths, sample = solved.prices[:_ROWS], float(solved.prices[_ROWS])
+            left = batch - supply.most(worths, 1.0 - sample)
+            least_value = min(left / number for number in self.count) - _ROUNDED * batch
+            worth = {
+                False: Worth(1.0, float(worths[[0, 1, 3]].sum()), 0.0),
+                True: Worth(sample, float(worths[3]), float(worths[[0, 2]] @ self._fewest)),
+            }
+            found = [
+                column
+                for crosses in self._boxes
+                if not (relaxed and crosses)
+                if (column := self._better(crosses, seconds, worth[crosses], least_value, most[crosses])) is not None
+            ]
+            if not found and not (relaxed and worth[True].of(whole) > least_value):
                 return True
-            self.columns[found] = seconds
+            relaxed = relaxed and bool(found)
+            if found and all(column in columns for column in found):
+                # Prices are rounded.
+                return False
+            self.columns.update(dict.fromkeys(found, seconds))
 
-    def _solved(self, columns: Sequence[tuple[int, int]], supply: Supply, numbers: Count) -> Solution:
-        """Return the most samples that the columns do, as a negative cost; the first price is that of a unit."""
-        units, samples = np.array(columns, dtype=np.float64).T
-        ones, none = np.ones(len(units)), np.zeros((len(supply.limits), len(units)))
-        padding = np.zeros(len(supply.units))
-        rows = np.block(
-            [[units, -supply.units], [ones, padding], [-ones, padding], [none, supply.rows]],
-        )
-        limits = np.concatenate([[0.0, numbers.most, -numbers.least], supply.limits])
-        solved = linear(np.concatenate([-samples, -supply.samples]), rows, limits)
-        assert solved is not None, "the cheapest stages without samples are a solution"
-        return solved
+    def _begin(self) -> None:
+        """Create the boxes, and a column without samples of each class."""
+        there, home = self.placement, kinds_of(self.placement, self.count, self.units)
+        sizes = Sizes(self.space, self.count, home, crossing=there.every_crosses)
+        self._boxes[False] = list(boxes(sizes, self.space.batch))
+        fewest = min(kind.units for kind in home)
+        self.columns[Column(False, fewest, 0)] = 0.0
+        if there.crossing is not None:
+            every = kinds_of(there, self.count, self.units, crossing=True)
+            self._boxes[True] = list(boxes(Sizes(self.space, self.count, every, crossing=True), self.space.batch))
+            away = set(there.other_pools)
+            least = min(kind.units for kind in every if away & set(kind.pools))
+            self._fewest = np.array([fewest, least])
+            self.columns[Column(True, fewest + least, 0)] = 0.0
 
-    def _better(self, seconds: float, unit: float, least_value: float, most: int) -> tuple[int, int] | None:
-        """Return the units and samples of the pipeline with the largest value beyond its units.
+    def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution | None:
+        """Return the most samples that the columns do, as a negative cost; None if they are too many.
 
-        None if that is below `least_value`.
+        The first prices are those of the rows of `supply.units`, then that of a sample that crosses zones.
         """
+        crossing, units, samples = np.array(columns, dtype=np.float64).T
+        home = 1.0 - crossing
+        ones, none = np.ones(len(units)), np.zeros((len(supply.limits), len(units)))
+        padding = np.zeros(len(supply.samples))
+        taken = [
+            home * units + crossing * self._fewest[0],
+            home * units,
+            crossing * self._fewest[1],
+            units,
+        ]
+        if not crossing.any():
+            taken[1:] = [np.zeros(len(units))] * 3
+        rows = np.block(
+            [
+                [np.array(taken), -supply.units],
+                [-samples * crossing, supply.samples],
+                [ones, padding],
+                [-ones, padding],
+                [none, supply.rows],
+            ],
+        )
+        limits = np.concatenate([np.zeros(_ROWS + 1), [self.count.most, -self.count.least], supply.limits])
+        return linear(np.concatenate([-samples * home, -supply.samples]), rows, limits)
+
+    def _better(self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: int) -> Column | None:
+        """Return the pipeline with the largest value of those that cross zones or not; None below `least_value`."""
+        if worth.sample <= 0.0:
+            # The column without samples is the best.
+            return None
+        unit, least_value = worth.unit / worth.sample, (least_value + worth.fixed) / worth.sample
         best = None
-        work = list(reversed(self._boxes))
+        work = list(reversed(self._boxes[crosses]))
         while work:
             self.space.known.deadline.check()
             box = work.pop()
@@ -156,7 +233,7 @@ class Branch:
                 work += reversed(box.halves())
                 continue
             best, least_value = found, found[1] - unit * found[0]
-        return best
+        return None if best is None else Column(crosses, *best)
 
     def _in_box(self, box: Box, seconds: float, unit: float, least_value: float, most: int) -> tuple[int, int] | None:
         """Return the best pipeline of a box with one size, or a possible one in a box with several.
@@ -291,7 +368,7 @@ def prices_within(placement: Placement, count: Count, seconds: float) -> dict[st
 def most_per_device(sizes: Sizes, seconds: float) -> float:
     """Return the most samples per device that pipelines on a few devices do within a time."""
     best = 0.0
-    for size in range(1, _PRICED_SIZE + 1):
+    for size in _PRICED_SIZES:
         sizes.space.known.deadline.check()
         box = Box(sizes, size, size)
         for devices in _PRICED_DEVICES:

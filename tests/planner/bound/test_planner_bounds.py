@@ -146,10 +146,11 @@ def assert_in_reach(space: Space, draft: Draft, figures: dict[Figure, float], di
     assert branch.count.least <= len(draft.pipelines)
     assert branch.refuted_s <= seconds * (1 + 1e-9)
     here = branch.placement
-    sizes = Sizes(here.space, branch.count, kinds_of(here, branch.count, units))
     for pipeline in {row.cut: row for row in draft.pipelines}.values():
-        if here.home is not None and {space.pools[slot.pool].offer.zone for slot in pipeline.slots} != {here.home}:
-            continue
+        zones = {space.pools[slot.pool].offer.zone for slot in pipeline.slots}
+        crossing = here.home is not None and zones != {here.home}
+        kinds = kinds_of(here, branch.count, units, crossing=crossing)
+        sizes = Sizes(here.space, branch.count, kinds, crossing=crossing or here.every_crosses)
         size, taken = pipeline.microbatch_size, sum(slot.tp for slot in pipeline.slots)
         for box in (Box(sizes, size, size), Box(sizes, dice.randint(1, size), size + dice.randint(0, 3))):
             samples = size * pipeline.microbatches
@@ -289,6 +290,46 @@ def test_the_proof_raises_the_bound_up_to_a_plan_at_most():
     assert proven_bound(space, SOONEST, known_s, work_s) == (bound_s, branch)
     space.known.deadline.at_s = -1.0
     assert proven_s(space, SOONEST, known_s, work_s)[0] == work_s
+
+
+@pytest.mark.parametrize(("at_home", "away"), [(4, 2), (2, 4)])
+def test_every_pipeline_has_a_device_of_the_home_zone(at_home, away):
+    """One pipeline on two devices at home and two that cross zones need four devices there; two are not enough."""
+    zones = {"us-central1-a": at_home, "us-central1-b": away}
+    space = make_space(
+        example(
+            "gcp-a100-v100.yaml",
+            constraints={},
+            model={
+                "model_type": "gpt2",
+                "vocab_size": 64,
+                "hidden_size": 4096,
+                "num_hidden_layers": 14,
+                "num_attention_heads": 8,
+                "max_position_embeddings": 1024,
+            },
+            training={"global_batch_size": 600, "sequence_length": 1024, "steps": 500, "precision": "fp16"},
+            resources=[
+                {"provider": "gcp", "zones": [zone], "accelerators": {"A100-40": devices}, "markets": ["spot"]}
+                for zone, devices in zones.items()
+            ],
+        )
+    )
+    here, there = (
+        next(n for n, pool in enumerate(space.pools) if (pool.offer.zone, pool.devices) == (zone, 1)) for zone in zones
+    )
+    places = [(Slot(here, 0, 1), Slot(here, 1, 1)), *((Slot(here, 2 + n, 1), Slot(there, n, 1)) for n in range(2))]
+    branch = next(
+        each for each in branches(space, SOONEST, {"A100-40": 1}, 9.0) if each.placement.home == "us-central1-a"
+    )
+    branch.count, branch.refuted_s = Count(3, 3), 0.0
+    if at_home == 2:
+        assert branch.refutes(900.0)
+        return
+    draft = Assessor(space, SOONEST).draft([Shape(slots, (0, 8, space.layers), 2) for slots in places])
+    seconds = replayed(draft, evaluate(to_plan(space, draft), space.scenario))[Figure.ITERATION_S]
+    assert not branch.refutes(seconds * (1 + 1e-9))
+    assert branch.refutes(0.45 * seconds)
 
 
 def test_a_branch_is_halved_where_it_can_t_be_raised():
