@@ -43,7 +43,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.outcomes import obtained
-from sailor_cloud.provision.scopes import remove_from, sweep_scopes, touched
+from sailor_cloud.provision.scopes import journaled_scopes, remove_from, sweep_scopes
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.google.compute_api import serve_compute
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -167,7 +167,7 @@ def one(provider: Provider, nodes: int, regions: int, phases: tuple[str, ...]) -
 
 def _swept(run: CloudRun) -> None:
     """Find the run by tag and delete it without Terraform."""
-    scopes = touched(run.journal().entries())
+    scopes = journaled_scopes(run.journal().entries())
     found = sweep_scopes(scopes, run_id=run.run.run_id).found
     assert len([resource for resource in found if resource.node]) == len(run.nodes())
     problems = remove_from(found, poll_s=1.0)

@@ -103,7 +103,7 @@ def cancellable(journal: Journal, root: Root | WantedRoot) -> dict[str, Resource
         row.capacity: row
         for row in fold(journal.entries()).live
         if (row.data.get("stack"), row.data.get("region")) == (root.stack, root.region)
-        if row.capacity is not None and row.resource in bought.capacity_kinds - bought.uncancellable
+        if row.capacity is not None and row.resource in bought.capacity_kinds - bought.uncancellable_kinds
     }
 
 

@@ -75,7 +75,7 @@ def by_cloud(own: Clock, places: Scopes, on_change: Callable[[str, float], None]
 def time_servers(places: Scopes) -> list[str]:
     """Return an address of each cloud that answers anybody."""
     found = []
-    for provider, bought in providers.every():
+    for provider, bought in providers.all_providers():
         mine = of_provider(places, provider)
         try:
             url = bought.time_server(mine) if mine else ""

@@ -14,7 +14,7 @@ from sailor_cloud.model.offer import Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.provider import names
 from sailor_cloud.network import Network
-from sailor_cloud.provision.providers import on_a_cloud, on_this_machine
+from sailor_cloud.provision.providers import is_cloud, on_this_machine
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
 from sailor_cloud.units import usd_text
@@ -93,7 +93,7 @@ def two_clouds_problem(document: PlanDocument) -> str | None:
     if len(used) < 2:
         return None
     where = f"the plan has nodes on {' and '.join(name for name in names() if name in used)}, which can't be bought"
-    if not all(on_a_cloud(name) for name in used):
+    if not all(is_cloud(name) for name in used):
         return f"{where}: no network joins them"
     if job.one_cloud_reason is not None:
         return f"{where}: {job.one_cloud_reason}"

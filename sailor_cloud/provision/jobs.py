@@ -171,7 +171,7 @@ class Scheduler(Protocol):
     def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
         """Return the machines of a group that could start now."""
 
-    def silent(self, machines: Collection[str]) -> frozenset[str]:
+    def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
         """Return the cluster's machines that don't answer, without those that have left it."""
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:

@@ -51,7 +51,7 @@ class LiveResource:
     silent: str = ""
 
     @property
-    def doubt(self) -> str:
+    def unconfirmed_text(self) -> str:
         """A sentence about a resource that may still run."""
         what = f"{self.type} {self.name}{f' of node {self.node}' if self.node else ''}"
         return f"not confirmed as gone: {what}: {self.silent}"
@@ -86,12 +86,12 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ResourceSearch:
     """A search for some kinds of resources in some places; `ask` may raise ProvisionError if it sees nothing."""
 
     scopes: tuple[Scope, ...]
     kinds: tuple[str, ...]
-    ask: Callable[[], Listing]
+    run: Callable[[], Listing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,21 +107,21 @@ class SearchedPlace:
 class CloudSweep:
     """Found resources, and the searches: a resource is deleted only if a search answered without finding it.
 
-    `stays` was found and is kept on purpose; `silent` may still run, which is unknown.
+    `kept` was found and is kept on purpose; `unconfirmed` may still run, which is unknown.
     """
 
     found: tuple[LiveResource, ...]
-    asked: tuple[SearchedPlace, ...] = ()
-    stays: tuple[LiveResource, ...] = ()
-    silent: tuple[LiveResource, ...] = ()
+    searched: tuple[SearchedPlace, ...] = ()
+    kept: tuple[LiveResource, ...] = ()
+    unconfirmed: tuple[LiveResource, ...] = ()
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(asked.problem for asked in self.asked if asked.problem))
+        return tuple(dict.fromkeys(asked.problem for asked in self.searched if asked.problem))
 
     def answered(self, scope: Scope, kind: str) -> bool:
         """Whether a place answered every search for one kind."""
-        problems = [asked.problem for asked in self.asked if (asked.scope, asked.kind) == (scope, kind)]
+        problems = [asked.problem for asked in self.searched if (asked.scope, asked.kind) == (scope, kind)]
         return bool(problems) and not any(problems)
 
 
@@ -129,7 +129,7 @@ def of_provider(scopes: Scopes, provider: str) -> Scopes:
     return Scopes(scope for scope in scopes if scope.provider == provider)
 
 
-def named(scopes: Scopes, kind: str) -> list[str]:
+def scope_names(scopes: Scopes, kind: str) -> list[str]:
     """Return the names of the scopes of one kind."""
     return sorted(scope.name for scope in scopes if scope.kind == kind)
 

@@ -39,7 +39,7 @@ from sailor_cloud.provision.rendering.root import (
     placed_nodes,
     write_cli_config,
 )
-from sailor_cloud.provision.scopes import journaled, scopes_of, touched
+from sailor_cloud.provision.scopes import journaled_scopes, scopes_for_journal, scopes_of
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError
 from sailor_cloud.provision.terraform.pace import paces, side_by_side
@@ -235,9 +235,9 @@ class _Apply:
             expires_at=expires_at.isoformat(),
             terraform=work.binary.version,
             ssh_from=ssh_from,
-            **journaled(scopes_of(document)),
+            **scopes_for_journal(scopes_of(document)),
         )
-        self._scopes = touched(work.journal.entries())
+        self._scopes = journaled_scopes(work.journal.entries())
 
     def run(self) -> Outcome:
         work = self._work

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.jobs import CLUSTER, CLUSTER_ID, JOB, Scheduler, check_identity, other_cluster
-from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes
+from sailor_cloud.provision.live_resources import Listing, LiveResource, ResourceSearch, Scope, Scopes
 from sailor_cloud.provision.providers.interface import MachineProvider, Variables
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class SchedulerProvider(MachineProvider):
     ends_within_s: ClassVar[float]
     modules = {}  # noqa: RUF012 - a constant
     machine = JOB
-    swept = frozenset({JOB})
+    searchable_kinds = frozenset({JOB})
     scope_kinds = (CLUSTER, CLUSTER_ID)
 
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
@@ -45,7 +45,7 @@ class SchedulerProvider(MachineProvider):
             return Scopes()
         return self.scope(inventory.name)
 
-    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+    def scopes_containing(self, resources: Iterable[LiveResource]) -> Scopes:
         return Scopes().union(*(self.scope(found.region) for found in resources))
 
     def scope(self, cluster: str) -> Scopes:
@@ -85,7 +85,7 @@ class SchedulerProvider(MachineProvider):
         names = ", ".join(name for _, name in places)
         return problems or [f"{names}: not all of it has ended {self.ends_within_s:.0f} s after {self.name} was asked"]
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
+    def searches(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[ResourceSearch]:
         """Return a search for each cluster by its identity; it fails if another cluster would answer."""
         places: dict[str, list[Scope]] = defaultdict(list)
         for scope in sorted(scopes):
@@ -96,12 +96,12 @@ class SchedulerProvider(MachineProvider):
         if rest := sorted(scopes - named):
             places[""] = rest
         return [
-            Look(scopes=tuple(mine), kinds=(JOB,), ask=partial(self._ask, identity, mine[0].name, run_id))
+            ResourceSearch(scopes=tuple(mine), kinds=(JOB,), run=partial(self._ask, identity, mine[0].name, run_id))
             for identity, mine in places.items()
         ]
 
-    def silent(self, machines: Collection[str]) -> frozenset[str]:
-        return self.scheduler.silent(machines)
+    def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
+        return self.scheduler.unresponsive_machines(machines)
 
     def _ask(self, identity: str, cluster: str, run_id: str | None) -> Listing:
         if identity and (there := self.scheduler.identity()) != identity:

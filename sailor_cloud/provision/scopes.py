@@ -18,7 +18,7 @@ from sailor_cloud.provision.live_resources import (
     CloudSweep,
     Listing,
     LiveResource,
-    Look,
+    ResourceSearch,
     Scope,
     Scopes,
     SearchedPlace,
@@ -49,19 +49,19 @@ def scopes_named(kind: str, names: Iterable[str]) -> Scopes:
     Raises RequestError for an impossible name.
     """
     chosen = tuple(names)
-    mine = {provider: bought for provider, bought in providers.every() if kind in bought.scope_kinds}
+    mine = {provider: bought for provider, bought in providers.all_providers() if kind in bought.scope_kinds}
     for name in chosen:
-        if not any(bought.may_be_called(kind, name) for bought in mine.values()):
+        if not any(bought.is_valid_scope_name(kind, name) for bought in mine.values()):
             raise RequestError(f"--{kind} {name!r}: no {' or '.join(mine)} {kind} has such a name")
     return Scopes(
         Scope(provider=provider, kind=kind, name=name)
         for provider, bought in mine.items()
         for name in chosen
-        if bought.may_be_called(kind, name)
+        if bought.is_valid_scope_name(kind, name)
     )
 
 
-def journaled(scopes: Scopes) -> dict[str, Any]:
+def scopes_for_journal(scopes: Scopes) -> dict[str, Any]:
     """Return scopes in the journal's form: names by provider and kind."""
     found: dict[str, list[str]] = defaultdict(list)
     for scope in sorted(scopes):
@@ -69,12 +69,12 @@ def journaled(scopes: Scopes) -> dict[str, Any]:
     return found
 
 
-def touched(entries: Iterable[Entry]) -> Scopes:
+def journaled_scopes(entries: Iterable[Entry]) -> Scopes:
     """Return the scopes in a run's journal, which are written before any request."""
     started = [entry for entry in entries if entry.event is Event.PROVISION_STARTED]
     return Scopes(
         Scope(provider=provider, kind=kind, name=str(name))
-        for provider, bought in providers.every()
+        for provider, bought in providers.all_providers()
         for kind in bought.scope_kinds
         for entry in started
         for name in _listed(entry.data.get(f"{provider}_{kind}s"))
@@ -135,7 +135,7 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
     """
     entries, harm = read(folder.journal_file), damage(folder.journal_file)
     plans, unreadable = _plans(folder)
-    searched = [touched(entries), also, *(scopes_of(plan) for plan in plans)]
+    searched = [journaled_scopes(entries), also, *(scopes_of(plan) for plan in plans)]
     rows = fold(entries).resources
     searched += [_of_row(row.data) for row in rows]
     for base in folder.terraform_dirs():
@@ -160,7 +160,9 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
 
 def _unnamed(scopes: Scopes) -> list[str]:
     """Return the clouds without any known place, each with the option that names one."""
-    clouds = [(name, bought) for name, bought in providers.every() if providers.on_a_cloud(name) and bought.scope_kinds]
+    clouds = [
+        (name, bought) for name, bought in providers.all_providers() if providers.is_cloud(name) and bought.scope_kinds
+    ]
     return [
         f"{name}; --{bought.scope_kinds[0]} names where to look there"
         for name, bought in clouds
@@ -184,8 +186,8 @@ def _plans(folder: RunFolder) -> tuple[list[PlanDocument], str]:
 
 def _of_row(data: Mapping[str, Any]) -> Scopes:
     provider, region = data.get("provider"), data.get("region")
-    known = dict(providers.every())
-    return known[provider].named_in(str(region), "") if provider in known else NOWHERE
+    known = dict(providers.all_providers())
+    return known[provider].scopes_named_in(str(region), "") if provider in known else NOWHERE
 
 
 def _of_root(base: Path) -> Scopes:
@@ -194,8 +196,8 @@ def _of_root(base: Path) -> Scopes:
     for file in (*base.rglob(VARIABLES_FILE), *base.rglob("terraform.tfstate*")):
         with contextlib.suppress(OSError):
             texts.append(file.read_bytes().decode(errors="replace"))
-    mine = [bought for provider, bought in providers.every() if base.name.startswith(f"{provider}-")]
-    return Scopes().union(*(bought.named_in(base.name, "\n".join(texts)) for bought in mine))
+    mine = [bought for provider, bought in providers.all_providers() if base.name.startswith(f"{provider}-")]
+    return Scopes().union(*(bought.scopes_named_in(base.name, "\n".join(texts)) for bought in mine))
 
 
 def _allowed(plan: PlanDocument) -> Scopes:
@@ -218,17 +220,17 @@ def sweep_scopes(
     `other_kinds` are the kinds besides compute to search, all by default. Kinds that a run can't have are left out, so
     that a user without rights for them gets no errors.
     """
-    looks: list[Look] = []
-    for provider, bought in providers.every():
+    looks: list[ResourceSearch] = []
+    for provider, bought in providers.all_providers():
         kinds = bought.non_compute_kinds if other_kinds is None else bought.non_compute_kinds & frozenset(other_kinds)
-        looks += bought.looks(of_provider(scopes, provider), run_id=run_id, other_kinds=kinds)
+        looks += bought.searches(of_provider(scopes, provider), run_id=run_id, other_kinds=kinds)
     return _together(looks)
 
 
 def sweep_untagged(scopes: Scopes, *, run_id: str) -> CloudSweep:
     """Search for a run's untaggable resources, which no search for all runs finds; errors become problems."""
-    every = [(bought, of_provider(scopes, provider)) for provider, bought in providers.every()]
-    return _together([look for bought, mine in every for look in bought.untagged(mine, run_id=run_id)])
+    every = [(bought, of_provider(scopes, provider)) for provider, bought in providers.all_providers()]
+    return _together([look for bought, mine in every for look in bought.untagged_searches(mine, run_id=run_id)])
 
 
 def remove_from(
@@ -249,7 +251,7 @@ def remove_from(
     return tuple(problems)
 
 
-def _together(looks: Sequence[Look]) -> CloudSweep:
+def _together(looks: Sequence[ResourceSearch]) -> CloudSweep:
     found: list[LiveResource] = []
     asked: list[SearchedPlace] = []
     for look, listing in zip(looks, at_once(_listing_of, looks), strict=True):
@@ -261,12 +263,12 @@ def _together(looks: Sequence[Look]) -> CloudSweep:
             for kind in look.kinds
         ]
     silent = tuple(one for one in found if one.silent)
-    return CloudSweep(found=tuple(one for one in found if not one.silent), asked=tuple(asked), silent=silent)
+    return CloudSweep(found=tuple(one for one in found if not one.silent), searched=tuple(asked), unconfirmed=silent)
 
 
-def _listing_of(look: Look) -> Listing:
+def _listing_of(look: ResourceSearch) -> Listing:
     try:
-        return look.ask()
+        return look.run()
     except Exception as error:
         # Includes errors of the clouds' libraries, such as a missing profile: a failed search confirms nothing.
         if not isinstance(error, ProvisionError):

@@ -152,7 +152,7 @@ def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider
         run.destroy()
         destroyed = run.destroy()
         unsure = [row for row in destroyed.resources if row.gone_at is None]
-        assert {row.type for row in unsure} == providers.of(provider).unseen
+        assert {row.type for row in unsure} == providers.of(provider).unsearchable_kinds
         assert not any(row.found for row in unsure)
         assert not destroyed.clean
         assert run.cloud.owned_by(run.run.run_id) == ()

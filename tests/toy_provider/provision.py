@@ -19,7 +19,7 @@ from sailor_cloud.provision.live_resources import (
     RUN_LABEL,
     Listing,
     LiveResource,
-    Look,
+    ResourceSearch,
     Scope,
     Scopes,
 )
@@ -54,14 +54,14 @@ class Toy(MachineProvider):
     def scopes(self, document: PlanDocument, offers: Sequence[Offer]) -> Scopes:
         return Scopes(scope(offer.region) for offer in offers if offer.provider == "toy")
 
-    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+    def scopes_containing(self, resources: Iterable[LiveResource]) -> Scopes:
         return Scopes(scope(found.region) for found in resources)
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
+    def searches(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[ResourceSearch]:
         def ask() -> Listing:
             return Listing(found=tuple(live(scopes, run_id)))
 
-        return [Look(scopes=tuple(scopes), kinds=(self.machine,), ask=ask)]
+        return [ResourceSearch(scopes=tuple(scopes), kinds=(self.machine,), run=ask)]
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
         for found in resources:

@@ -216,7 +216,7 @@ def _document(
     from sailor_cloud.launch.start import check_job
     from sailor_cloud.provision.checks.before_buying import check_before_searching
     from sailor_cloud.provision.guards import refuse_what_cannot_run
-    from sailor_cloud.provision.providers import on_a_cloud
+    from sailor_cloud.provision.providers import is_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
     from sailor_cloud.resources import writable_home
     from sailor_cloud.workload.models.hub import pinned_as
@@ -227,7 +227,7 @@ def _document(
         job = with_constraints(job, changes)
     if plan_file is None:
         # A search may take a minute, so what every plan needs is checked before it.
-        clouds = all(on_a_cloud(entry.provider) for entry in job.resources)
+        clouds = all(is_cloud(entry.provider) for entry in job.resources)
         if clouds and (missing := missing_from_request(job, ssh_from)):
             raise RequestError([*missing, *resource_problems(job, catalog.load())])
         if not dry_run:

@@ -36,7 +36,7 @@ from sailor_cloud.provision.jobs import CLUSTER_ID, ClusterJob, JobPhase, JobSta
 from sailor_cloud.provision.live_resources import Scope
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.provision.rendering.root import placed_nodes
-from sailor_cloud.provision.scopes import journaled, scopes_of
+from sailor_cloud.provision.scopes import scopes_for_journal, scopes_of
 from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 from sailor_cloud.run.folder import RunFolder, private_dir
 from sailor_cloud.run.journal import Event, Journal, read
@@ -113,7 +113,7 @@ class JobFleet:
         begun, journal = time.monotonic(), Journal.of(self.folder, self.clock)
         started = any(entry.event is Event.GENERATION_STARTED for entry in journal.entries())
         places = scopes_of(document) | {await asyncio.to_thread(self._cluster)}
-        journal.append(Event.PROVISION_STARTED, expires_at=expires_at.isoformat(), **journaled(places))
+        journal.append(Event.PROVISION_STARTED, expires_at=expires_at.isoformat(), **scopes_for_journal(places))
         if started:
             await self._check_free(document)
         rows = {row.key for row in fold(journal.entries()).resources if row.resource == NODE}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.job import HUB, Job
-from sailor_cloud.provision.providers import on_a_cloud, on_this_machine
+from sailor_cloud.provision.providers import is_cloud, on_this_machine
 from sailor_cloud.workload.models import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
@@ -30,7 +30,7 @@ def settled(job: Job, base: Path) -> Job:
         elif here and not _absolute(place, base).exists():
             problems.append(Problem(path=field, message=f"is {place!r}, but there is no {_absolute(place, base)}"))
     kept = job.checkpoint.to
-    on_clouds = any(on_a_cloud(resource.provider) for resource in job.resources)
+    on_clouds = any(is_cloud(resource.provider) for resource in job.resources)
     if on_clouds and kept is not None and "://" not in kept and not kept.startswith("/"):
         hint = "gs://… or s3://…, or the absolute path of a folder that all nodes share"
         problems.append(

@@ -37,7 +37,7 @@ def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = 
     if len(here) > 1:
         listed = ", ".join(f"{provider} {region}" for provider, region in here)
         raise RequestError(f"the plan is in {listed}, and SkyPilot starts a job group in one region of one cloud")
-    if not providers.on_a_cloud(here[0][0]):
+    if not providers.is_cloud(here[0][0]):
         raise RequestError(f"the plan's nodes are of {here[0][0]}; SkyPilot needs a plan on a cloud")
     name, first = export.run_id, export.groups[0]
     header = {"name": name, "execution": "parallel"}

@@ -37,7 +37,7 @@ def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:
     Raises CredentialsError if a cloud rejects the caller, ProvisionError if it can't be asked.
     """
     found: list[Instance] = []
-    for provider, bought in providers.every():
+    for provider, bought in providers.all_providers():
         try:
             found += bought.instances(of_provider(scopes, provider), run_id)
         except ProvisionError:

@@ -15,7 +15,7 @@ from sailor_cloud.provision.access.login import login
 from sailor_cloud.provision.access.tunnel import Tunnel, is_private, tunnel_to
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
-from sailor_cloud.provision.scopes import scopes_of, touched
+from sailor_cloud.provision.scopes import journaled_scopes, scopes_of
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import ResourceState, fold
@@ -87,14 +87,14 @@ def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[Reachabl
     placed = placed_nodes(document)
     here = [p for p in placed if providers.on_this_machine(p.offer.provider)]
     on_cloud = _cloud_nodes(folder, document, tuple(p for p in placed if p not in here))
-    found = {p.node.id: providers.of(p.offer.provider).node_here(folder, p) for p in here} | on_cloud
+    found = {p.node.id: providers.of(p.offer.provider).local_node(folder, p) for p in here} | on_cloud
     return tuple(node for p in placed if (node := found.get(p.node.id)) is not None)
 
 
 def running_names(folder: RunFolder) -> frozenset[str]:
     """Return the existing nodes of the run, of any plan. Raises ProvisionError if a cloud can't be asked."""
-    here = {found.node for _, bought in providers.every() for found in bought.here(folder)}
-    scopes = touched(read(folder.journal_file))
+    here = {found.node for _, bought in providers.all_providers() for found in bought.local_resources(folder)}
+    scopes = journaled_scopes(read(folder.journal_file))
     return frozenset({*here, *(instance.node for instance in instances(scopes, folder.run_id))} - {""})
 
 
@@ -114,7 +114,7 @@ def _cloud_nodes(folder: RunFolder, document: PlanDocument, placed: tuple[Placed
     if not placed:
         return {}
     entries = read(folder.journal_file)
-    scopes = touched(entries) | scopes_of(document)
+    scopes = journaled_scopes(entries) | scopes_of(document)
     running = [instance for instance in instances(scopes, folder.run_id) if instance.running and instance.address]
     learn_host_keys(folder, running)
     keys = known_host_keys(folder)

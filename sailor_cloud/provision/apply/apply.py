@@ -34,7 +34,7 @@ from sailor_cloud.provision.live_resources import LiveResource
 from sailor_cloud.provision.rendering.planned_roots import forget
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Root, WantedRoot, environment
-from sailor_cloud.provision.scopes import remove_from, sweep_scopes, touched
+from sailor_cloud.provision.scopes import journaled_scopes, remove_from, sweep_scopes
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.pace import Pace
@@ -95,7 +95,7 @@ def change_of(event: Mapping[str, Any]) -> Change | None:
 def node_at(address: str) -> str:
     """Return the node at a Terraform address, or an empty string."""
     found = _NODE.fullmatch(address)
-    return found[2] if found and any(found[1] == bought.machines for _, bought in providers.every()) else ""
+    return found[2] if found and any(found[1] == bought.machines for _, bought in providers.all_providers()) else ""
 
 
 _STEPS = {
@@ -221,7 +221,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         work = self.work
-        self.pulse = Pulse(lambda: instances(touched(work.journal.entries()), work.folder.run_id))
+        self.pulse = Pulse(lambda: instances(journaled_scopes(work.journal.entries()), work.folder.run_id))
 
     def event(self, event: Mapping[str, Any]) -> None:
         change = change_of(event)

@@ -51,7 +51,7 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
     used = sorted({entry.provider for entry in job.resources})
     refused: list[CredentialsError] = []
     for provider in used:
-        if not providers.on_a_cloud(provider):
+        if not providers.is_cloud(provider):
             continue
         bought = providers.of(provider)
         try:
@@ -77,7 +77,7 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
     Raises CredentialsError if they have ended, or a cloud refuses them.
     """
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
-    clouds = [provider for provider in used if providers.on_a_cloud(provider)]
+    clouds = [provider for provider in used if providers.is_cloud(provider)]
     if not clouds:
         return AccountCheck(notes=(), missing=())
     ends_at = now + timedelta(seconds=document.ttl_s or 0.0) + _TEARDOWN

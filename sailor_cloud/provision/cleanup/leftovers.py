@@ -47,7 +47,7 @@ class KeptBucket:
 
 def is_uncancellable(kind: str) -> bool:
     """Whether purchases of a Terraform type can't be cancelled."""
-    return any(kind in bought.uncancellable for _, bought in providers.every())
+    return any(kind in bought.uncancellable_kinds for _, bought in providers.all_providers())
 
 
 def kept_block(kind: str, name: str, ends: str) -> KeptResource:
@@ -94,7 +94,7 @@ def usd_per_month(document: PlanDocument) -> float:
 
 def _buckets() -> dict[str, str]:
     """Return the command that deletes a bucket, by bucket type."""
-    return {bought.bucket: bought.delete_bucket for _, bought in providers.every() if bought.bucket}
+    return {bought.bucket: bought.delete_bucket for _, bought in providers.all_providers() if bought.bucket}
 
 
 TERRAFORM = "Terraform"
@@ -120,17 +120,23 @@ class Leftovers:
         found = (resource for resource in cloud.found if resource not in kept)
         mine = tuple(self._silent())
         # For a job that waits for silent machines, the journal names their nodes.
-        silent = (*mine, *(one for one in cloud.silent if one.node or one.name not in {own.name for own in mine}))
-        return CloudSweep(found=(*here.found, *found), asked=(*here.asked, *cloud.asked), stays=kept, silent=silent)
+        silent = (*mine, *(one for one in cloud.unconfirmed if one.node or one.name not in {own.name for own in mine}))
+        return CloudSweep(
+            found=(*here.found, *found), searched=(*here.searched, *cloud.searched), kept=kept, unconfirmed=silent
+        )
 
     def _silent(self) -> Iterator[LiveResource]:
         """Yield nodes on machines that don't answer; their scheduler may report the job as ended anyway."""
         rows = [row for row in fold(read(self.folder.journal_file)).live if row.resource == NODE and "host" in row.data]
-        for provider, bought in providers.every():
+        for provider, bought in providers.all_providers():
             mine = [row for row in rows if row.data.get("provider") == provider]
             machines = {str(row.data["host"]) for row in mine}
             try:
-                unsure = {machine: unanswered({machine}) for machine in bought.silent(machines)} if mine else {}
+                unsure = (
+                    {machine: unanswered({machine}) for machine in bought.unresponsive_machines(machines)}
+                    if mine
+                    else {}
+                )
             except ProvisionError as error:
                 unsure = dict.fromkeys(machines, str(error))
             for row in mine:
@@ -155,7 +161,7 @@ class Leftovers:
         A resource counts as deleted only if its own place was asked for it and answered. An untagged one counts as
         deleted when Terraform has destroyed its root without an error; `cleared` are such roots by stack and region.
         """
-        if any(is_of(row, found) for found in (*swept.found, *swept.silent)):
+        if any(is_of(row, found) for found in (*swept.found, *swept.unconfirmed)):
             return None
         provider = provider_of(row)
         if provider is None:
@@ -166,11 +172,13 @@ class Leftovers:
         region = str(row.data.get("region", ""))
         if row.resource == NODE:
             kinds: tuple[str, ...] = (bought.machine,)
-        elif bought.finds(row.resource, row.key, run_id=self.folder.run_id, scopes=self.places.scopes):
+        elif bought.can_find(row.resource, row.key, run_id=self.folder.run_id, scopes=self.places.scopes):
             kinds = (row.resource,)
         elif (row.data.get("stack"), region) in cleared:
             return TERRAFORM
-        elif row.resource in bought.parts or (row.resource in bought.unseen and row.created_at is None):
+        elif row.resource in bought.dependent_kinds or (
+            row.resource in bought.unsearchable_kinds and row.created_at is None
+        ):
             kinds = ()
         else:
             return None
@@ -182,11 +190,11 @@ class Leftovers:
         If a damaged journal lacks the region: all places that the run may have used. Without kinds: the search for
         everything there, since parts are deleted with what they belong to.
         """
-        mine = [asked for asked in swept.asked if asked.scope.provider == provider]
+        mine = [asked for asked in swept.searched if asked.scope.provider == provider]
         known = {asked.kind for asked in mine}
         places = of_provider(self.places.scopes, provider)
         if region:
-            places = providers.of(provider).at(region, places)
+            places = providers.of(provider).confirming_scopes(region, places)
         elif self.places.doubts:
             return False
         chosen = [kind for kind in kinds if kind in known]
@@ -206,11 +214,11 @@ def sweep_here(folder: RunFolder) -> CloudSweep:
     """Return a run's resources on this machine, which always answers."""
     found: list[LiveResource] = []
     asked = []
-    for provider, bought in providers.every():
+    for provider, bought in providers.all_providers():
         if providers.on_this_machine(provider):
-            found += bought.here(folder)
+            found += bought.local_resources(folder)
             asked.append(SearchedPlace(scope=Scope(provider=provider, kind="machine", name=""), kind=NODE))
-    return CloudSweep(found=tuple(found), asked=tuple(asked))
+    return CloudSweep(found=tuple(found), searched=tuple(asked))
 
 
 def stays(folder: RunFolder, resource: LiveResource) -> bool:
@@ -231,11 +239,15 @@ def stays(folder: RunFolder, resource: LiveResource) -> bool:
 
 def provider_of(row: ResourceState) -> str | None:
     """Return the provider of a journaled resource; in a damaged journal only its type may identify it."""
-    known = dict(providers.every())
+    known = dict(providers.all_providers())
     provider = row.data.get("provider")
     if provider in known:
         return str(provider)
-    fitting = [name for name, bought in known.items() if row.resource in bought.swept | bought.parts | bought.unseen]
+    fitting = [
+        name
+        for name, bought in known.items()
+        if row.resource in bought.searchable_kinds | bought.dependent_kinds | bought.unsearchable_kinds
+    ]
     return fitting[0] if fitting else None
 
 
@@ -303,7 +315,7 @@ def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceSta
 
 def searched_places(swept: CloudSweep, doubts: Iterable[str], at: datetime) -> tuple[AskedPlace, ...]:
     """Return where and when each kind was searched; places that could not be asked have no time."""
-    answers = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.asked)
+    answers = dict.fromkeys((asked.scope, asked.kind, asked.problem) for asked in swept.searched)
     places = [
         AskedPlace(provider=scope.provider, place=str(scope), kind=kind, asked_at=at, problem=problem)
         for scope, kind, problem in answers

@@ -64,7 +64,7 @@ def find_leftovers(
     swept = sweep_scopes(where)
     problems = list(swept.problems)
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
-    for resource in (*swept.found, *swept.silent):
+    for resource in (*swept.found, *swept.unconfirmed):
         by_run[resource.run_id].append(resource)
     for done, folder in enumerate(known.values(), start=1):
         progress(done, looks)
@@ -123,17 +123,21 @@ def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str
     swept = sweep_scopes(where_found(leftover.resources), run_id=leftover.run_id)
     here = sweep_here(leftover.folder).found if leftover.folder is not None else ()
     left = tuple(found for found in (*here, *swept.found) if not _must_keep(found, leftover.folder))
-    asked = {asked.scope.provider for asked in swept.asked}
+    asked = {asked.scope.provider for asked in swept.searched}
     silent = {found.provider for found in leftover.resources if not on_this_machine(found.provider)} - asked
     unsure = (*swept.problems, *(f"{provider} was not asked" for provider in sorted(silent)))
-    return left, unsure, tuple(dict.fromkeys(one.doubt for one in swept.silent))
+    return left, unsure, tuple(dict.fromkeys(one.unconfirmed_text for one in swept.unconfirmed))
 
 
 def where_found(resources: Iterable[LiveResource]) -> Scopes:
     """Return the scopes in which found resources can be found again."""
     found = tuple(resources)
-    mine = {name: [resource for resource in found if resource.provider == name] for name, _ in providers.every()}
-    return Scopes().union(*(bought.scopes_with(mine[name]) for name, bought in providers.every() if mine[name]))
+    mine = {
+        name: [resource for resource in found if resource.provider == name] for name, _ in providers.all_providers()
+    }
+    return Scopes().union(
+        *(bought.scopes_containing(mine[name]) for name, bought in providers.all_providers() if mine[name])
+    )
 
 
 def confirmed(leftover: Leftover) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ class _Teardown:
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
             at, swept = self.clock.now(), self.leftovers.sweep()
-            if not (swept.found or swept.silent or swept.problems or self._doubts(state) or _again(state, swept)):
+            if not (swept.found or swept.unconfirmed or swept.problems or self._doubts(state) or _again(state, swept)):
                 return self._destroyed(state, swept, at, ())
         if harm:
             self.problems.append(f"{harm}; every possible place is searched instead")
@@ -146,11 +146,11 @@ class _Teardown:
         late = bool(harm) or any(row.created_at is None for row in state.live)
         self._end_other_terraform()
         before = self.leftovers.sweep()
-        self.holds = any(is_bucket(one.type) for one in before.stays)
-        self.holds |= any(is_bucket(asked.kind) and asked.problem for asked in before.asked)
+        self.holds = any(is_bucket(one.type) for one in before.kept)
+        self.holds |= any(is_bucket(asked.kind) and asked.problem for asked in before.searched)
         self.keep = self._to_keep()
         state = self._journal_found(state, before)
-        self._charge_for_found(state, (*before.found, *before.stays))
+        self._charge_for_found(state, (*before.found, *before.kept))
         self.journal.append_all(
             [Draft(event=Event.DESTROY_INTENDED, resource=row.resource, key=row.key) for row in state.live]
         )
@@ -201,7 +201,7 @@ class _Teardown:
 
     def _journal_found(self, state: RunState, before: CloudSweep) -> RunState:
         """Journal found resources that the journal lacks or calls deleted."""
-        new = unknown(state, (*before.found, *before.stays, *before.silent))
+        new = unknown(state, (*before.found, *before.kept, *before.unconfirmed))
         self.journal.append_all(
             [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]
             + [Draft(event=Event.CREATED, resource=row.resource, key=row.key) for row in _again(state, before)]
@@ -354,13 +354,13 @@ class _Teardown:
 
     def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> Destroyed:
         """Journal resources as deleted whose own place answered and no longer has them."""
-        self.problems += [*swept.problems, *dict.fromkeys(one.doubt for one in swept.silent)]
+        self.problems += [*swept.problems, *dict.fromkeys(one.unconfirmed_text for one in swept.unconfirmed)]
         state = self._journal_found(self._state(), swept)
         now = self.clock.now()
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone, ended_at = [], dict[str, datetime]()
         for row in state.live:
-            if kept := [one for one in swept.stays if is_of(row, one) and (one.ends or one.name in row.key)]:
+            if kept := [one for one in swept.kept if is_of(row, one) and (one.ends or one.name in row.key)]:
                 data = {"name": kept[0].name, "ends": kept[0].ends}
                 gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data=data))
                 continue
@@ -434,7 +434,7 @@ class _Teardown:
 
 def _again(state: RunState, swept: CloudSweep) -> list[ResourceState]:
     """Return resources that the journal calls deleted and a search has found."""
-    live = [found for found in (*swept.found, *swept.stays) if found.type != FOLDER]
+    live = [found for found in (*swept.found, *swept.kept) if found.type != FOLDER]
     return [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
 
 

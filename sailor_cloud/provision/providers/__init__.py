@@ -20,7 +20,7 @@ def of(provider: str) -> MachineProvider:
     return _loaded(module_of(Provider(provider), "provision"))
 
 
-def every() -> Iterator[tuple[str, MachineProvider]]:
+def all_providers() -> Iterator[tuple[str, MachineProvider]]:
     """Yield all providers with their names."""
     from sailor_cloud.model.provider import names
 
@@ -35,7 +35,7 @@ def on_this_machine(provider: str) -> bool:
     return sold_by(Provider(provider)).on_this_machine
 
 
-def on_a_cloud(provider: str) -> bool:
+def is_cloud(provider: str) -> bool:
     """Whether a provider's nodes are bought: neither of this machine nor of a scheduler."""
     return not on_this_machine(provider) and of(provider).scheduler is None
 

@@ -11,7 +11,7 @@ from sailor_cloud.errors import Problem
 from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.errors.rules import ErrorGuide
-from sailor_cloud.provision.live_resources import LiveResource, Look, Scope, Scopes
+from sailor_cloud.provision.live_resources import LiveResource, ResourceSearch, Scope, Scopes
 
 if TYPE_CHECKING:
     from datetime import date, datetime
@@ -136,22 +136,22 @@ class MachineProvider(Protocol):
     scope_kinds: ClassVar[tuple[str, ...]] = ()
     """The provider's kinds of scopes that are searched, such as `region`."""
 
-    swept: ClassVar[frozenset[str]] = frozenset()
+    searchable_kinds: ClassVar[frozenset[str]] = frozenset()
     """The Terraform types that a search finds."""
 
     non_compute_kinds: ClassVar[frozenset[str]] = frozenset()
     """Those that need other rights than nodes, such as buckets; searched only where a run may have them."""
 
-    parts: ClassVar[frozenset[str]] = frozenset()
+    dependent_kinds: ClassVar[frozenset[str]] = frozenset()
     """The types that no search finds and that are deleted with what they belong to, such as a route."""
 
-    unseen: ClassVar[frozenset[str]] = frozenset()
+    unsearchable_kinds: ClassVar[frozenset[str]] = frozenset()
     """The types that no search finds and that may outlive all else; only Terraform can confirm their deletion."""
 
     capacity_kinds: ClassVar[frozenset[str]] = frozenset()
     """The types of separately bought capacity."""
 
-    uncancellable: ClassVar[frozenset[str]] = frozenset()
+    uncancellable_kinds: ClassVar[frozenset[str]] = frozenset()
     """Those that can't be cancelled: they are paid for, and end by themselves."""
 
     bucket: ClassVar[str] = ""
@@ -169,11 +169,11 @@ class MachineProvider(Protocol):
         """Return the scopes of a plan's nodes here; `offers` are those of all its nodes."""
         return ()
 
-    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+    def scopes_containing(self, resources: Iterable[LiveResource]) -> Scopes:
         """Return the scopes in which found resources can be found again."""
         return Scopes()
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> Sequence[Look]:
+    def searches(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> Sequence[ResourceSearch]:
         """Return the searches, by tag, for resources of one run, or of all runs, in some scopes.
 
         `other_kinds` are the kinds of `non_compute_kinds` to search. A search raises CredentialsError or ProvisionError
@@ -182,22 +182,22 @@ class MachineProvider(Protocol):
         """
         return ()
 
-    def untagged(self, scopes: Scopes, *, run_id: str) -> Sequence[Look]:
-        """Return the searches for untaggable resources of a run; `looks` includes them for one run, too."""
+    def untagged_searches(self, scopes: Scopes, *, run_id: str) -> Sequence[ResourceSearch]:
+        """Return the searches for untaggable resources of a run; `searches` includes them for one run, too."""
         return ()
 
-    def at(self, region: str, scopes: Scopes) -> Scopes:
+    def confirming_scopes(self, region: str, scopes: Scopes) -> Scopes:
         """Return the scopes that must answer before a resource in a region counts as deleted.
 
         `scopes` are all known ones of a run here. Without any, no place can be asked: nothing is confirmed.
         """
         return scopes
 
-    def named_in(self, name: str, text: str) -> Scopes:
+    def scopes_named_in(self, name: str, text: str) -> Scopes:
         """Return the scopes that a possibly damaged Terraform root names: by its folder's name and all its text."""
         return Scopes()
 
-    def may_be_called(self, kind: str, name: str) -> bool:
+    def is_valid_scope_name(self, kind: str, name: str) -> bool:
         """Whether a scope of this kind can have this name."""
         return True
 
@@ -208,17 +208,17 @@ class MachineProvider(Protocol):
         """
         return ""
 
-    def here(self, folder: RunFolder) -> Sequence[LiveResource]:
+    def local_resources(self, folder: RunFolder) -> Sequence[LiveResource]:
         """Return a run's resources on this machine."""
         return ()
 
-    def silent(self, machines: Collection[str]) -> frozenset[str]:
+    def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
         """Return a scheduler's machines that don't answer: processes there may still run."""
         return frozenset()
 
-    def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
+    def can_find(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
         """Whether searches in some scopes would find a journaled resource."""
-        return kind in self.swept
+        return kind in self.searchable_kinds
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> Sequence[str]:
         """Delete found resources, compute first, wait for their end, and return the failures.
@@ -287,6 +287,6 @@ class MachineProvider(Protocol):
         """Return variables that give programs on this machine access to buckets with the caller's own rights."""
         return {}
 
-    def node_here(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
+    def local_node(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
         """Return a node that runs on this machine."""
         return None

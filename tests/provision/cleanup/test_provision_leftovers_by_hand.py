@@ -139,9 +139,9 @@ def looked(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, cloud: CloudSweep
 def test_a_search_separates_what_stays_from_what_is_deleted(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     block = live(BLOCK, "cr-1", provider="aws")
     asked = (SearchedPlace(scope=PROJECT, kind=VM),)
-    swept = looked(folder, monkeypatch, CloudSweep(found=(live(), block), asked=asked))
+    swept = looked(folder, monkeypatch, CloudSweep(found=(live(), block), searched=asked))
     assert [one.name for one in swept.found] == ["here", "sc-n0"]
-    assert (swept.stays, swept.asked, swept.silent) == ((block,), asked, ())
+    assert (swept.kept, swept.searched, swept.unconfirmed) == ((block,), asked, ())
 
 
 @pytest.mark.parametrize("told", [{"host01"}, set(), ProvisionError("no squeue")], ids=str)
@@ -163,15 +163,17 @@ def test_nodes_on_machines_that_do_not_answer_may_still_run(
             raise told
         return frozenset(told)
 
-    monkeypatch.setattr(providers.of("slurm"), "silent", silent)
-    monkeypatch.setattr(providers.of("kubernetes"), "silent", lambda machines: pytest.fail("it has none of the nodes"))
+    monkeypatch.setattr(providers.of("slurm"), "unresponsive_machines", silent)
+    monkeypatch.setattr(
+        providers.of("kubernetes"), "unresponsive_machines", lambda machines: pytest.fail("it has none of the nodes")
+    )
     job = live("slurm_job", "job-7", provider="slurm", silent="queued somewhere")
     other, named = replace(job, name="job-8"), replace(job, node="n9")
-    swept = looked(folder, monkeypatch, CloudSweep(found=(), silent=(job, other, named)))
+    swept = looked(folder, monkeypatch, CloudSweep(found=(), unconfirmed=(job, other, named)))
     assert asked == [{"host01", "host02"}]
-    mine = [one for one in swept.silent if one not in (job, other, named)]
+    mine = [one for one in swept.unconfirmed if one not in (job, other, named)]
     if not told:
-        assert swept.silent == (job, other, named)
+        assert swept.unconfirmed == (job, other, named)
         return
     assert [(one.node, one.name, one.region, one.run_id, one.provider) for one in mine] == [
         ("n0", "job-7", "rack", RUN, "slurm"),
@@ -181,7 +183,7 @@ def test_nodes_on_machines_that_do_not_answer_may_still_run(
     why = "no squeue" if isinstance(told, ProvisionError) else "machine host01 does not answer, so its processes may"
     assert mine[0].silent.startswith(why)
     # The journal tells which nodes the job's are.
-    assert swept.silent == (*mine, other, named)
+    assert swept.unconfirmed == (*mine, other, named)
 
 
 def confirms(
@@ -195,7 +197,7 @@ def confirms(
     doubts: tuple[str, ...] = (),
 ) -> str | None:
     known = Leftovers(folder=folder, places=Places(scopes=Scopes(scopes), other_kinds=None, doubts=doubts))
-    return known.confirmed_by(one, CloudSweep(found=found, asked=asked, silent=silent), frozenset(cleared))
+    return known.confirmed_by(one, CloudSweep(found=found, searched=asked, unconfirmed=silent), frozenset(cleared))
 
 
 def asks(scope: Scope, *kinds: str, problem: str = "") -> tuple[SearchedPlace, ...]:
@@ -244,7 +246,7 @@ def test_a_kind_that_the_account_answered_for_needs_no_answer_from_regions(folde
     assert confirms(folder, role, *asks(ACCOUNT, "aws_iam_role", problem="denied"), scopes=(EAST,)) is None
     # What shows no tag of its own is gone with everything else there, the account's included.
     part = row("aws_route_table_association", "aws/r", provider="aws", region="us-east-1")
-    assert part.resource in providers.of("aws").parts
+    assert part.resource in providers.of("aws").dependent_kinds
     everything = (*asks(EAST, "aws_instance"), *asks(ACCOUNT, "aws_iam_role"))
     assert confirms(folder, part, *everything, scopes=(EAST,)) == "sweep by tag"
     assert confirms(folder, part, *everything[:1], *asks(ACCOUNT, "r", problem="denied"), scopes=(EAST,)) is None
@@ -255,7 +257,7 @@ def test_a_kind_that_the_account_answered_for_needs_no_answer_from_regions(folde
 
 def test_resources_that_no_search_finds_are_gone_with_their_root_or_were_never_made(folder: RunFolder) -> None:
     kind = "google_cloud_scheduler_job"
-    assert kind in providers.of("gcp").unseen
+    assert kind in providers.of("gcp").unsearchable_kinds
     never = row(kind, "gcp-data/job", region="us-central1", stack="gcp-data")
     made = replace(never, created_at=AT)
     asked = asks(PROJECT, VM)
@@ -276,10 +278,10 @@ def test_this_machine_is_asked_for_what_the_local_provider_has(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = live("local_node", "n0", provider="local")
-    monkeypatch.setattr(providers.of("local"), "here", lambda folder: (here,))
+    monkeypatch.setattr(providers.of("local"), "local_resources", lambda folder: (here,))
     swept = leftovers.sweep_here(folder)
     assert swept.found == (here,)
-    assert swept.asked == (SearchedPlace(scope=Scope(provider="local", kind="machine", name=""), kind="node"),)
+    assert swept.searched == (SearchedPlace(scope=Scope(provider="local", kind="machine", name=""), kind="node"),)
 
 
 def test_only_the_runs_own_full_bucket_stays(folder: RunFolder) -> None:
@@ -403,7 +405,9 @@ def test_resources_missing_from_the_journal_are_journaled_once_and_without_parts
 
 
 def test_each_place_and_kind_is_listed_once_with_its_time_and_doubts_without_one() -> None:
-    swept = CloudSweep(found=(), asked=(*asks(PROJECT, VM, DISK), *asks(PROJECT, VM), *asks(EAST, VM, problem="403")))
+    swept = CloudSweep(
+        found=(), searched=(*asks(PROJECT, VM, DISK), *asks(PROJECT, VM), *asks(EAST, VM, problem="403"))
+    )
     assert leftovers.searched_places(swept, ("nobody knows",), AT) == (
         AskedPlace(provider="gcp", place="gcp project my-project", kind=VM, asked_at=AT),
         AskedPlace(provider="gcp", place="gcp project my-project", kind=DISK, asked_at=AT),

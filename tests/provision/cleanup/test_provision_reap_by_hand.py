@@ -54,7 +54,7 @@ class Paper:
         asked = (
             () if self.silent else (SearchedPlace(scope=PLACE, kind="google_compute_instance", problem=self.problem),)
         )
-        return CloudSweep(found=found, asked=asked, silent=self.unsure)
+        return CloudSweep(found=found, searched=asked, unconfirmed=self.unsure)
 
     def on_this_machine(self, folder: RunFolder) -> CloudSweep:
         return CloudSweep(found=tuple(one for run, one in self.here.items() if run.run_id == folder.run_id))
@@ -228,7 +228,7 @@ def test_problems_of_searches_are_reported_and_progress_too(
 ) -> None:
     paper.problem = "the project can't be asked"
     asked = (SearchedPlace(scope=PLACE, kind="google_storage_bucket_iam_member", problem="rights can't be listed"),)
-    monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=(), asked=asked))
+    monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=(), searched=asked))
     assert found(folder).problems == ("the project can't be asked", "rights can't be listed")
     monkeypatch.setattr(reap, "sweep_untagged", lambda scopes, run_id: CloudSweep(found=()))
     steps: list[tuple[int, int]] = []

@@ -39,7 +39,7 @@ from sailor_cloud.provision.live_resources import (
     of_provider,
 )
 from sailor_cloud.provision.rendering.root import BACKEND_FILE, placed_nodes, root_of
-from sailor_cloud.provision.scopes import check_own, journaled, scopes_of
+from sailor_cloud.provision.scopes import check_own, scopes_for_journal, scopes_of
 from sailor_cloud.provision.terraform.driver import Diagnostic, TerraformCommandError
 from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.appended import kept_lines
@@ -87,18 +87,18 @@ class Paper:
         self, scopes: Scopes, *, run_id: str | None = None, other_kinds: Iterable[str] | None = None
     ) -> CloudSweep:
         asked = []
-        for name, bought in providers.every():
+        for name, bought in providers.all_providers():
             kinds = (
                 bought.non_compute_kinds if other_kinds is None else bought.non_compute_kinds & frozenset(other_kinds)
             )
-            for look in bought.looks(of_provider(scopes, name), run_id=run_id, other_kinds=kinds):
+            for look in bought.searches(of_provider(scopes, name), run_id=run_id, other_kinds=kinds):
                 places = ((scope, kind) for scope in look.scopes for kind in look.kinds)
                 asked += [
                     SearchedPlace(scope=scope, kind=kind, problem=self.silent.get(kind, "")) for scope, kind in places
                 ]
         known = {one.kind for one in asked}
         found = tuple(one for one in self.alive if one.type in known and one.type not in self.silent)
-        return CloudSweep(found=found, asked=tuple(asked), silent=self.unsure)
+        return CloudSweep(found=found, searched=tuple(asked), unconfirmed=self.unsure)
 
     def here(self, folder: RunFolder) -> CloudSweep:
         return CloudSweep(found=tuple(one for one in self.alive if one.type == FOLDER))
@@ -148,7 +148,7 @@ class Run:
         journal = self.journal()
         journal.append(Event.RUN_CREATED, job="tiny", run=self.folder.run_id)
         expires = (BEGUN + timedelta(hours=9)).isoformat()
-        journal.append(Event.PROVISION_STARTED, expires_at=expires, **journaled(scopes_of(self.document)))
+        journal.append(Event.PROVISION_STARTED, expires_at=expires, **scopes_for_journal(scopes_of(self.document)))
         place = {"provider": GCP, "region": "us-central1", "stack": "gcp"}
         kinds = ("google_compute_network", "google_compute_firewall")
         drafts = [node_intent(placed) for placed in placed_nodes(self.document)]
@@ -678,7 +678,7 @@ def test_a_resource_without_a_region_is_gone_if_every_place_of_the_run_has_answe
     def confirmed(*doubts: str, silent: str = "") -> str | None:
         known = leftovers.Places(scopes=frozenset(places), other_kinds=None, doubts=doubts)
         asked = tuple(SearchedPlace(scope=one, kind="aws_vpc", problem=silent * (one is places[1])) for one in places)
-        swept = CloudSweep(found=(), asked=asked)
+        swept = CloudSweep(found=(), searched=asked)
         return leftovers.Leftovers(folder=run.folder, places=known).confirmed_by(row, swept, frozenset())
 
     assert confirmed() == "sweep by tag"

@@ -396,7 +396,7 @@ def test_a_page_in_place_of_the_api_is_one_clear_error(tmp_path: Path, monkeypat
         scheduler.identity,
         lambda: scheduler.check(job.inventory),
         lambda: scheduler.state("s", job),
-        lambda: scheduler.silent(["a"]),
+        lambda: scheduler.unresponsive_machines(["a"]),
         lambda: jobsets(None),
     )
     with kubernetes_api(tmp_path / "api", {}) as cluster:

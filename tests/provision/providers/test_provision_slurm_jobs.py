@@ -100,9 +100,11 @@ def test_a_job_that_waits_for_machines_that_do_not_answer_is_no_job_that_is_gone
     monkeypatch.setattr(provider, "hosts_down", lambda hosts: frozenset(hosts))
     (job,) = provider.PROVIDER.jobs("lab", RUN)
     assert (job.name, job.node) == ("12", "")
-    assert job.doubt.startswith("not confirmed as gone: job 12: machine a1 does not answer, so its processes may still")
+    assert job.unconfirmed_text.startswith(
+        "not confirmed as gone: job 12: machine a1 does not answer, so its processes may still"
+    )
     monkeypatch.setattr(commands, "slurm", lambda *command: "a1|down*\na2|idle\na3|drained\na4|idle*\n")
-    assert provider.PROVIDER.silent({"a1", "a2", "a3", "a9"}) == {"a1"}
+    assert provider.PROVIDER.unresponsive_machines({"a1", "a2", "a3", "a9"}) == {"a1"}
 
 
 def test_a_scheduler_that_fails_in_the_middle_of_a_teardown_is_a_problem_and_no_end_of_it(

@@ -18,10 +18,10 @@ from sailor_cloud.provision.live_resources import (
     WHOLE_ACCOUNT,
     Listing,
     LiveResource,
-    Look,
+    ResourceSearch,
     Scope,
     Scopes,
-    named,
+    scope_names,
 )
 from sailor_cloud.provision.providers.aws import access, account, preview
 from sailor_cloud.provision.providers.aws import capacity as apart
@@ -88,8 +88,8 @@ class Aws(MachineProvider):
     machine = "aws_instance"
     scope_kinds = (REGION,)
     non_compute_kinds = frozenset(AWS_ACCOUNT_KINDS)
-    swept = non_compute_kinds | frozenset(AWS_KINDS)
-    parts = frozenset(
+    searchable_kinds = non_compute_kinds | frozenset(AWS_KINDS)
+    dependent_kinds = frozenset(
         {
             "aws_route",
             "aws_route_table_association",
@@ -102,9 +102,9 @@ class Aws(MachineProvider):
             "aws_s3_bucket_lifecycle_configuration",
         }
     )
-    unseen = frozenset({"aws_cloudwatch_log_group"})
+    unsearchable_kinds = frozenset({"aws_cloudwatch_log_group"})
     capacity_kinds = CAPACITY_KINDS
-    uncancellable = frozenset({BLOCK})
+    uncancellable_kinds = frozenset({BLOCK})
     bucket = "aws_s3_bucket"
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
@@ -213,16 +213,16 @@ class Aws(MachineProvider):
     def scopes(self, document: PlanDocument, offers: Sequence[Offer]) -> Scopes:
         return _regions(offer.region for offer in offers if offer.provider == AWS)
 
-    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+    def scopes_containing(self, resources: Iterable[LiveResource]) -> Scopes:
         # Any region can list the account's resources.
         return _regions({resource.region for resource in resources} - {WHOLE_ACCOUNT} or {HOME})
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
-        regions, looks = named(scopes, REGION), []
+    def searches(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[ResourceSearch]:
+        regions, looks = scope_names(scopes, REGION), []
 
         def look(scope: Scope, kinds: Iterable[str], ask: Callable[[], Listing]) -> None:
             if kinds:
-                looks.append(Look(scopes=(scope,), kinds=tuple(sorted(kinds)), ask=ask))
+                looks.append(ResourceSearch(scopes=(scope,), kinds=tuple(sorted(kinds)), run=ask))
 
         # A region that can't be asked must not prevent searches of the others.
         regional, whole = set(REGIONAL) & set(other_kinds), set(other_kinds) - set(REGIONAL)
@@ -235,16 +235,16 @@ class Aws(MachineProvider):
             look(account, whole, partial(sweep_aws_account, regions, run_id=run_id, kinds=whole))
         return looks
 
-    def at(self, region: str, scopes: Scopes) -> Scopes:
+    def confirming_scopes(self, region: str, scopes: Scopes) -> Scopes:
         return _regions(_REGION.findall(region))
 
     def time_server(self, scopes: Scopes) -> str:
-        return str(boto_client(named(scopes, REGION)[0]).meta.endpoint_url)
+        return str(boto_client(scope_names(scopes, REGION)[0]).meta.endpoint_url)
 
-    def named_in(self, name: str, text: str) -> Scopes:
+    def scopes_named_in(self, name: str, text: str) -> Scopes:
         return _regions(_REGION.findall(name))
 
-    def may_be_called(self, kind: str, name: str) -> bool:
+    def is_valid_scope_name(self, kind: str, name: str) -> bool:
         return _REGION.fullmatch(name) is not None
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
@@ -252,7 +252,7 @@ class Aws(MachineProvider):
         return list(remove_aws(resources, poll_s=poll_s) or remove_aws_account(resources))
 
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
-        return [instance for region in named(scopes, REGION) for instance in access.instances(region, run_id)]
+        return [instance for region in scope_names(scopes, REGION) for instance in access.instances(region, run_id)]
 
     def quota_numbers(
         self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes

@@ -12,7 +12,7 @@ from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.catalog.providers.gcp.account import compute_endpoint
 from sailor_cloud.errors import Problem
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.provision.live_resources import Listing, LiveResource, Look, Scope, Scopes, named
+from sailor_cloud.provision.live_resources import Listing, LiveResource, ResourceSearch, Scope, Scopes, scope_names
 from sailor_cloud.provision.providers.gcp import access, account, preview
 from sailor_cloud.provision.providers.gcp.adopt import GcpAdoptable
 from sailor_cloud.provision.providers.gcp.data_sweep import BUCKET, GCP_DATA_KINDS, remove_gcp_data, sweep_gcp_data
@@ -51,9 +51,11 @@ class Gcp(MachineProvider):
     network = "google_compute_network"
     scope_kinds = (PROJECT, _BUCKET)
     non_compute_kinds = frozenset({*GCP_DATA_KINDS, MEMBER})
-    swept = non_compute_kinds | frozenset(GCP_KINDS)
-    parts = frozenset({"google_compute_router_nat", "google_storage_bucket_object"})
-    unseen = frozenset({"google_cloud_scheduler_job", "google_project_iam_custom_role", "google_project_iam_member"})
+    searchable_kinds = non_compute_kinds | frozenset(GCP_KINDS)
+    dependent_kinds = frozenset({"google_compute_router_nat", "google_storage_bucket_object"})
+    unsearchable_kinds = frozenset(
+        {"google_cloud_scheduler_job", "google_project_iam_custom_role", "google_project_iam_member"}
+    )
     bucket = BUCKET
     preemption_notices = True
     tunnel_programs = access.TUNNEL_PROGRAMS
@@ -117,23 +119,26 @@ class Gcp(MachineProvider):
         where = {PROJECT: account.project if account else None, _BUCKET: bucket if account else None}
         return [Scope(provider=GCP, kind=kind, name=name) for kind, name in where.items() if name]
 
-    def scopes_with(self, resources: Iterable[LiveResource]) -> Scopes:
+    def scopes_containing(self, resources: Iterable[LiveResource]) -> Scopes:
         return Scopes(Scope(provider=GCP, kind=PROJECT, name=found.project) for found in resources)
 
-    def looks(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[Look]:
-        projects = named(scopes, PROJECT)
+    def searches(self, scopes: Scopes, *, run_id: str | None, other_kinds: Collection[str]) -> list[ResourceSearch]:
+        projects = scope_names(scopes, PROJECT)
         looks = [_look(p, GCP_KINDS, partial(sweep_gcp, p, run_id=run_id)) for p in projects]
         data = tuple(kind for kind in GCP_DATA_KINDS if kind in other_kinds)
         if data:
             looks += [_look(p, data, partial(sweep_gcp_data, p, run_id=run_id, kinds=data)) for p in projects]
-        return [*looks, *(self.untagged(scopes, run_id=run_id) if run_id is not None and MEMBER in other_kinds else ())]
+        return [
+            *looks,
+            *(self.untagged_searches(scopes, run_id=run_id) if run_id is not None and MEMBER in other_kinds else ()),
+        ]
 
-    def untagged(self, scopes: Scopes, *, run_id: str) -> list[Look]:
-        buckets, projects = named(scopes, _BUCKET), named(scopes, PROJECT)
+    def untagged_searches(self, scopes: Scopes, *, run_id: str) -> list[ResourceSearch]:
+        buckets, projects = scope_names(scopes, _BUCKET), scope_names(scopes, PROJECT)
         asked = [(project, partial(sweep_gcp_members, project, buckets, run_id=run_id)) for project in projects]
         return [_look(project, (MEMBER,), ask) for project, ask in asked if buckets]
 
-    def at(self, region: str, scopes: Scopes) -> Scopes:
+    def confirming_scopes(self, region: str, scopes: Scopes) -> Scopes:
         return Scopes(scope for scope in scopes if scope.kind == PROJECT)
 
     def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
@@ -143,15 +148,17 @@ class Gcp(MachineProvider):
     def time_server(self, scopes: Scopes) -> str:
         return compute_endpoint() or "https://compute.googleapis.com"
 
-    def named_in(self, name: str, text: str) -> Scopes:
+    def scopes_named_in(self, name: str, text: str) -> Scopes:
         found = set(_NAMED_PROJECT.findall(text))
         return Scopes(Scope(provider=GCP, kind=PROJECT, name=project) for project in found)
 
-    def finds(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
+    def can_find(self, kind: str, key: str, *, run_id: str, scopes: Scopes) -> bool:
         # Rights on the run's own buckets are deleted with these; others are searched on known buckets.
         own = (resource_name(run_id, part) for part in ("data", "watchdog"))
-        buckets = (*own, *named(scopes, _BUCKET))
-        return kind in self.swept and (kind != MEMBER or any(key.endswith(f'["{bucket}"]') for bucket in buckets))
+        buckets = (*own, *scope_names(scopes, _BUCKET))
+        return kind in self.searchable_kinds and (
+            kind != MEMBER or any(key.endswith(f'["{bucket}"]') for bucket in buckets)
+        )
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
         problems: list[str] = []
@@ -163,7 +170,7 @@ class Gcp(MachineProvider):
         return problems
 
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
-        return [instance for project in named(scopes, PROJECT) for instance in access.instances(project, run_id)]
+        return [instance for project in scope_names(scopes, PROJECT) for instance in access.instances(project, run_id)]
 
     def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed:
         return account.billed(run_id, cloud)
@@ -172,8 +179,8 @@ class Gcp(MachineProvider):
         return GcpAdoptable(root)
 
 
-def _look(project: str, kinds: Sequence[str], ask: Callable[[], Listing]) -> Look:
-    return Look(scopes=(Scope(provider=GCP, kind=PROJECT, name=project),), kinds=tuple(kinds), ask=ask)
+def _look(project: str, kinds: Sequence[str], ask: Callable[[], Listing]) -> ResourceSearch:
+    return ResourceSearch(scopes=(Scope(provider=GCP, kind=PROJECT, name=project),), kinds=tuple(kinds), run=ask)
 
 
 def _project(run: RunValues) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
-from sailor_cloud.provision.live_resources import Scopes, named
+from sailor_cloud.provision.live_resources import Scopes, scope_names
 from sailor_cloud.provision.outcomes import Refused
 from sailor_cloud.provision.providers.gcp.sweep import PROJECT, google_client
 from sailor_cloud.provision.rendering.root import PlacedNode
@@ -31,7 +31,7 @@ def quota_numbers(
 def _usage(fault: Fault, regions: set[str], scopes: Scopes) -> float | None:
     """Return a quota's use, or None if it can't be determined; the quota was exceeded anyway."""
     region = fault.region or (next(iter(regions)) if len(regions) == 1 else "")
-    projects = named(scopes, PROJECT)
+    projects = scope_names(scopes, PROJECT)
     if not region or len(projects) != 1:
         return None
     try:

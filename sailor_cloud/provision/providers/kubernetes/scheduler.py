@@ -149,7 +149,7 @@ class Kubernetes:
             )
         )
 
-    def silent(self, machines: Collection[str]) -> frozenset[str]:
+    def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
         with calls() as api:
             return frozenset(name for name, ready in _ready(api, set(machines)).items() if not ready)
 

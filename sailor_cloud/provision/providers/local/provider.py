@@ -53,7 +53,7 @@ class Local(MachineProvider):
         nodes = bill.variables["nodes"]
         return [priced("terraform_data", node, ("machine", bill.machines[node])) for node in nodes]
 
-    def here(self, folder: RunFolder) -> tuple[LiveResource, ...]:
+    def local_resources(self, folder: RunFolder) -> tuple[LiveResource, ...]:
         return sweep_local(folder.run_id, nodes_dir=folder.nodes_dir)
 
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
@@ -62,7 +62,7 @@ class Local(MachineProvider):
         problems = [vm.remove(folder.run_id, node, folder.node_dir(node)) for node in nodes]
         return [problem for problem in problems if problem]
 
-    def node_here(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
+    def local_node(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:
         workdir = folder.node_dir(placed.node.id)
         info = VmInfo.read(workdir)
         if info is None or info.run_id != folder.run_id:

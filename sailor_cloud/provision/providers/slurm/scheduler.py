@@ -137,7 +137,7 @@ class Slurm:
             found.add(row.name)
         return tuple(sorted(found))
 
-    def silent(self, machines: Collection[str]) -> frozenset[str]:
+    def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
         return hosts_silent(machines)
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
