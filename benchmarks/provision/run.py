@@ -42,7 +42,7 @@ from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.provision.scopes import journaled_scopes, remove_from, sweep_scopes
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.google.compute_api import serve_compute
@@ -152,7 +152,7 @@ def one(provider: Provider, nodes: int, regions: int, phases: tuple[str, ...]) -
         cloud_run(provider, Path(folder), document=document, cloud=cloud) as run,
     ):
         cloud.operation_s = OPERATION_S if "create" in phases else 0.0
-        found["create"] = measured(lambda: obtained(run.apply()))
+        found["create"] = measured(lambda: applied_or_raise(run.apply()))
         if "bring-up" in phases:
             found["bring-up"] = _bring_up(run)
         if "sweep" in phases:

@@ -20,7 +20,7 @@ from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibrat
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.progress import Listener
@@ -59,7 +59,7 @@ def tear_down(
 def close_books(
     folder: RunFolder,
     document: PlanDocument | None,
-    destroyed: Destroyed,
+    destroyed: TeardownResult,
     *,
     clock: Clock,
     prices: UsagePrices,

@@ -7,24 +7,24 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialsEnd:
+class CredentialsExpiry:
     """Credentials that only the user can renew: their name, their end (None: unknown), and what to do."""
 
-    what: str
-    at: datetime | None
-    renew: str
+    credentials: str
+    expires_at: datetime | None
+    renewal_hint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rights:
-    """Permissions that the caller lacks; `unasked` says why some or all could not be checked."""
+class MissingPermissions:
+    """Permissions that the caller lacks; `unchecked_reason` says why some or all could not be checked."""
 
-    missing: tuple[str, ...] = ()
-    unasked: str = ""
+    names: tuple[str, ...] = ()
+    unchecked_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Billed:
+class ProviderBill:
     """A provider's bill for resources with a run's tag.
 
     `lines` are amounts by service, in `currency`. `until` is the last billed use, None if there is none; `final_until`

@@ -10,7 +10,7 @@ from sailor_cloud.provision.live_resources import LiveResource, Scopes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedCreation:
     """A resource that a plan would create; `after` lacks values that are known only once it exists."""
 
     type: str
@@ -26,25 +26,25 @@ class Adoptable(Protocol):
 
     scopes: Scopes
 
-    def belongs(self, resource: LiveResource) -> bool:
+    def belongs_to_root(self, resource: LiveResource) -> bool:
         """Whether a found resource belongs to this root, and to no other of the run."""
 
-    def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
+    def find_match(self, planned: PlannedCreation, orphans: Iterable[LiveResource]) -> LiveResource | None:
         """Return the found resource that is the planned one; None if there is none."""
         return None
 
     def import_id(self, resource: LiveResource) -> str:
         return resource.name
 
-    def part_id(self, planned: Planned) -> str | None:
+    def part_id(self, planned: PlannedCreation) -> str | None:
         """Return the id of a part, such as a route, that exists in an adopted resource; None if it doesn't."""
         return None
 
 
-def planned_creations(plan: Mapping[str, Any]) -> tuple[Planned, ...]:
+def planned_creations(plan: Mapping[str, Any]) -> tuple[PlannedCreation, ...]:
     """Return the resources that a plan, in Terraform's JSON form, would create and not import."""
     return tuple(
-        Planned(type=change["type"], address=change["address"], after=change["change"]["after"])
+        PlannedCreation(type=change["type"], address=change["address"], after=change["change"]["after"])
         for change in plan.get("resource_changes", ())
         if change["change"]["actions"] == ["create"]
     )

@@ -106,21 +106,21 @@ class JobPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """The state of a job. `why` is the scheduler's reason, `hosts` each node's machine, `down` the lost nodes.
+    """The state of a job. `why` is the scheduler's reason, `hosts` each node's machine.
 
-    `taken`: the scheduler gave the job's machines to another job. `cancelled`: somebody ended it. `ending`: its last
-    processes end. `hopeless`: it will never start. `missing`: the scheduler knows no such job: somebody ended it, or it
-    ended by itself a while ago.
+    `preempted`: the scheduler gave the job's machines to another job. `cancelled`: somebody ended it. `ending`: its
+    last processes end. `cannot_start`: it will never start. `missing`: the scheduler knows no such job: somebody ended
+    it, or it ended by itself a while ago.
     """
 
     phase: JobPhase
     why: str = ""
     hosts: Mapping[str, str] = field(default_factory=dict)
-    down: frozenset[str] = frozenset()
-    taken: bool = False
+    lost_nodes: frozenset[str] = frozenset()
+    preempted: bool = False
     cancelled: bool = False
     ending: bool = False
-    hopeless: bool = False
+    cannot_start: bool = False
     missing: bool = False
 
 

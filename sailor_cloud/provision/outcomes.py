@@ -24,7 +24,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedNodes:
     """Nodes of one offer that the cloud refused, and its message."""
 
     offer: str
@@ -47,7 +47,7 @@ class Stockout:
     Resources of the refused groups are deleted; all other nodes of the plan stay.
     """
 
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedNodes, ...]
     fault: Fault
     seconds: float
 
@@ -59,7 +59,7 @@ class QuotaHit:
     `need` is the plan's use of the quota, in the quota's own unit; None if the provider does not name it.
     """
 
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedNodes, ...]
     fault: Fault
     limit: float | None
     usage: float | None
@@ -70,7 +70,7 @@ class QuotaHit:
 Outcome = Applied | Stockout | QuotaHit
 
 
-def obtained(outcome: Outcome) -> Applied:
+def applied_or_raise(outcome: Outcome) -> Applied:
     """Return the nodes. Raises StockoutError, NotSoldError or QuotaError with the refused offers."""
     match outcome:
         case Stockout():
@@ -82,13 +82,13 @@ def obtained(outcome: Outcome) -> Applied:
     return outcome
 
 
-def grouped(nodes: Sequence[PlacedNode], reasons: dict[str, str]) -> tuple[Refused, ...]:
+def grouped(nodes: Sequence[PlacedNode], reasons: dict[str, str]) -> tuple[RefusedNodes, ...]:
     """Return the refused nodes by offer; `reasons` has the messages, by node."""
     found = []
     for offer in {placed.offer.id: placed.offer for placed in nodes if placed.node.id in reasons}.values():
         names = tuple(p.node.id for p in nodes if p.offer.id == offer.id and p.node.id in reasons)
         found.append(
-            Refused(
+            RefusedNodes(
                 offer=offer.id,
                 provider=offer.provider,
                 region=offer.region,
@@ -102,7 +102,7 @@ def grouped(nodes: Sequence[PlacedNode], reasons: dict[str, str]) -> tuple[Refus
     return tuple(found)
 
 
-def _offers(refused: tuple[Refused, ...]) -> tuple[str, ...]:
+def _offers(refused: tuple[RefusedNodes, ...]) -> tuple[str, ...]:
     return tuple(sorted({group.offer for group in refused}))
 
 

@@ -28,7 +28,15 @@ from sailor_cloud.provision.errors.causes import Cause, most_severe
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.guards import two_clouds_problem
 from sailor_cloud.provision.live_resources import BY_TAG
-from sailor_cloud.provision.outcomes import Applied, Outcome, QuotaHit, Refused, Stockout, grouped, obtained
+from sailor_cloud.provision.outcomes import (
+    Applied,
+    Outcome,
+    QuotaHit,
+    RefusedNodes,
+    Stockout,
+    applied_or_raise,
+    grouped,
+)
 from sailor_cloud.provision.rendering.planned_roots import unwanted_roots, wanted_roots
 from sailor_cloud.provision.rendering.preview import Prices, preview
 from sailor_cloud.provision.rendering.root import (
@@ -49,7 +57,7 @@ from sailor_cloud.run.journal import Event, Journal
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
 
-__all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "apply", "check_supported", "obtained"]
+__all__ = ["Applied", "Outcome", "QuotaHit", "Stockout", "applied_or_raise", "apply", "check_supported"]
 
 logger = logging.getLogger(__name__)
 
@@ -290,10 +298,10 @@ class _Apply:
         for root in roots:
             if root not in lacking:
                 self._book_capacity(root)
-        return [providers.of(root.provider).settled(root, run_id) for root in lacking]
+        return [providers.of(root.provider).with_current_offers(root, run_id) for root in lacking]
 
     def _bought(self, root: WantedRoot) -> Mapping[str, str]:
-        return providers.of(root.provider).bought(root.region, self._work.folder.run_id)
+        return providers.of(root.provider).purchased_capacity(root.region, self._work.folder.run_id)
 
     def _is_bought(self, root: WantedRoot) -> bool:
         return _entries(root) <= self._bought(root).keys()
@@ -415,7 +423,7 @@ class _Apply:
     def _cancel_unused_capacity(self, root: WantedRoot) -> None:
         """Cancel a root's capacity that the plan does not use; blocks can't be cancelled."""
         work = self._work
-        self._applied([providers.of(root.provider).settled(root, work.folder.run_id)], self._names)
+        self._applied([providers.of(root.provider).with_current_offers(root, work.folder.run_id)], self._names)
         there = _entries(root) | self._bought(root).keys()
         close_cancelled(work.journal, work.ledger, root, at=work.clock.now(), but=there)
 
@@ -439,7 +447,9 @@ class _Apply:
             seconds=self._seconds(),
         )
 
-    def _without_refused(self, wanted: WantedRoot, refusal: Refusal, running: frozenset[str]) -> tuple[Refused, ...]:
+    def _without_refused(
+        self, wanted: WantedRoot, refusal: Refusal, running: frozenset[str]
+    ) -> tuple[RefusedNodes, ...]:
         refused = grouped(self._nodes, refusal.reasons)
         offers = {group.offer for group in refused}
         victims = {p.node.id for p in wanted.nodes if p.offer.id in offers} - running

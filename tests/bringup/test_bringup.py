@@ -31,7 +31,7 @@ from sailor_cloud.launch.fleet.software import TORCH, Software
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.provision.providers.aws import access as aws_access
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +110,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp(f"machine-{provider}")
     document = without_bucket(cloud_document(("n0", offer), image=None))
     with cloud_run(provider, tmp_path_factory.mktemp("run"), document=document) as run:
-        obtained(run.apply())
+        applied_or_raise(run.apply())
         (state,) = (s for s in run.cloud.of_type(INSTANCE[provider]).values() if run.run.run_id in str(s))
         boot = {"metadata": state["metadata"]} if provider == "gcp" else {"user_data": state["user_data"]}
         with fresh_machine(base, folder, files=_files(), read_only=_shared(), **boot) as machine:

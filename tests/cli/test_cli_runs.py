@@ -59,7 +59,7 @@ def test_the_ledger_is_shown_although_the_cloud_has_no_bill(home: Path, monkeypa
         raise ProvisionError("Cost Explorer can't be asked")
 
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(home))
-    monkeypatch.setattr(account_check, "billed", refuse)
+    monkeypatch.setattr(account_check, "fetch_bills", refuse)
     done = CliRunner().invoke(cli, ["cost", "chaos", "--actual"], standalone_mode=False)
     assert isinstance(done.exception, ProvisionError)
     assert "n0: vm-a100-40 in" in done.output

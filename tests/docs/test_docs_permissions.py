@@ -106,11 +106,11 @@ def test_a_caller_with_the_policy_never_lacks_a_permission(without: str) -> None
     sts = SimpleNamespace(get_caller_identity=lambda: {"Arn": "arn:aws:iam::123456789012:user/me"})
     document = with_job(aws_document(), network=NetworkAccess.PRIVATE)
     with patch.object(account, "boto_client", lambda region, service: {"sts": sts, "iam": iam}[service]):
-        found = account.rights(document, ACTIONS.keys())
-    assert found.unasked == ""
-    assert bool(found.missing) == bool(without)
+        found = account.missing_permissions(document, ACTIONS.keys())
+    assert found.unchecked_reason == ""
+    assert bool(found.names) == bool(without)
     if without:
-        assert {"ec2:TerminateInstances", "ssm:StartSession"} <= set(found.missing)
+        assert {"ec2:TerminateInstances", "ssm:StartSession"} <= set(found.names)
 
 
 def test_the_gcp_role_allows_what_terraform_and_the_program_need_and_nothing_else() -> None:

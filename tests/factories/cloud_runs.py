@@ -14,7 +14,7 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document
 from factories.local_runs import CLOCK, LocalRun, expiry, local_run
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
 from sailor_cloud.provision.provisioner import Outcome, apply
 from sailor_cloud.run.journal import Journal
 from sailor_cloud.run.ledger import Ledger
@@ -80,7 +80,7 @@ class CloudRun:
         settings = {"clock": CLOCK, "expires_at": self.expires_at, "ssh_from": SSH_FROM, "pause": waited(), **options}
         return apply(self.run.folder, document or self.document, **settings)  # type: ignore[arg-type]
 
-    def destroy(self, **options: Any) -> Destroyed:
+    def destroy(self, **options: Any) -> TeardownResult:
         """Remove the run; where the teardown waits, what is under way in the cloud comes to its end."""
         settings = {"clock": CLOCK, "pause": lambda seconds: self.cloud.settle(), **options}
         return destroy(self.run.folder, **settings)  # type: ignore[arg-type]
@@ -116,11 +116,11 @@ class CloudRun:
         state = self.cloud.resources[kind, name]
         return state.get("labels") or state.get("tags") or {}
 
-    def assert_gone(self, destroyed: Destroyed) -> None:
+    def assert_gone(self, destroyed: TeardownResult) -> None:
         """Nothing of the run is left in the cloud, its books are closed, and what is not its own was not touched."""
         left = self.cloud.owned_by(self.run.run_id)
         assert left == (), (left, destroyed.problems)
-        assert destroyed.clean, (destroyed.left, destroyed.problems)
+        assert destroyed.clean, (destroyed.remaining, destroyed.problems)
         state = fold(self.journal().entries())
         assert (state.phase, state.live) == (Phase.GONE, ())
         assert Ledger.of(self.run.folder, CLOCK).usd_per_hour() == 0

@@ -24,7 +24,7 @@ from sailor_cloud.errors import SailorError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import teardown
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.run import appended, journal
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
@@ -182,7 +182,7 @@ def bought(provider: Provider, root: Path, *, apply: bool = True) -> Iterator[Bo
         stack.enter_context(in_environment({**served, "SAILOR_CLOUD_HOME": str(home)}))
         runs = stack.enter_context(cloud_run(provider, home / "runs", document=with_bucket(provider), cloud=cloud))
         if apply:
-            obtained(runs.apply())
+            applied_or_raise(runs.apply())
         name = resource_name(runs.run.run_id, "data")
         scheme = "gs" if provider is Provider("gcp") else "s3"
         if apply:

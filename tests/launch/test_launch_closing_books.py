@@ -21,7 +21,7 @@ from sailor_cloud.launch.telemetry.generation_log import EventRecord
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import GcpAccount, StateBackend
 from sailor_cloud.model.parts import traffic_part
-from sailor_cloud.provision.cleanup.teardown import Destroyed
+from sailor_cloud.provision.cleanup.teardown import TeardownResult
 from sailor_cloud.run import budgets, history
 from sailor_cloud.run.budgets import LocalBook, Reservation
 from sailor_cloud.run.folder import RunFolder
@@ -37,7 +37,7 @@ TRAFFIC = cost_line(
 NODE = ReceiptResource(
     provider="local", region="r", zone="z", type="node", name="n0", created_at=NOW, gone_at=END, confirmed_by="a look"
 )
-GONE = Destroyed(resources=(NODE,), left=(), problems=())
+GONE = TeardownResult(resources=(NODE,), remaining=(), problems=())
 MONTH = f"{NOW:%Y-%m}"
 
 
@@ -66,7 +66,9 @@ def planned() -> PlanDocument:
     return costing(document(steps=1000), TRAFFIC)
 
 
-def closed(folder: RunFolder, destroyed: Destroyed = GONE, plan: PlanDocument | None = None, **options: Any) -> Receipt:
+def closed(
+    folder: RunFolder, destroyed: TeardownResult = GONE, plan: PlanDocument | None = None, **options: Any
+) -> Receipt:
     settings = {"clock": FixedClock(END), "prices": UsagePrices(), "ending": Ending.COMPLETED, **options}
     return close_books(folder, plan or planned(), destroyed, **settings)
 
@@ -214,7 +216,7 @@ def test_a_ledger_on_a_full_disk_counts_what_was_used(folder: RunFolder) -> None
     ],
     ids=["lives", "silent", "unknown"],
 )
-def test_while_something_may_live_the_reservation_stays(folder: RunFolder, left: Destroyed) -> None:
+def test_while_something_may_live_the_reservation_stays(folder: RunFolder, left: TeardownResult) -> None:
     assert not closed(folder, left).clean
     assert counted(folder) == 50.0
     assert closed(folder).clean
@@ -292,7 +294,7 @@ def test_results_are_fetched_of_a_run_that_came_to_its_end(
 ) -> None:
     given: list[Any] = []
 
-    def destroyed(folder: RunFolder, **options: Any) -> Destroyed:
+    def destroyed(folder: RunFolder, **options: Any) -> TeardownResult:
         given.append(options)
         return GONE
 

@@ -19,7 +19,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.live_resources import Scope, Scopes
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.provision.scopes import scopes_named, sweep_scopes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.testing.mock_cloud import in_environment
@@ -123,7 +123,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CloudRun]:
 def test_a_clock_that_is_ahead_reaps_no_live_run_of_another_machine(
     run: CloudRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "another machine"))
     monkeypatch.setattr(SystemClock, "now", lambda self: datetime.now(UTC) + timedelta(days=1))
     named = ("--project", PROJECT) if run.provider is Provider("gcp") else ("--region", "us-east-1")

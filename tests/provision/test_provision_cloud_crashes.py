@@ -20,7 +20,7 @@ from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes, providers
 from sailor_cloud.provision.cleanup import teardown
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER
 from sailor_cloud.provision.rendering.root import root_of, roots
 from sailor_cloud.provision.terraform.binary import TerraformBinary
@@ -91,7 +91,7 @@ def test_an_apply_after_a_killed_terraform_buys_nothing_twice(
 ) -> None:
     with reached(provider) as cloud, cloud_run(provider, tmp_path, cloud=cloud) as run:
         controller.run(run.run.folder.path, point=6, expires_at=run.expires_at.isoformat(), with_terraform=True)
-        assert [node.id for node in obtained(run.apply()).nodes] == run.nodes() == ["n0", "n1"]
+        assert [node.id for node in applied_or_raise(run.apply()).nodes] == run.nodes() == ["n0", "n1"]
         run.assert_gone(run.destroy())
 
 
@@ -103,7 +103,7 @@ def test_lost_states_are_replaced_by_tags_and_the_users_bucket_stays_unchanged(
     with cloud_run(provider, tmp_path, document=with_job(small_document(provider), to=to)) as run:
         theirs = {"bucket": "their-bucket", "role": "roles/storage.objectUser", "member": "user:them@example.org"}
         right = run.cloud.create(MEMBER, theirs, {"project": PROJECT})["id"]
-        obtained(run.apply())
+        applied_or_raise(run.apply())
         assert len(run.cloud.of_type(MEMBER)) == (2 if provider is Provider("gcp") else 1)
         for root in roots(run.run.folder):
             root.state_file.unlink()
@@ -115,7 +115,7 @@ def test_lost_states_are_replaced_by_tags_and_the_users_bucket_stays_unchanged(
 
 
 def test_an_unreadable_state_is_reported_and_recovered_from_tags(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     _state(run).write_text("{ not a state")
     destroyed = run.destroy()
     assert any("Unsupported state file format" in problem for problem in destroyed.problems)
@@ -126,12 +126,12 @@ def test_an_unreadable_state_is_reported_and_recovered_from_tags(run: CloudRun) 
 def test_lost_states_are_replaced_by_adoption_which_is_idempotent(provider: Provider, tmp_path: Path) -> None:
     """With everything that the HCL can make: a bucket, identities, NAT, two regions, links, a watchdog."""
     with cloud_run(provider, tmp_path, document=_everything(provider)) as run:
-        first = obtained(run.apply())
+        first = applied_or_raise(run.apply())
         before = {key: state for key, state in run.cloud.resources.items() if key not in run.foreign}
         for root in roots(run.run.folder):
             root.state_file.unlink()
         for _ in range(2):
-            assert obtained(run.apply()).nodes == first.nodes
+            assert applied_or_raise(run.apply()).nodes == first.nodes
             assert run.cloud.resources.keys() - run.foreign == before.keys()
         destroyed = run.destroy()
         assert destroyed.problems == ()
@@ -146,7 +146,7 @@ def test_everything_is_found_by_tag_where_every_state_is_lost(provider: Provider
     """
     with cloud_run(provider, tmp_path, document=_everything(provider)) as run:
         foreign = _namesakes(run)
-        obtained(run.apply())
+        applied_or_raise(run.apply())
         for root in roots(run.run.folder):
             root.state_file.unlink()
         run.destroy()
@@ -184,7 +184,7 @@ def _namesakes(run: CloudRun) -> set[tuple[str, str]]:
 
 
 def test_a_stale_lock_does_not_stop_the_teardown(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     lock = {"ID": "3f1f1c4e-0000-4000-8000-000000000000", "Operation": "OperationTypeApply", "Who": "gone", "Path": ""}
     _state(run).with_name(".terraform.tfstate.lock.info").write_text(json.dumps(lock))
     destroyed = run.destroy()
@@ -193,7 +193,7 @@ def test_a_stale_lock_does_not_stop_the_teardown(run: CloudRun) -> None:
 
 
 def test_without_any_terraform_everything_goes_by_tag(run: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
 
     def none() -> TerraformBinary:
         raise ProvisionError("there is no terraform")
@@ -243,7 +243,7 @@ def test_a_second_ctrl_c_leaves_terraform_to_finish_and_the_run_to_the_next_tear
 
 
 def test_errors_while_deleting_are_waited_out_or_reported_and_do_not_stop_the_rest(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     overloaded = Failure(type=INSTANCE[run.provider], message=THROTTLED[run.provider], operation="delete", times=3)
     run.cloud.failures.append(overloaded)
     pause = waited()
@@ -253,13 +253,13 @@ def test_errors_while_deleting_are_waited_out_or_reported_and_do_not_stop_the_re
 
 
 def test_a_failed_deletion_is_reported_and_succeeds_at_the_next_try(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     stubborn = "aws_key_pair" if run.provider is Provider("aws") else "google_compute_firewall"
     run.cloud.failures.append(Failure(type=stubborn, message="api error Blocked: no", operation="delete"))
     destroyed = run.destroy()
     assert run.nodes() == []
     assert not destroyed.clean
-    assert stubborn in {found.type for found in destroyed.left}
+    assert stubborn in {found.type for found in destroyed.remaining}
     assert Ledger.of(run.run.folder, CLOCK).usd_per_hour() == 0
     run.cloud.failures.clear()
     run.assert_gone(run.destroy())
@@ -271,7 +271,7 @@ def test_the_watchdog_stays_while_nodes_can_not_be_deleted(provider: Provider, t
     document = with_job(small_document(provider), **{provider: account})
     function = {Provider("gcp"): "google_cloudfunctions2_function", Provider("aws"): "aws_lambda_function"}[provider]
     with cloud_run(provider, tmp_path, document=document) as run:
-        obtained(run.apply())
+        applied_or_raise(run.apply())
         failure = Failure(type=INSTANCE[provider], message="api error Blocked: no", operation="delete")
         run.cloud.failures.append(failure)
         destroyed = run.destroy()
@@ -285,7 +285,7 @@ def test_the_watchdog_stays_while_nodes_can_not_be_deleted(provider: Provider, t
 def test_a_cloud_that_can_not_be_asked_is_no_proof_that_anything_is_gone(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     with monkeypatch.context() as away:
         for name in ("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", "AWS_ENDPOINT_URL_EC2"):
             away.setenv(name, "http://127.0.0.1:9")

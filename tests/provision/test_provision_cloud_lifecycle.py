@@ -30,7 +30,7 @@ from sailor_cloud.model.job import AwsAccount, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.access.nodes import reachable_nodes, running_names
 from sailor_cloud.provision.errors.rules import Backoff
-from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, obtained
+from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, applied_or_raise
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.terraform.progress import Progress, Step
 from sailor_cloud.run.folder import resource_name
@@ -58,7 +58,7 @@ def test_exactly_the_plan_is_bought_and_everything_goes_again(provider: Provider
     with cloud_run(provider, tmp_path, document=document) as run:
         binary = terraform_of_kind(kind)
         seen: list[Progress] = []
-        outcome = obtained(run.apply(terraform=binary, on_progress=seen.append))
+        outcome = applied_or_raise(run.apply(terraform=binary, on_progress=seen.append))
         assert [node.id for node in outcome.nodes] == [node.id for node in document.plan.nodes] == run.nodes()
         offers = {offer.id: offer for offer in document.inputs.offers}
         for node, planned in zip(outcome.nodes, document.plan.nodes, strict=True):
@@ -85,7 +85,7 @@ def test_a_bucket_with_unfetched_checkpoints_is_kept_and_reported(provider: Prov
     watched = {"gcp": GcpAccount(project=PROJECT, watchdog=True), "aws": AwsAccount(watchdog=True)}
     document = with_job(cloud_document(("n0", first), image=None), **watched)
     with cloud_run(provider, tmp_path, document=document) as run:
-        obtained(run.apply())
+        applied_or_raise(run.apply())
         name = resource_name(run.run.run_id, "data")
         scheme = "gs" if provider is Provider("gcp") else "s3"
         run.journal().append(Event.CHECKPOINT_SAVED, path=f"{scheme}://{name}/checkpoints/step-10", step=10)
@@ -94,7 +94,7 @@ def test_a_bucket_with_unfetched_checkpoints_is_kept_and_reported(provider: Prov
             (kept,) = destroyed.kept
             assert kept.name == name
             assert f"{scheme}://{name}" in kept.delete_command
-            assert destroyed.clean, (destroyed.left, destroyed.problems)
+            assert destroyed.clean, (destroyed.remaining, destroyed.problems)
             assert [(kind, held) for kind, held in run.cloud.owned_by(run.run.run_id)] == [(kept.type, name)]
 
 
@@ -109,10 +109,10 @@ def test_every_intent_is_journaled_before_the_cloud_is_asked(run: CloudRun) -> N
 
 
 def test_applying_again_changes_nothing_and_keeps_the_nodes(run: CloudRun) -> None:
-    first = obtained(run.apply())
+    first = applied_or_raise(run.apply())
     before = dict(run.cloud.resources)
     # The caller's address is remembered.
-    again = obtained(run.apply(ssh_from=None))
+    again = applied_or_raise(run.apply(ssh_from=None))
     assert again.nodes == first.nodes
     assert run.cloud.resources == before
 
@@ -127,7 +127,7 @@ def test_a_stockout_leaves_the_rest_and_cleans_what_came_of_its_group(run: Cloud
     assert (refused.offer, refused.zone, len(refused.nodes)) == (second.id, ZONES[run.provider][1], 1)
     assert run.nodes() == ["n0"]
     with pytest.raises(StockoutError, match=r"no 1 x .* has no capacity now") as caught:
-        obtained(outcome)
+        applied_or_raise(outcome)
     assert caught.value.offers == (second.id,)
     rows = {row.key: row for row in fold(run.journal().entries()).resources if row.resource == "node"}
     assert [rows[name].live for name in ("n0", "n1", "n2")] == [True, False, False]
@@ -137,7 +137,7 @@ def test_a_stockout_leaves_the_rest_and_cleans_what_came_of_its_group(run: Cloud
     run.cloud.failures.clear()
     elsewhere = replace(second, id="elsewhere", zone=ZONES[run.provider][0])
     other = without_bucket(cloud_document(("n0", first), ("n3", elsewhere), image=None))
-    assert [node.id for node in obtained(run.apply(other)).nodes] == run.nodes() == ["n0", "n3"]
+    assert [node.id for node in applied_or_raise(run.apply(other)).nodes] == run.nodes() == ["n0", "n3"]
     run.assert_gone(run.destroy())
 
 
@@ -173,7 +173,7 @@ def test_a_quota_is_reported_with_its_numbers_and_where_to_ask_for_more(run: Clo
         "console.aws.amazon.com/servicequotas/home/services/ec2/quotas/L-DB2E81BA?region=us-east-1: ",
     }
     with pytest.raises(QuotaError, match=r"\(limit \d+, in use \d+, needed by the plan \d+\)$") as caught:
-        obtained(outcome)
+        applied_or_raise(outcome)
     assert where[run.provider] in str(caught.value)
     assert caught.value.offers == (outcome.refused[0].offer,)
     assert run.nodes() == ["n0"]
@@ -216,11 +216,11 @@ def test_refused_credentials_stop_at_once_and_say_what_to_do(run: CloudRun) -> N
 
 
 def test_a_node_that_was_preempted_unnoticed_is_bought_again(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     run.cloud.delete(INSTANCE[run.provider], run.cloud_name("n1"), why="preempted")
     assert [node.id for node in reachable_nodes(run.run.folder, run.document)] == ["n0"]
     assert running_names(run.run.folder) == {"n0"}
-    assert [node.id for node in obtained(run.apply()).nodes] == ["n0", "n1"]
+    assert [node.id for node in applied_or_raise(run.apply()).nodes] == ["n0", "n1"]
     run.assert_gone(run.destroy())
 
 
@@ -230,9 +230,9 @@ def test_nodes_that_the_next_plan_lacks_are_deleted_and_the_others_stay(tmp_path
     west = replace(n1, id="west", region="us-west1", zone="us-west1-a")
     document = without_bucket(cloud_document(("n0", g2), ("n1", a2), image=None))
     with cloud_run(Provider("gcp"), tmp_path, document=document) as run:
-        first = {node.id: node for node in obtained(run.apply()).nodes}
+        first = {node.id: node for node in applied_or_raise(run.apply()).nodes}
         later = without_bucket(cloud_document(("n1", a2), ("n2", west), image=None))
-        second = {node.id: node for node in obtained(run.apply(later)).nodes}
+        second = {node.id: node for node in applied_or_raise(run.apply(later)).nodes}
         assert run.nodes() == sorted(second) == ["n1", "n2"]
         assert second["n1"] == first["n1"]
         ranges = [state["ip_cidr_range"] for state in run.cloud.of_type("google_compute_subnetwork").values()]
@@ -241,12 +241,12 @@ def test_nodes_that_the_next_plan_lacks_are_deleted_and_the_others_stay(tmp_path
 
 
 def test_nodes_that_run_are_never_replaced(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     state = run.cloud.resources[INSTANCE[run.provider], run.cloud_name("n0")]
     first = GCP_OFFERS[0] if run.provider is Provider("gcp") else AWS_OFFERS[0]
     second = GCP_OFFERS[1] if run.provider is Provider("gcp") else AWS_OFFERS[1]
     cheaper = replace(first, usd_per_hour=0.7)
-    obtained(run.apply(without_bucket(cloud_document(("n0", cheaper), ("n1", second), image=None))))
+    applied_or_raise(run.apply(without_bucket(cloud_document(("n0", cheaper), ("n1", second), image=None))))
     assert state in run.cloud.of_type(INSTANCE[run.provider]).values()
 
 
@@ -265,9 +265,9 @@ def test_fewer_nodes_than_planned_is_an_error_that_names_them(run: CloudRun) -> 
 
 
 def test_two_runs_at_once_do_not_touch_each_other(run: CloudRun, tmp_path: Path) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     with cloud_run(run.provider, tmp_path / "two", cloud=run.cloud) as other:
-        obtained(other.apply())
+        applied_or_raise(other.apply())
         assert run.nodes() == other.nodes() == ["n0", "n1"]
         run.assert_gone(run.destroy())
         assert other.nodes() == ["n0", "n1"]
@@ -293,7 +293,7 @@ def test_plans_that_can_not_be_bought_are_refused_before_anything_happens(
 
 
 def test_events_of_the_journal_describe_what_was_done(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     events = [entry.event for entry in run.journal().entries()]
     assert events[0] is Event.PROVISION_STARTED
     assert events.index(Event.CREATE_INTENDED) < events.index(Event.CREATED) < events.index(Event.PROVISIONED)

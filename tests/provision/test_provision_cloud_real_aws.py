@@ -21,7 +21,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision.cleanup.teardown import destroy
-from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
+from sailor_cloud.provision.outcomes import Applied, Stockout, applied_or_raise
 from sailor_cloud.provision.provisioner import apply, secure
 from sailor_cloud.provision.scopes import scopes_named, sweep_scopes
 from sailor_cloud.run.ledger import Ledger
@@ -129,13 +129,13 @@ def test_the_real_provider_gives_up_a_zone_without_capacity_soon_and_another_one
     # One node was asked for; pauses double from 2 s on, so four tries take 14 s at most.
     assert 1 <= moto.gaps.refused <= 4
     with pytest.raises(StockoutError, match=r"no 1 x p4d\.24xlarge .* InsufficientInstanceCapacity"):
-        obtained(outcome)
+        applied_or_raise(outcome)
     there = [found.node for found in left(run) if found.type == "aws_instance"]  # type: ignore[attr-defined]
     assert sorted(there) == ["n0", "n1"]
 
     three = ((f"n{number}", AWS_OFFERS[1]) for number in range(3))
     elsewhere = without_bucket(cloud_document(*three, image=moto.image))
-    again = obtained(apply(run.folder, elsewhere, **settings))  # type: ignore[arg-type]
+    again = applied_or_raise(apply(run.folder, elsewhere, **settings))  # type: ignore[arg-type]
     assert [node.id for node in again.nodes] == ["n0", "n1", "n2"]
     moto.gaps.full = set()
     assert destroy(run.folder, clock=CLOCK, terraform=binary).clean

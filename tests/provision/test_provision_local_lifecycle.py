@@ -33,9 +33,9 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.access.nodes import reachable_nodes
 from sailor_cloud.provision.cleanup import teardown
-from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
 from sailor_cloud.provision.providers.local.sweep import sweep_local
-from sailor_cloud.provision.provisioner import Applied, apply, obtained
+from sailor_cloud.provision.provisioner import Applied, applied_or_raise, apply
 from sailor_cloud.provision.rendering.root import root_of
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.progress import Interrupt, Progress, ProvisionInterrupted, Step
@@ -72,7 +72,7 @@ def binary(request: pytest.FixtureRequest) -> TerraformBinary:
 
 def applied(run: LocalRun, **options: object) -> Applied:
     settings = {"clock": CLOCK, "expires_at": expiry(), **options}
-    return obtained(apply(run.folder, run.document, **settings))  # type: ignore[arg-type]
+    return applied_or_raise(apply(run.folder, run.document, **settings))  # type: ignore[arg-type]
 
 
 def state(run: LocalRun) -> RunState:
@@ -83,7 +83,7 @@ def left(run: LocalRun) -> tuple[object, ...]:
     return (*sweep_local(run.run_id, nodes_dir=run.folder.nodes_dir), *processes.of_run(run.run_id))
 
 
-def assert_gone(run: LocalRun, destroyed: Destroyed) -> None:
+def assert_gone(run: LocalRun, destroyed: TeardownResult) -> None:
     """Nothing is left in truth, in the journal, in the ledger or in the answer; and a second time nothing happens."""
     assert left(run) == ()
     assert destroyed.clean

@@ -19,7 +19,7 @@ from sailor_cloud.model.job import AwsAccount, GcpAccount
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import provisioner
 from sailor_cloud.provision.access.nodes import running_names
-from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
+from sailor_cloud.provision.outcomes import Applied, Stockout, applied_or_raise
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.run.state import fold
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
@@ -73,7 +73,7 @@ def _created(run: CloudRun, provider: Provider) -> int:
 
 
 def test_both_clouds_are_bought_on_and_the_port_of_each_is_open_to_the_other_s_node_alone(run: CloudRun) -> None:
-    google, amazon = obtained(run.apply()).nodes
+    google, amazon = applied_or_raise(run.apply()).nodes
     (rule,) = (r for r in run.cloud.of_type("google_compute_firewall").values() if r["name"].endswith("-overlay"))
     assert rule["source_ranges"] == [f"{amazon.address}/32"]
     rules = run.cloud.of_type("aws_vpc_security_group_ingress_rule").values()
@@ -114,7 +114,7 @@ def test_a_node_lost_while_clouds_are_joined_and_unavailable_is_a_stockout(
     _before(monkeypatch, "_refuse_missing", lost_and_sold_out)
     outcome = run.apply()
     with pytest.raises(StockoutError, match=r"no 1 x g4dn\.xlarge") as caught:
-        obtained(outcome)
+        applied_or_raise(outcome)
     assert caught.value.offers == (AMAZON.id,)
     assert _nodes(run) == ["n0"]
 
@@ -171,7 +171,7 @@ def test_nodes_that_a_security_group_can_not_let_in_are_not_bought_later_either(
     ids=["its API is silent", "no credentials"],
 )
 def test_a_run_is_not_called_gone_while_one_cloud_does_not_answer(missing: dict[str, str], run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     with in_environment(missing):
         with pytest.raises(ProvisionError, match=f"can't ask which nodes of run {run.run.run_id} exist"):
             running_names(run.run.folder)
@@ -186,7 +186,7 @@ def test_a_run_is_not_called_gone_while_one_cloud_does_not_answer(missing: dict[
 def test_a_cloud_that_no_record_names_is_not_called_empty_because_the_other_one_is(
     lost: tuple[str, ...], run: CloudRun
 ) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     for name in ("plan.json", "journal.jsonl", *lost):
         harm(run.run.folder.path / name, Damage.MISSING)
     project, region = scopes_named("project", ["my-project"]), scopes_named("region", ["us-east-1"])
@@ -201,7 +201,7 @@ def test_a_cloud_that_no_record_names_is_not_called_empty_because_the_other_one_
 
 def test_charged_resources_are_not_gone_because_another_region_is_empty(run: CloudRun) -> None:
     """Nothing but the ledger knows of the node on AWS any more."""
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     for name in ("plan.json", "journal.jsonl", "terraform"):
         harm(run.run.folder.path / name, Damage.MISSING)
     wrong = scopes_named("project", ["my-project"]) | scopes_named("region", ["us-west-2"])
@@ -215,7 +215,7 @@ def test_charged_resources_are_not_gone_because_another_region_is_empty(run: Clo
 
 def test_each_cloud_has_a_watchdog_of_its_own_and_googles_leaves_nothing_of_the_tunnel_there(run: CloudRun) -> None:
     accounts = {"gcp": GcpAccount(project=PROJECT, watchdog=True), "aws": AwsAccount(watchdog=True)}
-    obtained(run.apply(with_job(run.document, to="gs://mine/run", **accounts)))
+    applied_or_raise(run.apply(with_job(run.document, to="gs://mine/run", **accounts)))
     (amazons,) = run.cloud.of_type("aws_lambda_function").values()
     assert amazons["environment"][0]["variables"]["REGIONS"] == "us-east-1"
     (googles,) = run.cloud.of_type("google_cloudfunctions2_function").values()

@@ -25,7 +25,7 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
 
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.spend.run_costs import run_costs
-    from sailor_cloud.provision.checks.account_check import billed
+    from sailor_cloud.provision.checks.account_check import fetch_bills
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.run.cost_text import bill_report, cost_report
     from sailor_cloud.report.tables import print_report
@@ -34,10 +34,10 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
     folder, clock = RunFolder.open(run), SystemClock()
     costs = run_costs(folder, clock=clock)
     if as_json:
-        bills = billed(folder, clock=clock) if actual else None
+        bills = fetch_bills(folder, clock=clock) if actual else None
         result = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
         echo(json.dumps(result, indent=2, default=str))
         return
     print_report(cost_report(costs), result_console())
     if actual:
-        print_report(bill_report(billed(folder, clock=clock), costs.spent_usd), result_console())
+        print_report(bill_report(fetch_bills(folder, clock=clock), costs.spent_usd), result_console())

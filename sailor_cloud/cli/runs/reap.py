@@ -14,7 +14,7 @@ from sailor_cloud.cli.terminal.options import PRIVATE, json_option
 from sailor_cloud.cli.terminal.waiting import waiting
 
 if TYPE_CHECKING:
-    from sailor_cloud.provision.cleanup.reap import Found, Leftover
+    from sailor_cloud.provision.cleanup.reap import FoundLeftovers, Leftover
     from sailor_cloud.provision.live_resources import Scopes
 
 
@@ -84,7 +84,7 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.errors import SailorError
     from sailor_cloud.launch.down import take_down
-    from sailor_cloud.provision.cleanup.reap import confirmed, remove_foreign, where_found
+    from sailor_cloud.provision.cleanup.reap import deletion_problems, remove_foreign, scopes_of_resources
     from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 
     echo(f"{leftover.run_id}: deleting {len(leftover.resources)} resources", err=True)
@@ -93,20 +93,20 @@ def _removed(leftover: Leftover, asked: Scopes) -> tuple[str, ...]:
     try:
         # If another cloud does not answer, that says nothing about the resources on this one.
         clouds = {found.provider for found in leftover.resources}
-        also = where_found(leftover.resources) | {scope for scope in asked if scope.provider in clouds}
+        also = scopes_of_resources(leftover.resources) | {scope for scope in asked if scope.provider in clouds}
         receipt = take_down(leftover.folder, clock=SystemClock(), also=also)
     except ProvisionInterrupted:
         raise
     except (SailorError, OSError) as error:
-        return (str(error), *confirmed(leftover))
+        return (str(error), *deletion_problems(leftover))
     show_unwritten(leftover.folder)
     wording = {True: "still there", False: "not confirmed as gone"}
     unsure = [f"{wording[row.found]}: {row.type} {row.name}" for row in receipt.left]
     unsure += [place.problem for place in receipt.unanswered]
-    return tuple(dict.fromkeys((*unsure, *confirmed(leftover))))
+    return tuple(dict.fromkeys((*unsure, *deletion_problems(leftover))))
 
 
-def _show(found: Found) -> None:
+def _show(found: FoundLeftovers) -> None:
     for leftover in found.live:
         echo(f"{leftover.run_id}: {len(leftover.resources)} resources, left alone: {leftover.why}")
     for leftover in found.reapable:
@@ -118,7 +118,7 @@ def _show(found: Found) -> None:
         echo("nothing found to delete, but not every place has answered" if found.problems else "nothing to delete")
 
 
-def _confirmed(found: Found) -> bool:
+def _confirmed(found: FoundLeftovers) -> bool:
     from sailor_cloud.errors import RequestError
 
     if not sys.stdin.isatty():
@@ -127,7 +127,7 @@ def _confirmed(found: Found) -> bool:
     return click.confirm(f"Delete these {count} resources?", err=True)
 
 
-def _show_result(found: Found, removed: dict[str, tuple[str, ...]], *, as_json: bool) -> int:
+def _show_result(found: FoundLeftovers, removed: dict[str, tuple[str, ...]], *, as_json: bool) -> int:
     import json
 
     problems = [*found.problems, *(f"{run_id}: {text}" for run_id, texts in removed.items() for text in texts)]

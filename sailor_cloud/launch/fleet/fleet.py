@@ -16,7 +16,7 @@ from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
-from sailor_cloud.provision.cleanup.teardown import Destroyed
+from sailor_cloud.provision.cleanup.teardown import TeardownResult
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 
@@ -88,7 +88,7 @@ class Fleet(Protocol):
     async def retire(self, nodes: Sequence[str]) -> None:
         """Stop charging for nodes that no plan needs, once their end is confirmed."""
 
-    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> Destroyed:
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> TeardownResult:
         """Remove everything. `before_data` is called after the nodes are deleted and before storage is."""
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:

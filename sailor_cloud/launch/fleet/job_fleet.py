@@ -182,7 +182,9 @@ class JobFleet:
                 # Only a later query can confirm the end of a node on a lost machine, once that answers again.
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
 
-    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
+    async def destroy(
+        self, on_progress: Listener, before_data: Callable[[], None] | None = None
+    ) -> teardown.TeardownResult:
         with suppress(ProvisionError):
             # Teardown cancels again and reports errors.
             await self._end_job()
@@ -243,7 +245,7 @@ class JobFleet:
             if state.phase is JobPhase.ENDED:
                 self.check_cancelled()
                 raise UnreachableError(f"job {current.id} ended before it ran: {state.why}")
-            if state.hopeless:
+            if state.cannot_start:
                 await self._end_job()
                 raise LaunchError(
                     f"job {current.id} can't start: {state.why}; compare partition, constraint, gres and account of "
@@ -302,13 +304,13 @@ class JobFleet:
     def _note(self, current: _Current) -> None:
         """Record nodes on hosts that are down; all nodes if the job was preempted or ended without a reason."""
         state = current.state
-        for node in state.down:
+        for node in state.lost_nodes:
             self.lose(node)
         if state.phase is not JobPhase.ENDED:
             current.seen = True
             return
         members = [node for group in current.job.groups for node in group.nodes]
-        if state.taken:
+        if state.preempted:
             self._lost.update(members)
         ledger = Ledger.of(self.folder, self.clock)
         for node in members:

@@ -74,7 +74,7 @@ class SshFleet:
             interrupt=interrupt,
         )
         if refused is not None:
-            provisioner.obtained(refused)
+            provisioner.applied_or_raise(refused)
 
     async def create(
         self, document: PlanDocument, *, expires_at: datetime, interrupt: Interrupt, on_progress: Listener
@@ -93,7 +93,7 @@ class SshFleet:
             on_progress=on_progress,
             interrupt=interrupt,
         )
-        return provisioner.obtained(outcome)
+        return provisioner.applied_or_raise(outcome)
 
     async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]:
         gate = asyncio.Semaphore(_AT_ONCE)
@@ -141,7 +141,9 @@ class SshFleet:
                 ledger.close_item(ledger_key(node), at=self.clock.now())
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
 
-    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> teardown.Destroyed:
+    async def destroy(
+        self, on_progress: Listener, before_data: Callable[[], None] | None = None
+    ) -> teardown.TeardownResult:
         return await asyncio.to_thread(
             teardown.destroy, self.folder, clock=self.clock, on_progress=on_progress, before_data=before_data
         )

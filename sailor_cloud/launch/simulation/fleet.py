@@ -18,7 +18,7 @@ from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.bookkeeping import NODE, intend_node, ledger_key, open_node
-from sailor_cloud.provision.cleanup.teardown import Destroyed
+from sailor_cloud.provision.cleanup.teardown import TeardownResult
 from sailor_cloud.provision.provisioner import Applied
 from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
 from sailor_cloud.provision.terraform.progress import Interrupt, Listener, ProvisionInterrupted
@@ -177,7 +177,7 @@ class SimulatedFleet:
                 ledger.close_item(ledger_key(name), at=self.world.clock.now())
                 journal.append(Event.GONE, resource=NODE, key=name, confirmed_by="simulation")
 
-    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> Destroyed:
+    async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> TeardownResult:
         world = self.world
         journal = Journal.of(self.folder, world.clock, or_keep=True)
         journal.append(Event.TEARDOWN_STARTED)
@@ -200,7 +200,7 @@ class SimulatedFleet:
             for row in fold(journal.entries()).resources
             if row.resource == NODE
         )
-        return Destroyed(resources=rows, left=(), problems=())
+        return TeardownResult(resources=rows, remaining=(), problems=())
 
     async def in_background(self, work: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
         return work(*arguments, **options)

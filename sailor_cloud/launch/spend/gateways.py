@@ -44,4 +44,4 @@ def charge_gateways(ledger: Ledger, entries: Iterable[Entry], prices: UsagePrice
 def _services(row: ResourceState) -> tuple[Service, ...]:
     """Return the services that a resource is billed as; addresses of nodes are charged with their nodes."""
     provider = row.data.get("provider")
-    return providers.of(provider).billed_as(row.resource, row.key) if provider in names() else ()
+    return providers.of(provider).hourly_services(row.resource, row.key) if provider in names() else ()

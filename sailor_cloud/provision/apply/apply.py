@@ -18,7 +18,7 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.instances import instances
-from sailor_cloud.provision.adoptable import Adoptable, Planned, planned_creations, planned_replacements
+from sailor_cloud.provision.adoptable import Adoptable, PlannedCreation, planned_creations, planned_replacements
 from sailor_cloud.provision.bookkeeping import (
     NODE,
     capacity_intent,
@@ -281,7 +281,7 @@ def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: Terrafor
     file = wanted.in_folder(work.folder).path / _FILE
     planned = planned_creations(driver.show_plan_json())
     orphans = _orphans(work, adoptable, driver, planned)
-    found = {p.address: orphan for p in planned if (orphan := adoptable.whole(p, orphans)) is not None}
+    found = {p.address: orphan for p in planned if (orphan := adoptable.find_match(p, orphans)) is not None}
     foreign = [orphan for orphan in orphans if orphan not in found.values()]
     if foreign:
         remove_from(foreign)
@@ -305,14 +305,16 @@ def adopt(work: Work, wanted: WantedRoot, adoptable: Adoptable, driver: Terrafor
 
 
 def _orphans(
-    work: Work, adoptable: Adoptable, driver: TerraformDriver, planned: tuple[Planned, ...]
+    work: Work, adoptable: Adoptable, driver: TerraformDriver, planned: tuple[PlannedCreation, ...]
 ) -> list[LiveResource]:
     """Return the cloud's resources of this root that its state lacks."""
     kinds = {creation.type for creation in planned}
     found = sweep_scopes(adoptable.scopes, run_id=work.folder.run_id, other_kinds=kinds).found
     known = {(kind, name) for kind, name in _in_state(driver.show_state())}
     return [
-        resource for resource in found if adoptable.belongs(resource) and (resource.type, resource.name) not in known
+        resource
+        for resource in found
+        if adoptable.belongs_to_root(resource) and (resource.type, resource.name) not in known
     ]
 
 

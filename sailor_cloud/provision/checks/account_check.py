@@ -12,7 +12,7 @@ from sailor_cloud.errors import CredentialsError, MissingPriceError, ProvisionEr
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.account import Billed, CredentialsEnd
+from sailor_cloud.provision.account import CredentialsExpiry, ProviderBill
 from sailor_cloud.provision.bookkeeping import on_cloud
 from sailor_cloud.provision.rendering.preview import preview
 from sailor_cloud.provision.rendering.root import placed_nodes
@@ -55,7 +55,7 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
             continue
         bought = providers.of(provider)
         try:
-            _refuse_ended(bought.credentials_end(), now)
+            _refuse_ended(bought.credentials_expiry(), now)
             bought.check_caller(job.cloud)
         except CredentialsError as error:
             refused.append(error)
@@ -65,10 +65,10 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
         tell(f"{each}; a plan with nodes there can't be bought")
 
 
-def _refuse_ended(end: CredentialsEnd | None, now: datetime) -> None:
+def _refuse_ended(end: CredentialsExpiry | None, now: datetime) -> None:
     """Raise CredentialsError if credentials have expired."""
-    if end is not None and end.at is not None and end.at <= now:
-        raise CredentialsError(f"{end.what} expired at {end.at:%Y-%m-%d %H:%M} UTC; {end.renew}")
+    if end is not None and end.expires_at is not None and end.expires_at <= now:
+        raise CredentialsError(f"{end.credentials} expired at {end.expires_at:%Y-%m-%d %H:%M} UTC; {end.renewal_hint}")
 
 
 def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None) -> AccountCheck:
@@ -86,36 +86,36 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
     missing: list[str] = []
     for provider in clouds:
         bought = providers.of(provider)
-        end = bought.credentials_end()
+        end = bought.credentials_expiry()
         _refuse_ended(end, now)
-        if end is not None and (end.at is None or end.at < ends_at):
-            when = "at an unknown time" if end.at is None else f"at {end.at:%Y-%m-%d %H:%M} UTC"
+        if end is not None and (end.expires_at is None or end.expires_at < ends_at):
+            when = "at an unknown time" if end.expires_at is None else f"at {end.expires_at:%Y-%m-%d %H:%M} UTC"
             notes.append(
-                f"{end.what} expire {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from then on "
-                f"nothing can be bought, watched or deleted from here; {end.renew}"
+                f"{end.credentials} expire {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from "
+                f"then on nothing can be bought, watched or deleted from here; {end.renewal_hint}"
             )
-        rights = bought.rights(document, kinds.get(provider, frozenset()))
-        missing += [f"{provider}: {permission}" for permission in rights.missing]
-        if rights.unasked:
-            notes.append(f"the permissions on {provider} can't be checked beforehand: {rights.unasked}")
+        rights = bought.missing_permissions(document, kinds.get(provider, frozenset()))
+        missing += [f"{provider}: {permission}" for permission in rights.names]
+        if rights.unchecked_reason:
+            notes.append(f"the permissions on {provider} can't be checked beforehand: {rights.unchecked_reason}")
     return AccountCheck(notes=tuple(notes), missing=tuple(missing))
 
 
-def billed(folder: RunFolder, *, clock: Clock) -> tuple[Billed, ...]:
+def fetch_bills(folder: RunFolder, *, clock: Clock) -> tuple[ProviderBill, ...]:
     """Return the bill for a run from each cloud that it has used, or may have.
 
     Raises CredentialsError or ProvisionError if no cloud could be asked; otherwise a cloud that could not says why.
     """
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
     entries = read(folder.journal_file)
-    found: list[Billed] = []
+    found: list[ProviderBill] = []
     refused: list[ProvisionError] = []
     for cloud in sorted({scope.provider for scope in places_of(folder).scopes}):
         try:
-            bill = providers.of(cloud).billed(folder.run_id, document.job.cloud, now.date())
+            bill = providers.of(cloud).fetch_bill(folder.run_id, document.job.cloud, now.date())
         except ProvisionError as error:
             refused.append(error)
-            bill = Billed(provider=cloud, currency="USD", lines=(), until=None, switch_on=str(error))
+            bill = ProviderBill(provider=cloud, currency="USD", lines=(), until=None, switch_on=str(error))
         if bill is not None and bill.until is not None:
             used_usd = ledger.used_usd(min(bill.until, now), counted=on_cloud(entries, cloud))
             bill = replace(bill, ledger_usd=used_usd)

@@ -113,26 +113,26 @@ def check_before_taking_over(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class BudgetReservation:
     """Whether a budget is reserved for a run, and notes for the buyer."""
 
     held: bool
     notes: tuple[str, ...]
 
 
-def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> Reserved:
+def reserve(document: PlanDocument, run_id: str, now: datetime, *, only_ask: bool = False) -> BudgetReservation:
     """Reserve the run's possible cost in the budgets of its owner and project, and note the remainders.
 
     Runs on this machine only, or on nodes that are free of charge, cost nothing. Raises RequestError if a budget has
     too little left.
     """
     if all(on_this_machine(offer.provider) or offer.usd_per_hour == 0 for offer in document.inputs.offers):
-        return Reserved(held=False, notes=())
+        return BudgetReservation(held=False, notes=())
     of_job = budgets.budgets_of(document.job.cloud, resources.home())
     usd = budgets.most_usd(document)
     if usd is None:
         if not any(allowances for _, allowances in of_job.books):
-            return Reserved(held=False, notes=(of_job.unread,) if of_job.unread else ())
+            return BudgetReservation(held=False, notes=(of_job.unread,) if of_job.unread else ())
         raise RequestError("the cost of this run is unknown, so its budget can't be checked; give --budget USD")
     notes = of_job.reserve(run_id, usd, now, only_ask=only_ask)
-    return Reserved(held=bool(notes), notes=(of_job.unread, *notes) if of_job.unread else notes)
+    return BudgetReservation(held=bool(notes), notes=(of_job.unread, *notes) if of_job.unread else notes)

@@ -37,7 +37,7 @@ def found_capacity(job: Job, catalog: Catalog, days: int, now: datetime) -> tupl
     regional = {(o.provider, o.region, o.instance_type, nodes): None for o, nodes in kinds.values()}
     for provider, region, instance_type, nodes in sorted(regional):
         try:
-            blocks = providers.of(provider).offered(region, instance_type, nodes, days, now)
+            blocks = providers.of(provider).capacity_offers(region, instance_type, nodes, days, now)
         except (CredentialsError, ProvisionError) as error:
             missing.append(str(error))
             continue

@@ -114,9 +114,9 @@ class Leftovers:
 
     def sweep(self) -> CloudSweep:
         """Return all existing resources of the run; places without an answer may have more."""
-        here = sweep_here(self.folder)
+        here = sweep_this_machine(self.folder)
         cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, other_kinds=self.places.other_kinds)
-        kept = tuple(resource for resource in cloud.found if stays(self.folder, resource))
+        kept = tuple(resource for resource in cloud.found if is_kept(self.folder, resource))
         found = (resource for resource in cloud.found if resource not in kept)
         mine = tuple(self._silent())
         # For a job that waits for silent machines, the journal names their nodes.
@@ -161,7 +161,7 @@ class Leftovers:
         A resource counts as deleted only if its own place was asked for it and answered. An untagged one counts as
         deleted when Terraform has destroyed its root without an error; `cleared` are such roots by stack and region.
         """
-        if any(is_of(row, found) for found in (*swept.found, *swept.unconfirmed)):
+        if any(is_same_resource(row, found) for found in (*swept.found, *swept.unconfirmed)):
             return None
         provider = provider_of(row)
         if provider is None:
@@ -210,7 +210,7 @@ class Leftovers:
         )
 
 
-def sweep_here(folder: RunFolder) -> CloudSweep:
+def sweep_this_machine(folder: RunFolder) -> CloudSweep:
     """Return a run's resources on this machine, which always answers."""
     found: list[LiveResource] = []
     asked = []
@@ -221,7 +221,7 @@ def sweep_here(folder: RunFolder) -> CloudSweep:
     return CloudSweep(found=tuple(found), searched=tuple(asked))
 
 
-def stays(folder: RunFolder, resource: LiveResource) -> bool:
+def is_kept(folder: RunFolder, resource: LiveResource) -> bool:
     """Whether a resource is kept on purpose: a run's own bucket with unfetched content, or uncancellable capacity.
 
     Nodes can save without a controller, so content counts as unfetched unless the journal says otherwise.
@@ -251,7 +251,7 @@ def provider_of(row: ResourceState) -> str | None:
     return fitting[0] if fitting else None
 
 
-def is_of(row: ResourceState, found: LiveResource) -> bool:
+def is_same_resource(row: ResourceState, found: LiveResource) -> bool:
     """Whether a found resource is the journaled one, or belongs to a journaled node.
 
     Capacity without a cloud id is recognized by the entry's name in its title; other types match by type alone.
@@ -267,11 +267,11 @@ def is_of(row: ResourceState, found: LiveResource) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Destroyed:
-    """The result for a run's resources. `left` is what an independent search still finds, `asked` where it searched."""
+class TeardownResult:
+    """The result for a run's resources. `remaining` is what an independent search finds, `asked` where it searched."""
 
     resources: tuple[ReceiptResource, ...]
-    left: tuple[LiveResource, ...]
+    remaining: tuple[LiveResource, ...]
     problems: tuple[str, ...]
     kept: tuple[KeptResource, ...] = ()
     asked: tuple[AskedPlace, ...] = ()
@@ -279,7 +279,7 @@ class Destroyed:
     @property
     def clean(self) -> bool:
         gone = all(resource.gone_at is not None for resource in self.resources)
-        return not self.left and gone and all(place.answered for place in self.asked)
+        return not self.remaining and gone and all(place.answered for place in self.asked)
 
 
 def rows(state: RunState, swept: CloudSweep) -> tuple[ReceiptResource, ...]:
@@ -298,15 +298,15 @@ def _row(resource: ResourceState, found: tuple[LiveResource, ...]) -> ReceiptRes
         gone_at=resource.gone_at,
         confirmed_by=resource.data.get("confirmed_by", ""),
     )
-    seen = any(is_of(resource, live) for live in found)
+    seen = any(is_same_resource(resource, live) for live in found)
     return replace(row, gone_at=None, confirmed_by="", found=True) if seen else row
 
 
-def unknown(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceState, ...]:
+def unjournaled(state: RunState, found: Iterable[LiveResource]) -> tuple[ResourceState, ...]:
     """Return found resources that the journal, perhaps damaged or cut short by a crash, does not name."""
     new: dict[tuple[str, str], ResourceState] = {}
     for live in found:
-        if not any(is_of(row, live) for row in (*state.resources, *new.values())):
+        if not any(is_same_resource(row, live) for row in (*state.resources, *new.values())):
             kind, key = (NODE, live.node) if live.node else (live.type, live.name)
             data = {"provider": live.provider, "region": live.region, "zone": live.zone, "cloud_id": live.name}
             new.setdefault((kind, key), ResourceState(resource=kind, key=key, data=data))

@@ -13,7 +13,13 @@ from datetime import UTC, datetime, timedelta
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.cleanup.leftovers import KeptBucket, is_bucket, is_uncancellable, stays, sweep_here
+from sailor_cloud.provision.cleanup.leftovers import (
+    KeptBucket,
+    is_bucket,
+    is_kept,
+    is_uncancellable,
+    sweep_this_machine,
+)
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.providers import on_this_machine
@@ -35,7 +41,7 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundLeftovers:
     """`reapable` belongs to no live run, `live` to one; if there are problems, both may be incomplete."""
 
     reapable: tuple[Leftover, ...]
@@ -50,7 +56,7 @@ def find_leftovers(
     scopes: Scopes = NOWHERE,
     older_than: timedelta | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> Found:
+) -> FoundLeftovers:
     """Find all resources with a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
 
     Without `older_than`, resources of other machines' runs are theirs until expiry. With it, they are theirs until the
@@ -68,7 +74,7 @@ def find_leftovers(
         by_run[resource.run_id].append(resource)
     for done, folder in enumerate(known.values(), start=1):
         progress(done, looks)
-        here = sweep_here(folder).found
+        here = sweep_this_machine(folder).found
         rights = _rights(folder)
         problems += rights.problems
         if here or rights.found:
@@ -83,7 +89,7 @@ def find_leftovers(
         if rest:
             leftover, is_live = _judged(run_id, of_here, rest, clock.now(), older_than)
             (live if is_live else reapable).append(leftover)
-    return Found(reapable=tuple(reapable), live=tuple(live), problems=tuple(problems))
+    return FoundLeftovers(reapable=tuple(reapable), live=tuple(live), problems=tuple(problems))
 
 
 def scopes_to_sweep(folders: Iterable[RunFolder], asked: Scopes) -> Scopes:
@@ -104,7 +110,7 @@ def remove_foreign(leftover: Leftover, *, pause: Pause, backoff: Backoff | None 
     resources = tuple(one for one in leftover.resources if not one.silent)
     while True:
         problems = remove_from(resources)
-        left, unsure, silent = still_there(leftover)
+        left, unsure, silent = sweep_again(leftover)
         if not left and not unsure:
             return silent
         failed += 1
@@ -115,13 +121,13 @@ def remove_foreign(leftover: Leftover, *, pause: Pause, backoff: Backoff | None 
         resources = left
 
 
-def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str, ...], tuple[str, ...]]:
+def sweep_again(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str, ...], tuple[str, ...]]:
     """Search again where the leftovers of a run were found.
 
     Returns what exists, what is uncertain, and what may run on machines that don't answer.
     """
-    swept = sweep_scopes(where_found(leftover.resources), run_id=leftover.run_id)
-    here = sweep_here(leftover.folder).found if leftover.folder is not None else ()
+    swept = sweep_scopes(scopes_of_resources(leftover.resources), run_id=leftover.run_id)
+    here = sweep_this_machine(leftover.folder).found if leftover.folder is not None else ()
     left = tuple(found for found in (*here, *swept.found) if not _must_keep(found, leftover.folder))
     asked = {asked.scope.provider for asked in swept.searched}
     silent = {found.provider for found in leftover.resources if not on_this_machine(found.provider)} - asked
@@ -129,7 +135,7 @@ def still_there(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str
     return left, unsure, tuple(dict.fromkeys(one.unconfirmed_text for one in swept.unconfirmed))
 
 
-def where_found(resources: Iterable[LiveResource]) -> Scopes:
+def scopes_of_resources(resources: Iterable[LiveResource]) -> Scopes:
     """Return the scopes in which found resources can be found again."""
     found = tuple(resources)
     mine = {
@@ -140,9 +146,9 @@ def where_found(resources: Iterable[LiveResource]) -> Scopes:
     )
 
 
-def confirmed(leftover: Leftover) -> tuple[str, ...]:
+def deletion_problems(leftover: Leftover) -> tuple[str, ...]:
     """Return the findings of a second search, independent of files, that contradict a complete deletion."""
-    left, unsure, silent = still_there(leftover)
+    left, unsure, silent = sweep_again(leftover)
     return (*unsure, *silent, *_still_there(left))
 
 
@@ -159,7 +165,7 @@ def _must_keep(resource: LiveResource, folder: RunFolder | None) -> bool:
         return True
     if not is_bucket(resource.type) or resource.detail != HOLDS_OBJECTS:
         return False
-    return folder is None or stays(folder, resource)
+    return folder is None or is_kept(folder, resource)
 
 
 def _kept(bucket: LiveResource, folder: RunFolder | None) -> Leftover:

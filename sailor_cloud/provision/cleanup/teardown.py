@@ -24,18 +24,18 @@ from sailor_cloud.provision.bookkeeping import (
     priced,
 )
 from sailor_cloud.provision.cleanup.leftovers import (
-    Destroyed,
     KeptBucket,
     Leftovers,
+    TeardownResult,
     is_bucket,
     is_fetched,
-    is_of,
+    is_same_resource,
     is_uncancellable,
     kept_block,
     kept_bucket,
     rows,
     searched_places,
-    unknown,
+    unjournaled,
     usd_per_month,
 )
 from sailor_cloud.provision.errors.causes import Cause, classify, most_severe
@@ -54,7 +54,7 @@ from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.receipt import KeptResource
 from sailor_cloud.run.state import Phase, ResourceState, RunState, fold
 
-__all__ = ["SWEEP", "Destroyed", "destroy"]
+__all__ = ["SWEEP", "TeardownResult", "destroy"]
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 2
@@ -76,7 +76,7 @@ def destroy(
     pause: Pause | None = None,
     before_data: Callable[[], None] | None = None,
     also: Scopes = NOWHERE,
-) -> Destroyed:
+) -> TeardownResult:
     """Remove a run's resources, compute first, with Terraform and then by tag, and verify it by a sweep.
 
     Continues past every error and reports them in `problems`. Works with a Terraform of the run that still runs, a
@@ -126,7 +126,7 @@ class _Teardown:
     before_data: Callable[[], None] | None = None
     progress_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self) -> Destroyed:
+    def run(self) -> TeardownResult:
         harm = damage(self.folder.journal_file)
         state = self._state()
         if state.phase is Phase.GONE and not state.live:
@@ -201,7 +201,7 @@ class _Teardown:
 
     def _journal_found(self, state: RunState, before: CloudSweep) -> RunState:
         """Journal found resources that the journal lacks or calls deleted."""
-        new = unknown(state, (*before.found, *before.kept, *before.unconfirmed))
+        new = unjournaled(state, (*before.found, *before.kept, *before.unconfirmed))
         self.journal.append_all(
             [Draft(event=Event.CREATE_INTENDED, resource=row.resource, key=row.key, data=row.data) for row in new]
             + [Draft(event=Event.CREATED, resource=row.resource, key=row.key) for row in _again(state, before)]
@@ -234,7 +234,7 @@ class _Teardown:
 
     def _charge(self, resource: ResourceState, existed: set[str], found: tuple[LiveResource, ...]) -> None:
         if resource.capacity is not None and resource.intended_at is not None:
-            if resource.created_at is not None or any(is_of(resource, live) for live in found):
+            if resource.created_at is not None or any(is_same_resource(resource, live) for live in found):
                 open_capacity(self.ledger, resource.data, since=resource.intended_at)
             return
         if resource.resource != NODE or resource.key not in existed or resource.intended_at is None:
@@ -352,7 +352,7 @@ class _Teardown:
         except OSError as error:
             return (of_system(error),)
 
-    def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> Destroyed:
+    def _confirm(self, before: CloudSweep, swept: CloudSweep, at: datetime) -> TeardownResult:
         """Journal resources as deleted whose own place answered and no longer has them."""
         self.problems += [*swept.problems, *dict.fromkeys(one.unconfirmed_text for one in swept.unconfirmed)]
         state = self._journal_found(self._state(), swept)
@@ -360,7 +360,7 @@ class _Teardown:
         ran = {resource.node for resource in before.found if resource.type != FOLDER and resource.node}
         gone, ended_at = [], dict[str, datetime]()
         for row in state.live:
-            if kept := [one for one in swept.kept if is_of(row, one) and (one.ends or one.name in row.key)]:
+            if kept := [one for one in swept.kept if is_same_resource(row, one) and (one.ends or one.name in row.key)]:
                 data = {"name": kept[0].name, "ends": kept[0].ends}
                 gone.append(Draft(event=Event.KEPT, resource=row.resource, key=row.key, data=data))
                 continue
@@ -407,10 +407,10 @@ class _Teardown:
         )
         return tuple(why.format(node) for node in unseen)
 
-    def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime, doubts: tuple[str, ...]) -> Destroyed:
-        return Destroyed(
+    def _destroyed(self, state: RunState, swept: CloudSweep, at: datetime, doubts: tuple[str, ...]) -> TeardownResult:
+        return TeardownResult(
             resources=rows(state, swept),
-            left=swept.found,
+            remaining=swept.found,
             problems=tuple(self.problems),
             kept=self._kept(state),
             asked=searched_places(swept, doubts, at),
@@ -435,7 +435,7 @@ class _Teardown:
 def _again(state: RunState, swept: CloudSweep) -> list[ResourceState]:
     """Return resources that the journal calls deleted and a search has found."""
     live = [found for found in (*swept.found, *swept.kept) if found.type != FOLDER]
-    return [row for row in state.resources if row.gone_at and any(is_of(row, found) for found in live)]
+    return [row for row in state.resources if row.gone_at and any(is_same_resource(row, found) for found in live)]
 
 
 def _may_have_state(root: Root) -> bool:

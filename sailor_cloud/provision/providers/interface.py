@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from sailor_cloud import resources
 from sailor_cloud.errors import Problem
-from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
+from sailor_cloud.provision.account import CredentialsExpiry, MissingPermissions, ProviderBill
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.errors.rules import ErrorGuide
 from sailor_cloud.provision.live_resources import LiveResource, ResourceSearch, Scope, Scopes
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sailor_cloud.provision.access.nodes import ReachableNode
     from sailor_cloud.provision.adoptable import Adoptable
     from sailor_cloud.provision.jobs import Scheduler
-    from sailor_cloud.provision.outcomes import Refused
+    from sailor_cloud.provision.outcomes import RefusedNodes
     from sailor_cloud.provision.rendering.preview import Bill, PlannedResource
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.provision.rendering.root import Part, PlacedNode, WantedRoot
@@ -89,14 +89,14 @@ class MachineProvider(Protocol):
         """Return the variables of the stack of separately bought capacity; `nodes` are those that use it."""
         return {}
 
-    def settled(self, root: WantedRoot, run_id: str) -> WantedRoot:
+    def with_current_offers(self, root: WantedRoot, run_id: str) -> WantedRoot:
         """Return a capacity root with the cloud's present offers, and without the run's earlier purchases.
 
         Raises RequestError for an offer that no longer exists, or costs more now.
         """
         return root
 
-    def bought(self, region: str, run_id: str) -> Mapping[str, str]:
+    def purchased_capacity(self, region: str, run_id: str) -> Mapping[str, str]:
         """Return the capacity that a run has bought separately in a region: the cloud's ids by entry name."""
         return {}
 
@@ -104,7 +104,9 @@ class MachineProvider(Protocol):
         """Return why capacity can't be bought separately; empty if the cloud offers it."""
         return ""
 
-    def offered(self, region: str, instance_type: str, nodes: int, days: int, now: datetime) -> Sequence[Capacity]:
+    def capacity_offers(
+        self, region: str, instance_type: str, nodes: int, days: int, now: datetime
+    ) -> Sequence[Capacity]:
         """Return the cloud's offers of capacity with a start and an end for this many nodes and days."""
         return ()
 
@@ -122,7 +124,7 @@ class MachineProvider(Protocol):
     """The rules that classify errors forwarded by Terraform."""
 
     def quota_numbers(
-        self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
+        self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[RefusedNodes], scopes: Scopes
     ) -> QuotaNumbers:
         """Return the known figures of the quota behind a fault; `nodes` are all of the plan's."""
         limit = float(fault.limit) if fault.limit else None
@@ -233,7 +235,7 @@ class MachineProvider(Protocol):
 
     # The account.
 
-    def credentials_end(self) -> CredentialsEnd | None:
+    def credentials_expiry(self) -> CredentialsExpiry | None:
         """Return when the caller's credentials end for good; None if they are renewed. Raises CredentialsError."""
         return None
 
@@ -244,18 +246,18 @@ class MachineProvider(Protocol):
         """
         return None
 
-    def rights(self, document: PlanDocument, kinds: Collection[str]) -> Rights:
+    def missing_permissions(self, document: PlanDocument, kinds: Collection[str]) -> MissingPermissions:
         """Return the permissions that the caller lacks to make, watch and delete resources of some types.
 
         Raises CredentialsError if the caller is unknown.
         """
-        return Rights()
+        return MissingPermissions()
 
-    def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed | None:
+    def fetch_bill(self, run_id: str, cloud: Cloud, today: date) -> ProviderBill | None:
         """Return the bill for a run by its tag; None if the provider has no bills. Raises CredentialsError."""
         return None
 
-    def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
+    def hourly_services(self, kind: str, key: str) -> tuple[Service, ...]:
         """Return the hourly services that a resource is billed as, unless its node pays for it."""
         return ()
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sailor_cloud.provision.account import Billed
+from sailor_cloud.provision.account import ProviderBill
 from sailor_cloud.report import text
 from sailor_cloud.report.tables import plain_table
 from sailor_cloud.run.history import PastRun, Sum
@@ -74,7 +74,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def bill_report(bills: Sequence[Billed], spent_usd: float) -> RenderableType:
+def bill_report(bills: Sequence[ProviderBill], spent_usd: float) -> RenderableType:
     """Return each bill by service, its age, and the part of the ledger's `spent_usd` that is not billed yet."""
     if not bills:
         return Text("no cloud has a bill for this run")
@@ -85,7 +85,7 @@ def bill_report(bills: Sequence[Billed], spent_usd: float) -> RenderableType:
     return Group(*parts)
 
 
-def _parts(bill: Billed) -> list[RenderableType]:
+def _parts(bill: ProviderBill) -> list[RenderableType]:
     notes = [Text(f"note: {note}") for note in bill.notes]
     if bill.until is None:
         reason = bill.switch_on or "nothing with the run's tag is in the bill yet; look again tomorrow"

@@ -16,7 +16,7 @@ from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.launch import start
 from sailor_cloud.model.job import StateBackend
-from sailor_cloud.provision.checks.before_buying import Reserved, reserve
+from sailor_cloud.provision.checks.before_buying import BudgetReservation, reserve
 from sailor_cloud.run import budgets
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -49,7 +49,7 @@ def test_a_journal_that_names_no_month_releases_nothing(home: Path, month: str) 
 
 
 def test_without_budgets_or_on_this_machine_nothing_is_reserved(home: Path) -> None:
-    assert reserve(gcp_document(), "run-1", NOW) == Reserved(held=False, notes=())
+    assert reserve(gcp_document(), "run-1", NOW) == BudgetReservation(held=False, notes=())
     (home / "budgets.yaml").write_text('- {owner: Me@example.org, month: "*", usd: 0}')
     assert not reserve(document(), "run-1", NOW).held
     assert not (home / "budgets").exists()

@@ -19,7 +19,7 @@ from sailor_cloud.provision.access import host_keys, instances
 from sailor_cloud.provision.access.host_keys import first_contact, known_host_keys, learn_host_keys
 from sailor_cloud.provision.access.instances import Instance
 from sailor_cloud.provision.access.login import FAKE_MACHINES, login
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event
@@ -113,7 +113,7 @@ def test_a_node_whose_cloud_publishes_no_host_key_is_refused_unless_the_job_trus
     monkeypatch.setattr(provisioner, "first_contact", shown)
     trusting = with_job(small_document(provider), host_keys=HostKeys.FIRST_CONTACT, to="checkpoints")
     with cloud_run(provider, tmp_path / "trusting", document=trusting) as run:
-        assert len(obtained(run.apply()).nodes) == 2
+        assert len(applied_or_raise(run.apply()).nodes) == 2
         believed = [entry for entry in run.journal().entries() if entry.event is Event.FIRST_CONTACT]
         assert {(entry.key, entry.data["host_key"]) for entry in believed} == {("n0", PAPER_KEY), ("n1", PAPER_KEY)}
         run.assert_gone(run.destroy())

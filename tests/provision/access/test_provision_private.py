@@ -29,7 +29,7 @@ from sailor_cloud.provision.access.host_keys import FILE, first_contact, known_h
 from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.access.nodes import ReachableNode, reachable_nodes
 from sailor_cloud.provision.cleanup.teardown import destroy
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.provision.provisioner import apply, check_supported
 from sailor_cloud.provision.scopes import scopes_of
 from sailor_cloud.provision.terraform.progress import Progress
@@ -70,11 +70,11 @@ def bought(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         Journal.of(run.folder, CLOCK).append(Event.RUN_CREATED, job="tiny")
         seen: list[Progress] = []
         outcome = apply(run.folder, document, clock=CLOCK, expires_at=expiry(), pause=waited(), on_progress=seen.append)
-        (node,) = obtained(outcome).nodes
+        (node,) = applied_or_raise(outcome).nodes
         prices = {step.resource: step.usd_per_hour for step in seen if step.usd_per_hour is not None}
         yield PrivateRun(run=run, document=document, mocked=mocked, node=node, prices=prices)
         destroyed = destroy(run.folder, clock=CLOCK, pause=waited())
-        assert destroyed.clean, (destroyed.left, destroyed.problems)
+        assert destroyed.clean, (destroyed.remaining, destroyed.problems)
         assert mocked.left_of(run.run_id) == ()
 
 

@@ -23,9 +23,9 @@ from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, GcpAccount, NetworkAccess
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.account import Billed
+from sailor_cloud.provision.account import ProviderBill
 from sailor_cloud.provision.bookkeeping import NODE, node_intent
-from sailor_cloud.provision.checks.account_check import AccountCheck, billed, check_account, check_credentials
+from sailor_cloud.provision.checks.account_check import AccountCheck, check_account, check_credentials, fetch_bills
 from sailor_cloud.provision.checks.before_buying import check_before_taking_over
 from sailor_cloud.provision.providers.aws import account as aws_account
 from sailor_cloud.provision.providers.gcp import account as gcp_account
@@ -291,14 +291,14 @@ def sso(home: Path, monkeypatch: pytest.MonkeyPatch, token: dict[str, str], *, s
 
 def test_the_end_of_an_sso_login_is_reported_unless_it_is_renewed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sso(home, monkeypatch, {"expiresAt": "2026-11-21T06:00:00Z"}, session=False)
-    end = aws_account.credentials_end()
+    end = aws_account.credentials_expiry()
     assert end is not None
-    assert (end.at, "aws sso login" in end.renew) == (datetime(2026, 11, 21, 6, tzinfo=UTC), True)
+    assert (end.expires_at, "aws sso login" in end.renewal_hint) == (datetime(2026, 11, 21, 6, tzinfo=UTC), True)
 
 
 def test_a_login_with_an_sso_session_is_renewed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sso(home, monkeypatch, {"expiresAt": "2026-11-21T06:00:00Z", "refreshToken": "r"}, session=True)
-    assert aws_account.credentials_end() is None
+    assert aws_account.credentials_expiry() is None
 
 
 def test_a_role_that_is_assumed_is_renewed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +306,7 @@ def test_a_role_that_is_assumed_is_renewed(home: Path, monkeypatch: pytest.Monke
     (home / "config").write_text(f"{role}[profile base]\naws_access_key_id = a\naws_secret_access_key = b\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(home / "config"))
     monkeypatch.setenv("AWS_PROFILE", "p")
-    assert aws_account.credentials_end() is None
+    assert aws_account.credentials_expiry() is None
 
 
 def test_a_token_of_terraform_itself_is_reported(google: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +347,7 @@ def test_aws_bills_a_run_by_its_tag_over_all_pages(explorer: Stubber) -> None:
     last = day("2026-11-23", {}, estimated=True)
     explorer.add_response("get_cost_and_usage", {"ResultsByTime": [first], "NextPageToken": "2"}, ASKED)
     explorer.add_response("get_cost_and_usage", {"ResultsByTime": [second, last]}, {**ASKED, "NextPageToken": "2"})
-    bill = aws_account.billed(RUN, date(2026, 11, 23))
+    bill = aws_account.fetch_bill(RUN, date(2026, 11, 23))
     assert bill.lines == (("Amazon Elastic Compute Cloud - Compute", 3.5), ("EC2 - Other", 0.75))
     assert (bill.until, bill.final_until) == (datetime(2026, 11, 23, tzinfo=UTC), datetime(2026, 11, 22, tzinfo=UTC))
     told = plain_text(bill_report([replace(bill, ledger_usd=4.0)], spent_usd=6.5))
@@ -369,7 +369,7 @@ def test_without_a_bill_it_is_said_what_the_account_must_switch_on(
 ) -> None:
     explorer.add_response("get_cost_and_usage", {"ResultsByTime": [day("2026-11-21", {}, estimated=True)]}, ASKED)
     explorer.add_response("list_cost_allocation_tags", {"CostAllocationTags": tags}, {"TagKeys": ["sailor-cloud-run"]})
-    assert told in plain_text(bill_report([aws_account.billed(RUN, date(2026, 11, 23))], spent_usd=1.0))
+    assert told in plain_text(bill_report([aws_account.fetch_bill(RUN, date(2026, 11, 23))], spent_usd=1.0))
 
 
 def test_an_account_whose_costs_nobody_may_see_says_what_it_takes(explorer: Stubber) -> None:
@@ -377,7 +377,7 @@ def test_an_account_whose_costs_nobody_may_see_says_what_it_takes(explorer: Stub
         "get_cost_and_usage", "AccessDeniedException", "User not enabled for cost explorer access"
     )
     with pytest.raises(ProvisionError, match=r"not enabled for cost explorer access.*needs ce:GetCostAndUsage"):
-        aws_account.billed(RUN, date(2026, 11, 23))
+        aws_account.fetch_bill(RUN, date(2026, 11, 23))
 
 
 TABLE = "my-billing.export.gcp_billing_export_v1_0123AB"
@@ -387,7 +387,7 @@ def row(*values: str) -> dict[str, Any]:
     return {"f": [{"v": value} for value in values]}
 
 
-def billed_by_google(answers: list[dict[str, Any]], asked: list[Ask], *, status: int = 200) -> Billed:
+def billed_by_google(answers: list[dict[str, Any]], asked: list[Ask], *, status: int = 200) -> ProviderBill:
     """Return the bill where BigQuery gives these answers, in the form of its REST reference for jobs.query."""
 
     def answer(ask: Ask) -> Answer:
@@ -396,7 +396,7 @@ def billed_by_google(answers: list[dict[str, Any]], asked: list[Ask], *, status:
 
     cloud = Cloud(gcp=GcpAccount(project=PROJECT, billing_export=TABLE))
     with serving(answer) as url, in_environment(_google(url)):
-        return gcp_account.billed(RUN, cloud)
+        return gcp_account.fetch_bill(RUN, cloud)
 
 
 def test_google_bills_a_run_by_its_label_also_when_the_query_takes_a_while() -> None:
@@ -430,7 +430,7 @@ def test_google_bills_a_run_by_its_label_also_when_the_query_takes_a_while() -> 
 
 
 def test_an_export_that_is_not_named_is_asked_for() -> None:
-    bill = gcp_account.billed(RUN, Cloud(gcp=GcpAccount(project=PROJECT)))
+    bill = gcp_account.fetch_bill(RUN, Cloud(gcp=GcpAccount(project=PROJECT)))
     told = plain_text(bill_report([bill], spent_usd=4.0))
     assert "name the table of the billing account's export to BigQuery as cloud.gcp.billing_export" in told
 
@@ -445,7 +445,7 @@ def test_only_clouds_have_a_bill() -> None:
     from sailor_cloud.provision import providers
 
     cloud = Cloud()
-    assert providers.of(Provider("local")).billed(RUN, cloud, date(2026, 11, 23)) is None
+    assert providers.of(Provider("local")).fetch_bill(RUN, cloud, date(2026, 11, 23)) is None
     assert plain_text(bill_report([], spent_usd=1.0)) == "no cloud has a bill for this run\n"
 
 
@@ -472,8 +472,8 @@ def kept_books(root: Path) -> tuple[RunFolder, FixedClock]:
     return folder, clock
 
 
-def bill_of(provider: str, until: datetime | None) -> Billed:
-    return Billed(provider=provider, currency="USD", lines=(("machines", 5.0),), until=until)
+def bill_of(provider: str, until: datetime | None) -> ProviderBill:
+    return ProviderBill(provider=provider, currency="USD", lines=(("machines", 5.0),), until=until)
 
 
 def test_every_cloud_of_a_run_is_queried_for_its_bill_next_to_its_share_of_the_ledger(
@@ -481,9 +481,9 @@ def test_every_cloud_of_a_run_is_queried_for_its_bill_next_to_its_share_of_the_l
 ) -> None:
     folder, clock = kept_books(tmp_path)
     until = clock.now() - timedelta(hours=1)
-    monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: bill_of("gcp", until))
-    monkeypatch.setattr(aws_account, "billed", lambda run_id, today: bill_of("aws", until))
-    bills = billed(folder, clock=clock)
+    monkeypatch.setattr(gcp_account, "fetch_bill", lambda run_id, cloud: bill_of("gcp", until))
+    monkeypatch.setattr(aws_account, "fetch_bill", lambda run_id, today: bill_of("aws", until))
+    bills = fetch_bills(folder, clock=clock)
     # Two hours at 2 USD; an hour of a node, its disk and a gateway at 4, 0.5 and 0.25 USD.
     assert [(bill.provider, bill.ledger_usd) for bill in bills] == [("aws", 4.75), ("gcp", 4.0)]
     # Until now 6 and 9.5 USD, of which 8.75 USD are in the bills' time.
@@ -493,16 +493,16 @@ def test_every_cloud_of_a_run_is_queried_for_its_bill_next_to_its_share_of_the_l
 def test_a_cloud_whose_bill_cannot_be_read_does_not_hide_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(run_id: str, today: date) -> Billed:
+    def refuse(run_id: str, today: date) -> ProviderBill:
         raise ProvisionError("Cost Explorer can't be asked")
 
     folder, clock = kept_books(tmp_path)
-    monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: bill_of("gcp", clock.now()))
-    monkeypatch.setattr(aws_account, "billed", refuse)
-    told = plain_text(bill_report(billed(folder, clock=clock), spent_usd=15.5))
+    monkeypatch.setattr(gcp_account, "fetch_bill", lambda run_id, cloud: bill_of("gcp", clock.now()))
+    monkeypatch.setattr(aws_account, "fetch_bill", refuse)
+    told = plain_text(bill_report(fetch_bills(folder, clock=clock), spent_usd=15.5))
     assert "aws has billed nothing that can be found: Cost Explorer can't be asked" in told
     assert "billed until 2026-11-21 08:00 UTC: 5.00 USD; ledger until then: 6.00 USD" in told
     assert "not billed yet: 9.50 USD of the ledger" in told
-    monkeypatch.setattr(gcp_account, "billed", lambda run_id, cloud: refuse(run_id, date(2026, 11, 21)))
+    monkeypatch.setattr(gcp_account, "fetch_bill", lambda run_id, cloud: refuse(run_id, date(2026, 11, 21)))
     with pytest.raises(ProvisionError, match="Cost Explorer can't be asked"):
-        billed(folder, clock=clock)
+        fetch_bills(folder, clock=clock)

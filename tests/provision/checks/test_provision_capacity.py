@@ -31,10 +31,10 @@ from sailor_cloud.provision.apply.apply import Refusal
 from sailor_cloud.provision.bookkeeping import capacity_intent, close_cancelled, open_capacity
 from sailor_cloud.provision.checks.before_buying import check_before_buying
 from sailor_cloud.provision.checks.capacity_check import bought_separately, check_capacity
-from sailor_cloud.provision.cleanup.leftovers import is_of
+from sailor_cloud.provision.cleanup.leftovers import is_same_resource
 from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.providers.aws.capacity import bought
+from sailor_cloud.provision.providers.aws.capacity import purchased_blocks
 from sailor_cloud.provision.providers.aws.sweep import BLOCK as BLOCK_KIND
 from sailor_cloud.provision.providers.aws.sweep import RESERVATION
 from sailor_cloud.provision.provisioner import _Apply, _Network
@@ -181,7 +181,7 @@ def test_capacity_in_any_state_counts_as_bought(aws: Gaps, state: str) -> None:
     tags = [{"Key": "sailor-cloud-run", "Value": "r1"}, {"Key": "sailor-cloud-capacity", "Value": "cb1"}]
     row = {"CapacityReservationId": "cr-1", "Tags": tags, "ReservationType": "capacity-block"}
     aws.capacity_reservations[REGION] = [{**row, "State": state}, {**row, "State": "payment-failed"}]
-    assert bought(REGION, "r1") == {"cb1": "cr-1"}
+    assert purchased_blocks(REGION, "r1") == {"cb1": "cr-1"}
 
 
 def test_a_new_plan_uses_no_more_than_was_bought_and_nothing_that_was_given_back(run: LocalRun) -> None:
@@ -211,8 +211,8 @@ def test_capacity_without_use_in_a_new_plan_is_cancelled_and_no_longer_charged(
 
     provider = type(providers.of("aws"))
     monkeypatch.setattr(provisioner, "apply_root", apply_root)
-    monkeypatch.setattr(provider, "bought", lambda self, region, run_id: there)
-    monkeypatch.setattr(provider, "settled", lambda self, root, run_id: root)
+    monkeypatch.setattr(provider, "purchased_capacity", lambda self, region, run_id: there)
+    monkeypatch.setattr(provider, "with_current_offers", lambda self, root, run_id: root)
     root = WantedRoot(
         provider=Provider("aws"),
         region=REGION,
@@ -257,8 +257,8 @@ def test_found_capacity_belongs_to_the_entry_in_its_title() -> None:
     found = LiveResource(
         provider="aws", region=REGION, type=BLOCK_KIND, name="cr-1", run_id="r1", title=resource_name("r1", "cb1")
     )
-    assert is_of(row, found)
-    assert not is_of(row, replace(found, title=resource_name("r1", "b-cb1")))
+    assert is_same_resource(row, found)
+    assert not is_same_resource(row, replace(found, title=resource_name("r1", "b-cb1")))
 
 
 def test_a_reservation_that_is_kept_stays_as_large_as_it_is(run: LocalRun) -> None:

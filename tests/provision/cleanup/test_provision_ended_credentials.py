@@ -8,7 +8,7 @@ import pytest
 
 from factories.cloud_runs import INSTANCE, cloud_run
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.run.state import fold
 from sailor_cloud.testing.aws.ec2_api import serve_ec2
 from sailor_cloud.testing.google.compute_api import serve_compute
@@ -28,7 +28,7 @@ def test_nothing_is_confirmed_and_the_login_command_is_shown_before_it_continues
     provider: Provider, tmp_path: Path
 ) -> None:
     with cloud_run(provider, tmp_path) as run:
-        obtained(run.apply())
+        applied_or_raise(run.apply())
         made = {row.key for row in fold(run.journal().entries()).live}
         for operation in ("read", "delete"):
             failure = Failure(type=INSTANCE[provider], message=EXPIRED[provider], operation=operation)

@@ -16,7 +16,7 @@ from sailor_cloud.model.document import CostKind
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup import leftovers
-from sailor_cloud.provision.cleanup.leftovers import Destroyed, Leftovers, Places
+from sailor_cloud.provision.cleanup.leftovers import Leftovers, Places, TeardownResult
 from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, CloudSweep, LiveResource, Scope, Scopes, SearchedPlace
 from sailor_cloud.run.folder import RunFolder, resource_name
 from sailor_cloud.run.journal import Entry, Event, Journal
@@ -132,7 +132,7 @@ def test_checkpoints_cost_per_month_what_the_plan_says_stretched_to_a_month() ->
 
 def looked(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, cloud: CloudSweep) -> CloudSweep:
     monkeypatch.setattr(leftovers, "sweep_scopes", lambda scopes, **how: cloud)
-    monkeypatch.setattr(leftovers, "sweep_here", lambda folder: CloudSweep(found=(live("folder", "here"),)))
+    monkeypatch.setattr(leftovers, "sweep_this_machine", lambda folder: CloudSweep(found=(live("folder", "here"),)))
     return Leftovers(folder=folder, places=Places(scopes=Scopes({PROJECT}), other_kinds=None, doubts=())).sweep()
 
 
@@ -279,7 +279,7 @@ def test_this_machine_is_asked_for_what_the_local_provider_has(
 ) -> None:
     here = live("local_node", "n0", provider="local")
     monkeypatch.setattr(providers.of("local"), "local_resources", lambda folder: (here,))
-    swept = leftovers.sweep_here(folder)
+    swept = leftovers.sweep_this_machine(folder)
     assert swept.found == (here,)
     assert swept.searched == (SearchedPlace(scope=Scope(provider="local", kind="machine", name=""), kind="node"),)
 
@@ -287,25 +287,25 @@ def test_this_machine_is_asked_for_what_the_local_provider_has(
 def test_only_the_runs_own_full_bucket_stays(folder: RunFolder) -> None:
     mine = live(STORE, BUCKET, detail=HOLDS_OBJECTS)
     # Without a journal nobody knows what was fetched.
-    assert leftovers.stays(folder, mine)
+    assert leftovers.is_kept(folder, mine)
     journal = Journal.of(folder, FixedClock(AT))
     journal.append(Event.RUN_CREATED, job="tiny")
-    assert leftovers.stays(folder, mine)
-    assert not leftovers.stays(folder, replace(mine, detail=""))
-    assert not leftovers.stays(folder, replace(mine, name="another"))
-    assert not leftovers.stays(folder, replace(mine, type=DISK))
-    assert leftovers.stays(folder, live(BLOCK, "cr-1"))
+    assert leftovers.is_kept(folder, mine)
+    assert not leftovers.is_kept(folder, replace(mine, detail=""))
+    assert not leftovers.is_kept(folder, replace(mine, name="another"))
+    assert not leftovers.is_kept(folder, replace(mine, type=DISK))
+    assert leftovers.is_kept(folder, live(BLOCK, "cr-1"))
     journal.append(Event.RESULTS_FETCHED, bucket=BUCKET)
-    assert not leftovers.stays(folder, mine)
+    assert not leftovers.is_kept(folder, mine)
     journal.append(Event.CHECKPOINT_SAVED, path=f"gs://{BUCKET}/checkpoints/step-20")
-    assert leftovers.stays(folder, mine)
+    assert leftovers.is_kept(folder, mine)
     # Saved and not fetched, whether or not a look says that it holds anything.
-    assert leftovers.stays(folder, replace(mine, detail=""))
+    assert leftovers.is_kept(folder, replace(mine, detail=""))
     journal.append(Event.RESULTS_FETCHED, bucket=BUCKET)
-    assert not leftovers.stays(folder, mine)
+    assert not leftovers.is_kept(folder, mine)
     lines = folder.journal_file.read_text().splitlines(keepends=True)
     folder.journal_file.write_text("".join([lines[0], *lines[2:]]))
-    assert leftovers.stays(folder, mine)
+    assert leftovers.is_kept(folder, mine)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_damaged_row_reveals_its_provider_by_its_type(one: ResourceState, prov
     ],
 )
 def test_found_resources_are_matched_with_the_journal(one: ResourceState, found: LiveResource, same: bool) -> None:
-    assert leftovers.is_of(one, found) is same
+    assert leftovers.is_same_resource(one, found) is same
 
 
 def receipt_row(**more: Any) -> ReceiptResource:
@@ -358,9 +358,9 @@ def receipt_row(**more: Any) -> ReceiptResource:
 
 def test_a_teardown_is_clean_when_nothing_is_left_and_every_place_has_answered() -> None:
     place = AskedPlace(provider="gcp", place="gcp project p", kind=VM, asked_at=AT)
-    clean = Destroyed(resources=(receipt_row(),), left=(), problems=("a warning",), asked=(place,))
+    clean = TeardownResult(resources=(receipt_row(),), remaining=(), problems=("a warning",), asked=(place,))
     assert clean.clean
-    assert not replace(clean, left=(live(),)).clean
+    assert not replace(clean, remaining=(live(),)).clean
     assert not replace(clean, resources=(receipt_row(), receipt_row(gone_at=None))).clean
     assert not replace(clean, asked=(place, replace(place, problem="403"))).clean
     assert not replace(clean, asked=(replace(place, asked_at=None),)).clean
@@ -397,7 +397,7 @@ def test_resources_missing_from_the_journal_are_journaled_once_and_without_parts
         live(DISK, "loose"),
     )
     place = {"provider": "gcp", "region": "us-central1", "zone": ""}
-    assert leftovers.unknown(state, found) == (
+    assert leftovers.unjournaled(state, found) == (
         ResourceState(resource=DISK, key="loose", data={**place, "cloud_id": "loose"}),
         ResourceState(resource=NET, key="net-2", data={**place, "cloud_id": "net-2"}),
         ResourceState(resource=NODE, key="n7", data={**place, **zone, "cloud_id": "sc-n7"}),

@@ -17,9 +17,9 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch import down
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import reap
-from sailor_cloud.provision.cleanup.reap import Found, Leftover, find_leftovers, remove_foreign
+from sailor_cloud.provision.cleanup.reap import FoundLeftovers, Leftover, find_leftovers, remove_foreign
 from sailor_cloud.provision.live_resources import LiveResource, Scopes
-from sailor_cloud.provision.outcomes import obtained
+from sailor_cloud.provision.outcomes import applied_or_raise
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.folder import RunFolder
@@ -41,12 +41,12 @@ def where(run: CloudRun) -> Scopes:
     return scopes_named("region", ["us-east-1"])
 
 
-def names(found: Found) -> tuple[list[str], list[str]]:
+def names(found: FoundLeftovers) -> tuple[list[str], list[str]]:
     return [leftover.run_id for leftover in found.reapable], [leftover.run_id for leftover in found.live]
 
 
 def test_a_run_whose_controller_works_is_left_alone_and_one_whose_controller_died_is_found(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     folders = [run.run.folder]
     with run.run.folder.lock():
         assert names(find_leftovers(folders, clock=CLOCK)) == ([], [run.run.run_id])
@@ -61,7 +61,7 @@ def test_a_run_whose_controller_works_is_left_alone_and_one_whose_controller_die
 
 
 def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudRun) -> None:
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     now = datetime.now(UTC)
     assert names(find_leftovers([], clock=CLOCK, scopes=where(run))) == ([], [run.run.run_id])
     old = find_leftovers([], clock=CLOCK, scopes=where(run), older_than=timedelta(0))
@@ -83,7 +83,7 @@ def test_a_run_of_another_machine_is_left_alone_until_it_has_expired(run: CloudR
 
 def test_nothing_without_a_tag_of_a_run_is_found(run: CloudRun) -> None:
     found = find_leftovers([], clock=FixedClock(datetime(2030, 1, 1, tzinfo=UTC)), scopes=where(run))
-    assert found == Found(reapable=(), live=(), problems=())
+    assert found == FoundLeftovers(reapable=(), live=(), problems=())
 
 
 def left_by(run: LocalRun) -> Leftover:
@@ -104,9 +104,9 @@ def test_resources_left_by_a_receipt_are_reported_whether_found_or_not(
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
     with local_run(tmp_path / "runs") as run:
         monkeypatch.setattr(
-            reap, "find_leftovers", lambda *a, **o: Found(reapable=(left_by(run),), live=(), problems=())
+            reap, "find_leftovers", lambda *a, **o: FoundLeftovers(reapable=(left_by(run),), live=(), problems=())
         )
-        monkeypatch.setattr(reap, "confirmed", lambda leftover: ())
+        monkeypatch.setattr(reap, "deletion_problems", lambda leftover: ())
         monkeypatch.setattr(down, "take_down", lambda *a, **o: receipt)
         done = CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False)
     assert done.return_value == 1
@@ -125,7 +125,7 @@ def test_ctrl_c_deletes_no_further_run(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(down, "take_down", interrupted)
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
     with local_run(tmp_path / "runs") as first, local_run(tmp_path / "runs") as second:
-        found = Found(reapable=(left_by(first), left_by(second)), live=(), problems=())
+        found = FoundLeftovers(reapable=(left_by(first), left_by(second)), live=(), problems=())
         monkeypatch.setattr(reap, "find_leftovers", lambda *a, **o: found)
         done = CliRunner().invoke(cli, ["reap", "--yes"])
         assert isinstance(done.exception, ProvisionInterrupted)
@@ -140,7 +140,7 @@ def test_the_command_deletes_after_confirmation_and_reports_what_it_leaves(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(run.run.folder.path.parent.parent))
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     runner = CliRunner()
     asked = runner.invoke(cli, ["reap"])
     assert asked.exit_code != 0
@@ -164,7 +164,7 @@ def test_the_command_does_not_call_a_cloud_empty_that_refuses_it(
     run: CloudRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SAILOR_CLOUD_HOME", str(run.run.folder.path.parent.parent))
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     api = serve_compute if run.provider is Provider("gcp") else serve_ec2
     with api(run.cloud, refused=True) as reach, in_environment(reach):
         done = CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False)

@@ -14,7 +14,13 @@ from factories.cloud_runs import small_document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.cleanup import reap
-from sailor_cloud.provision.cleanup.reap import Found, confirmed, find_leftovers, remove_foreign, scopes_to_sweep
+from sailor_cloud.provision.cleanup.reap import (
+    FoundLeftovers,
+    deletion_problems,
+    find_leftovers,
+    remove_foreign,
+    scopes_to_sweep,
+)
 from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.live_resources import HOLDS_OBJECTS, CloudSweep, LiveResource, Scope, Scopes, SearchedPlace
 from sailor_cloud.run.folder import RunFolder
@@ -76,7 +82,7 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
     made = Paper()
     monkeypatch.setattr(reap, "sweep_scopes", made.sweep)
     monkeypatch.setattr(reap, "sweep_untagged", made.untagged)
-    monkeypatch.setattr(reap, "sweep_here", made.on_this_machine)
+    monkeypatch.setattr(reap, "sweep_this_machine", made.on_this_machine)
     monkeypatch.setattr(reap, "remove_from", made.remove)
     return made
 
@@ -92,7 +98,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def found(*folders: RunFolder, hours: float = 1.0, **options: Any) -> Found:
+def found(*folders: RunFolder, hours: float = 1.0, **options: Any) -> FoundLeftovers:
     return find_leftovers(folders, clock=FixedClock(BEGUN + hours * HOUR), **options)
 
 
@@ -188,10 +194,10 @@ def test_resources_here_and_on_clouds_belong_to_one_run(folder: RunFolder, paper
     paper.alive = []
     assert [one.name for one in found(folder).reapable[0].resources] == ["n9"]
     # This machine always answers, so that it need not be asked by name.
-    assert confirmed(found(folder).reapable[0]) == ("still there: google_compute_instance n9",)
+    assert deletion_problems(found(folder).reapable[0]) == ("still there: google_compute_instance n9",)
     leftover = found(folder).reapable[0]
     paper.here, paper.silent = {}, True
-    assert confirmed(leftover) == ()
+    assert deletion_problems(leftover) == ()
 
 
 def test_resources_on_a_machine_that_does_not_answer_are_reported_and_not_deleted(paper: Paper) -> None:
@@ -212,15 +218,15 @@ def test_resources_on_a_machine_that_does_not_answer_are_reported_and_not_delete
         told = remove_foreign(leftover, pause=paper.pauses.append)
     assert (asked, paper.pauses) == ([["sc-n0"]], [])
     doubt = "not confirmed as gone: google_compute_instance job-7 of node n0: host01 does not answer"
-    assert told == confirmed(leftover) == (doubt,)
+    assert told == deletion_problems(leftover) == (doubt,)
 
 
 def test_leftovers_are_looked_for_again_where_they_were_found() -> None:
     other = Scope(provider="aws", kind="region", name="us-east-1")
     instance = live(ELSEWHERE, "i-1", "aws_instance", provider="aws", region="us-east-1")
-    assert reap.where_found([live(ELSEWHERE)]) == {PLACE}
-    assert reap.where_found([instance]) == {other}
-    assert reap.where_found([live(ELSEWHERE), instance]) == {PLACE, other}
+    assert reap.scopes_of_resources([live(ELSEWHERE)]) == {PLACE}
+    assert reap.scopes_of_resources([instance]) == {other}
+    assert reap.scopes_of_resources([live(ELSEWHERE), instance]) == {PLACE, other}
 
 
 def test_problems_of_searches_are_reported_and_progress_too(
@@ -253,7 +259,7 @@ def test_leftovers_of_another_machine_are_deleted_repeatedly_until_a_search_find
     assert remove_foreign(leftover, pause=paper.pauses.append) == ()
     assert (paper.alive, paper.pauses) == ([], [5.0, 10.0])
     assert paper.swept[-1][1] == ELSEWHERE
-    assert confirmed(leftover) == ()
+    assert deletion_problems(leftover) == ()
 
 
 def test_failed_deletions_and_searches_are_reported(paper: Paper) -> None:
@@ -263,11 +269,11 @@ def test_failed_deletions_and_searches_are_reported(paper: Paper) -> None:
     assert told == ("it is still in use", "still there: google_compute_instance sc-n0")
     assert paper.pauses == [1.0, 3.0]
     paper.alive, paper.problem = [], "no answer"
-    assert confirmed(leftover) == ("no answer",)
+    assert deletion_problems(leftover) == ("no answer",)
     paper.pauses, paper.refuses = [], 0
     assert remove_foreign(leftover, pause=paper.pauses.append, backoff=Backoff(first_s=1.0, attempts=2)) == (
         "no answer",
     )
     assert paper.pauses == [1.0]
     paper.problem, paper.silent = "", True
-    assert confirmed(leftover) == ("gcp was not asked",)
+    assert deletion_problems(leftover) == ("gcp was not asked",)

@@ -26,7 +26,7 @@ from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.cleanup import leftovers, teardown
-from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
 from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.live_resources import (
     FOLDER,
@@ -171,7 +171,7 @@ class Run:
             root.state_file.write_text("{}")
         return self
 
-    def down(self, **options: Any) -> Destroyed:
+    def down(self, **options: Any) -> TeardownResult:
         settings = {"clock": self.clock, "terraform": "a binary", "pause": self.paper.pauses.append, **options}
         return destroy(self.folder, **settings)
 
@@ -191,7 +191,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: PlanDocument
     paper, folder = Paper(), RunFolder.create(RUN, root=tmp_path)
     folder.write_document(document)
     monkeypatch.setattr(leftovers, "sweep_scopes", paper.sweep)
-    monkeypatch.setattr(leftovers, "sweep_here", paper.here)
+    monkeypatch.setattr(leftovers, "sweep_this_machine", paper.here)
     monkeypatch.setattr(leftovers, "remove_from", paper.remove)
     monkeypatch.setattr(teardown, "open_driver", paper.driver)
     monkeypatch.setattr(teardown.processes, "terraform_of", lambda run_id: [])
@@ -202,7 +202,7 @@ def test_nodes_go_first_then_the_rest_and_all_is_confirmed_with_its_time(run: Ru
     run.bought().roots("gcp", "gcp-data")
     told = run.down()
     assert run.paper.told == ["gcp module.cluster.google_compute_instance.node", "gcp all", "gcp-data all"]
-    assert (told.clean, told.problems, told.left, told.kept) == (True, (), (), ())
+    assert (told.clean, told.problems, told.remaining, told.kept) == (True, (), (), ())
     assert {row.name: row.gone_at for row in told.resources} == dict.fromkeys(
         ("n0", "n1", "gcp/google_compute_network", "gcp/google_compute_firewall"), NOW
     )
@@ -477,7 +477,7 @@ def test_a_failed_removal_is_retried_and_then_reported_as_still_there(run: Run) 
     told = run.down()
     assert run.paper.pauses == [5.0, 10.0, 20.0, 40.0, 60.0]
     assert told.problems == ("sc-n1 can't be deleted: no",)
-    assert [row.name for row in told.left] == ["sc-n1"]
+    assert [row.name for row in told.remaining] == ["sc-n1"]
     assert [(row.name, row.found) for row in told.resources if row.gone_at is None] == [("n1", True)]
     assert run.last().data["message"] == "still there: google_compute_instance sc-n1"
     assert len(run.paper.pauses) == len(run.paper.told) - 1 > 2

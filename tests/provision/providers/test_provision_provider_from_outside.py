@@ -21,9 +21,9 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
 from sailor_cloud.model.provider import registered
 from sailor_cloud.provision.cleanup.reap import find_leftovers, remove_foreign
-from sailor_cloud.provision.cleanup.teardown import Destroyed, destroy
+from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
 from sailor_cloud.provision.dry_run import terraform_plans
-from sailor_cloud.provision.outcomes import Applied, Outcome, Stockout, obtained
+from sailor_cloud.provision.outcomes import Applied, Outcome, Stockout, applied_or_raise
 from sailor_cloud.provision.provisioner import apply
 from sailor_cloud.provision.rendering.preview import preview
 from sailor_cloud.provision.rendering.root import roots
@@ -62,7 +62,7 @@ class ToyRun:
         settings = {"clock": CLOCK, "expires_at": expiry(), "ssh_from": SSH_FROM, "pause": waited()}
         return apply(self.run.folder, self.document, **settings)  # type: ignore[arg-type]
 
-    def destroy(self) -> Destroyed:
+    def destroy(self) -> TeardownResult:
         return destroy(self.run.folder, clock=CLOCK, pause=waited())
 
 
@@ -97,20 +97,20 @@ def test_a_dry_run_shows_its_stack_with_its_prices_and_buys_nothing(toy: ToyRun)
 
 
 def test_its_nodes_are_bought_charged_for_and_removed_with_proof(toy: ToyRun) -> None:
-    bought = obtained(toy.apply())
+    bought = applied_or_raise(toy.apply())
     assert {node.id for node in bought.nodes} == toy.machines() == toy.names
     charged = {line.price_source for line in Ledger.of(toy.run.folder, CLOCK).lines(CLOCK.now())}
     assert charged == {"toy-prices"}
     assert isinstance(toy.apply(), Applied), "repeated, it finds everything there"
     destroyed = toy.destroy()
-    assert destroyed.clean, (destroyed.left, destroyed.problems)
+    assert destroyed.clean, (destroyed.remaining, destroyed.problems)
     nodes = {row.name: (row.provider, row.region, row.confirmed_by) for row in destroyed.resources}
     assert nodes == dict.fromkeys(toy.names, ("toy", "toyland", "sweep by tag"))
     assert toy.machines() == set()
 
 
 def test_resources_that_terraform_forgot_are_found_by_tag_and_removed(toy: ToyRun) -> None:
-    obtained(toy.apply())
+    applied_or_raise(toy.apply())
     for root in roots(toy.run.folder):
         root.state_file.unlink()
     assert toy.destroy().clean
@@ -118,7 +118,7 @@ def test_resources_that_terraform_forgot_are_found_by_tag_and_removed(toy: ToyRu
 
 
 def test_what_a_run_of_another_machine_left_is_reaped_once_it_has_expired(toy: ToyRun) -> None:
-    obtained(toy.apply())
+    applied_or_raise(toy.apply())
     where = scopes_named("region", ["toyland"])
     assert find_leftovers([], clock=CLOCK, scopes=where).reapable == ()
     later = FixedClock(CLOCK.now() + timedelta(days=1))
@@ -133,4 +133,4 @@ def test_its_own_words_for_missing_capacity_are_understood(toy: ToyRun) -> None:
     outcome = toy.apply()
     assert isinstance(outcome, Stockout)
     with pytest.raises(StockoutError, match=r"no 2 x toy-4 \(on-demand\) in toyland-.*: .*toy has no capacity now"):
-        obtained(outcome)
+        applied_or_raise(outcome)

@@ -165,7 +165,7 @@ class _Contested:
     def __init__(self, member: str) -> None:
         self.members = ["user:first", member]
 
-    def ask(self, method: str, path: str, **parameters: str) -> Any:
+    def request(self, method: str, path: str, **parameters: str) -> Any:
         return {"etag": "1", "bindings": [{"role": "roles/storage.objectUser", "members": [*self.members]}]}
 
     def put(self, path: str, content: Any) -> Any:

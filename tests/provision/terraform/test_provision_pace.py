@@ -15,7 +15,7 @@ from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, WEST_OFFER, cloud_docu
 from factories.cloud_runs import INSTANCE, STOCKOUT, THROTTLED, CloudRun, cloud_run, without_bucket
 from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.provision.outcomes import Applied, Stockout, obtained
+from sailor_cloud.provision.outcomes import Applied, Stockout, applied_or_raise
 from sailor_cloud.provision.terraform.driver import TerraformDriver
 from sailor_cloud.provision.terraform.pace import Pace, paces, side_by_side
 from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
@@ -138,7 +138,7 @@ def test_terraform_gets_its_number_of_concurrent_operations(run: CloudRun, monke
         return built
 
     monkeypatch.setattr(TerraformDriver, "generate_cmd_string", noted)
-    obtained(run.apply())
+    applied_or_raise(run.apply())
     run.destroy()
     most = 100 if run.provider == "gcp" else 120
     of = {word: [line for line in lines if f" {word} " in line] for word in ("plan", "apply", "init")}

@@ -12,7 +12,7 @@ from sailor_cloud.catalog.providers.aws.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, NetworkAccess
-from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
+from sailor_cloud.provision.account import CredentialsExpiry, MissingPermissions, ProviderBill
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.permissions import ACTIONS, PROGRAM_ACTIONS
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refusal
@@ -24,7 +24,7 @@ _HOME = "us-east-1"
 _AT_ONCE = 100
 
 
-def credentials_end() -> CredentialsEnd | None:
+def credentials_expiry() -> CredentialsExpiry | None:
     """Return when the caller's credentials end for good; None if botocore renews them, or there are none.
 
     It renews those of roles, processes, instances and of SSO sessions with a refresh token, as Terraform does.
@@ -54,10 +54,12 @@ def credentials_end() -> CredentialsEnd | None:
     expiration = os.environ.get("AWS_CREDENTIAL_EXPIRATION", "") if of_environment else ""
     where = "of the environment" if of_environment else "in the credentials file"
     renew = "name a profile of SSO or of a role with AWS_PROFILE, whose credentials renew automatically"
-    return CredentialsEnd(what=f"the AWS session credentials {where}", at=_time(expiration), renew=renew)
+    return CredentialsExpiry(
+        credentials=f"the AWS session credentials {where}", expires_at=_time(expiration), renewal_hint=renew
+    )
 
 
-def _sso_end(config: dict[str, Any]) -> CredentialsEnd | None:
+def _sso_end(config: dict[str, Any]) -> CredentialsExpiry | None:
     from botocore.exceptions import SSOTokenLoadError
     from botocore.utils import JSONFileCache, SSOTokenLoader
 
@@ -70,8 +72,10 @@ def _sso_end(config: dict[str, Any]) -> CredentialsEnd | None:
     if "refreshToken" in token:
         return None
     renew = "run 'aws sso login' before, and again during the run: a new login counts at once"
-    return CredentialsEnd(
-        what="the credentials of the login with AWS SSO", at=_time(str(token.get("expiresAt", ""))), renew=renew
+    return CredentialsExpiry(
+        credentials="the credentials of the login with AWS SSO",
+        expires_at=_time(str(token.get("expiresAt", ""))),
+        renewal_hint=renew,
     )
 
 
@@ -102,7 +106,7 @@ def _refused(error: Exception) -> CredentialsError | None:
     return None
 
 
-def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
+def missing_permissions(document: PlanDocument, kinds: Collection[str]) -> MissingPermissions:
     """Return the actions that a run needs and IAM would refuse the caller.
 
     `kinds` are the types that Terraform would create. Raises CredentialsError.
@@ -118,7 +122,7 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
         caller = sts.get_caller_identity()["Arn"]
         account = caller.split(":")[4]
         if caller.endswith(":root"):
-            return Rights()
+            return MissingPermissions()
         source = _principal(iam, caller)
         region = next(offer.region for offer in document.inputs.offers if offer.provider == AWS)
         missing: list[str] = []
@@ -127,12 +131,12 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
             allowed = set(_allowed(iam, source, mine, _arns(service, region, account)))
             missing += [action for action in mine if action not in allowed]
     except ProvisionError as error:
-        return Rights(unasked=str(error))
+        return MissingPermissions(unchecked_reason=str(error))
     except Exception as error:
         if (refused := _refused(error)) is not None:
             raise refused from error
-        return Rights(unasked=str(error))
-    return Rights(missing=tuple(missing))
+        return MissingPermissions(unchecked_reason=str(error))
+    return MissingPermissions(names=tuple(missing))
 
 
 def _principal(iam: Any, caller: str) -> str:
@@ -193,7 +197,7 @@ def _context(key: str, value: str) -> dict[str, Any]:
     return {"ContextKeyName": key, "ContextKeyType": "string", "ContextKeyValues": [value]}
 
 
-def billed(run_id: str, today: date) -> Billed:
+def fetch_bill(run_id: str, today: date) -> ProviderBill:
     """Return Cost Explorer's amounts for a run's tag. Raises CredentialsError or ProvisionError."""
     explorer = boto_client(_HOME, "ce")
     begun = begun_at(run_id)
@@ -218,7 +222,7 @@ def billed(run_id: str, today: date) -> Billed:
             f"Cost Explorer can't be asked: {error}; it needs ce:GetCostAndUsage and ce:ListCostAllocationTags, and "
             "must have been opened once in the console"
         ) from error
-    return Billed(
+    return ProviderBill(
         provider=AWS,
         currency=currency,
         lines=tuple(sorted(amounts.items(), key=lambda line: (-line[1], line[0]))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from sailor_cloud.provision.adoptable import Adoptable, Planned
+from sailor_cloud.provision.adoptable import Adoptable, PlannedCreation
 from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
 from sailor_cloud.provision.providers.aws.account_sweep import AWS_ACCOUNT_KINDS
 from sailor_cloud.provision.providers.aws.sweep import BLOCK, CAPACITY_KINDS, REGION, boto_client, is_gone
@@ -37,18 +37,18 @@ class AwsAdoptable(Adoptable):
         self._regions = tuple(root.variables.get("regions", (root.region,)))
         self.scopes = Scopes(Scope(provider=root.provider, kind=REGION, name=region) for region in self._regions)
 
-    def belongs(self, resource: LiveResource) -> bool:
+    def belongs_to_root(self, resource: LiveResource) -> bool:
         if resource.type in _LET_BE:
             return False
         part = Part.LINKS if resource.type in _OF_LINKS else Part.CLUSTER
         if resource.type in AWS_ACCOUNT_KINDS:
             part = Part.DATA
         if resource.type in CAPACITY_KINDS:
-            # A block is never imported: `settled` removes it from the root once it is bought.
+            # A block is never imported: `with_current_offers` removes it from the root once it is bought.
             return self._root.part is Part.CAPACITY and resource.type != BLOCK
         return part is self._root.part and (part is not Part.CLUSTER or resource.region == self._root.region)
 
-    def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
+    def find_match(self, planned: PlannedCreation, orphans: Iterable[LiveResource]) -> LiveResource | None:
         everything = tuple(orphans)
         name = planned.after.get(_NAMED[planned.type]) if planned.type in _NAMED else _title(planned.after)
         same = [o for o in everything if o.type == planned.type and name in (o.name, o.title) and not o.ending]
@@ -60,7 +60,7 @@ class AwsAdoptable(Adoptable):
             same = [orphan for orphan in same if orphan.network not in others]
         return same[0] if same else None
 
-    def part_id(self, planned: Planned) -> str | None:
+    def part_id(self, planned: PlannedCreation) -> str | None:
         find = _PARTS.get(planned.type)
         if find is None:
             return None

@@ -69,9 +69,9 @@ def _text(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def settled(root: WantedRoot, run_id: str) -> WantedRoot:
+def with_current_offerings(root: WantedRoot, run_id: str) -> WantedRoot:
     """Return the root with the offering of each block, and without blocks that the run has bought already."""
-    there = bought(root.region, run_id)
+    there = purchased_blocks(root.region, run_id)
     with _converted_errors(f"list capacity blocks in {root.region}"):
         blocks = {
             name: {**block, "offering": offering(root.region, block)["CapacityBlockOfferingId"]}
@@ -81,7 +81,7 @@ def settled(root: WantedRoot, run_id: str) -> WantedRoot:
     return replace(root, variables={**root.variables, "blocks": blocks})
 
 
-def bought(region: str, run_id: str) -> dict[str, str]:
+def purchased_blocks(region: str, run_id: str) -> dict[str, str]:
     """Return the ids of a run's purchases in a region, by entry name."""
     with _converted_errors(f"list the capacity of {run_id} in {region}"):
         return _bought(region, run_id)
@@ -141,7 +141,7 @@ def offerings_between(
         yield from page["CapacityBlockOfferings"]
 
 
-def offered(region: str, instance_type: str, nodes: int, days: int, now: datetime) -> list[Capacity]:
+def block_offers(region: str, instance_type: str, nodes: int, days: int, now: datetime) -> list[Capacity]:
     """Return the blocks of this many nodes and days that AWS offers in the next eight weeks, earliest first."""
     with _converted_errors(f"list capacity blocks in {region}"):
         zones, latest = zone_ids(region), now + timedelta(weeks=8)

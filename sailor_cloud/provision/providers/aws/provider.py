@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.provision.access.instances import Instance
-    from sailor_cloud.provision.account import Billed
+    from sailor_cloud.provision.account import ProviderBill
     from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
-    from sailor_cloud.provision.outcomes import Refused
+    from sailor_cloud.provision.outcomes import RefusedNodes
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
@@ -111,15 +111,15 @@ class Aws(MachineProvider):
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)
     is_refusal = staticmethod(is_refusal)
-    credentials_end = staticmethod(account.credentials_end)
+    credentials_expiry = staticmethod(account.credentials_expiry)
     check_caller = staticmethod(account.check_caller)
-    rights = staticmethod(account.rights)
+    missing_permissions = staticmethod(account.missing_permissions)
     delete_bucket = "aws s3 rb s3://{name} --force"
     capacity = staticmethod(apart.variables)
-    settled = staticmethod(apart.settled)
-    bought = staticmethod(apart.bought)
+    with_current_offers = staticmethod(apart.with_current_offerings)
+    purchased_capacity = staticmethod(apart.purchased_blocks)
     capacity_problem = staticmethod(apart.problem)
-    offered = staticmethod(apart.offered)
+    capacity_offers = staticmethod(apart.block_offers)
     modules = {  # noqa: RUF012 - a constant
         Part.CLUSTER: ("aws-cluster", "placement"),
         Part.LINKS: (),
@@ -255,20 +255,20 @@ class Aws(MachineProvider):
         return [instance for region in scope_names(scopes, REGION) for instance in access.instances(region, run_id)]
 
     def quota_numbers(
-        self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
+        self, fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[RefusedNodes], scopes: Scopes
     ) -> QuotaNumbers:
         return quota_numbers(fault, nodes, refused)
 
     def store_environment(self, region: str) -> dict[str, str]:
         return {**aws_credentials(), "AWS_REGION": region}
 
-    def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
+    def hourly_services(self, kind: str, key: str) -> tuple[Service, ...]:
         if kind == "aws_nat_gateway":
             return (Service.NAT_GATEWAY,)
         return (Service.PUBLIC_ADDRESS,) if kind == "aws_eip" and "aws_eip.nat" in key else ()
 
-    def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed:
-        return account.billed(run_id, today)
+    def fetch_bill(self, run_id: str, cloud: Cloud, today: date) -> ProviderBill:
+        return account.fetch_bill(run_id, today)
 
     def adoptable(self, root: WantedRoot) -> AwsAdoptable:
         return AwsAdoptable(root)

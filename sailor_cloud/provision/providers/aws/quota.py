@@ -10,7 +10,7 @@ from typing import Any
 from sailor_cloud.catalog.account.quotas import Counted, QuotaRule, load_rules
 from sailor_cloud.model.offer import Market
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
-from sailor_cloud.provision.outcomes import Refused
+from sailor_cloud.provision.outcomes import RefusedNodes
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client
 from sailor_cloud.provision.rendering.root import PlacedNode
 
@@ -30,7 +30,7 @@ _FEWEST_RULES = 60.0
 _COUNTING = ("pending", "running", "shutting-down", "stopping")
 
 
-def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaNumbers:
+def quota_numbers(fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[RefusedNodes]) -> QuotaNumbers:
     """Return the known figures of the quota that AWS says was exceeded.
 
     Its error names the limit only for on-demand instances, so Service Quotas is asked. Use is counted over all existing
@@ -77,7 +77,7 @@ def rules_per_group(region: str) -> float:
     return _FEWEST_RULES if limit is None else limit
 
 
-def _rule(nodes: Sequence[PlacedNode], refused: Sequence[Refused]) -> QuotaRule | None:
+def _rule(nodes: Sequence[PlacedNode], refused: Sequence[RefusedNodes]) -> QuotaRule | None:
     """Return the AWS quota that counts all of the refused nodes; None if there is none."""
     offers = {placed.offer.id: placed.offer for placed in nodes}
     bought = {(offers[group.offer].accelerator, group.market.quota) for group in refused}

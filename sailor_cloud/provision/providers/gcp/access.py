@@ -12,14 +12,14 @@ from typing import Any
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.access.instances import Instance
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
-from sailor_cloud.provision.providers.gcp.sweep import GCP, everywhere, google_client, is_gone
+from sailor_cloud.provision.providers.gcp.sweep import GCP, aggregated_items, google_client, is_gone
 
 TUNNEL_PROGRAMS = {"gcloud": "https://cloud.google.com/sdk/docs/install"}
 
 
 def instances(project: str, run_id: str) -> Iterator[Instance]:
     """Yield a run's instances in a project. Raises ProvisionError for a zone that can't be asked."""
-    for scope, scoped, why in everywhere(google_client("InstancesClient"), project):
+    for scope, scoped, why in aggregated_items(google_client("InstancesClient"), project):
         zone = scope.rpartition("/")[2]
         if why:
             raise ProvisionError(f"instances in {scope} can't be listed: {why}")

@@ -11,7 +11,7 @@ from sailor_cloud.catalog.providers.gcp.account import HOW
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, NetworkAccess
-from sailor_cloud.provision.account import Billed, CredentialsEnd, Rights
+from sailor_cloud.provision.account import CredentialsExpiry, MissingPermissions, ProviderBill
 from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.gcp.data_sweep import GoogleApi, Json, google_api, status_of
 from sailor_cloud.provision.providers.gcp.permissions import PERMISSIONS, PROGRAM_PERMISSIONS
@@ -35,11 +35,11 @@ GROUP BY 1, 2 ORDER BY 3 DESC
 """
 
 
-def credentials_end() -> CredentialsEnd | None:
+def credentials_expiry() -> CredentialsExpiry | None:
     """Return when the caller's credentials end for good; None if google-auth renews them, or there are none."""
     if os.environ.get(_TOKEN):
         renew = f"unset {_TOKEN} and {HOW}"
-        return CredentialsEnd(what=f"the credentials in {_TOKEN}", at=None, renew=renew)
+        return CredentialsExpiry(credentials=f"the credentials in {_TOKEN}", expires_at=None, renewal_hint=renew)
     try:
         import google.auth
         from google.auth.exceptions import GoogleAuthError
@@ -55,7 +55,7 @@ def credentials_end() -> CredentialsEnd | None:
     if not hasattr(credentials, "refresh_token") or credentials.refresh_token is not None:
         return None
     at = credentials.expiry.replace(tzinfo=UTC) if credentials.expiry else None
-    return CredentialsEnd(what="the Google Cloud credentials", at=at, renew=HOW)
+    return CredentialsExpiry(credentials="the Google Cloud credentials", expires_at=at, renewal_hint=HOW)
 
 
 def check_caller(cloud: Cloud) -> None:
@@ -88,14 +88,14 @@ def _refused(error: Exception) -> CredentialsError | None:
     return None
 
 
-def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
+def missing_permissions(document: PlanDocument, kinds: Collection[str]) -> MissingPermissions:
     """Return the permissions that a run needs and the caller lacks on the project.
 
     `kinds` are the types that Terraform would create. Raises CredentialsError.
     """
     account = document.job.cloud.gcp
     if account is None:
-        return Rights()
+        return MissingPermissions()
     private = document.job.cloud.network is NetworkAccess.PRIVATE
     wanted = {right for kind in kinds for right in PERMISSIONS.get(kind, ())} | set(PROGRAM_PERMISSIONS["host keys"])
     wanted |= set(PROGRAM_PERMISSIONS["tunnel"]) if private else set()
@@ -113,11 +113,11 @@ def rights(document: PlanDocument, kinds: Collection[str]) -> Rights:
     except Exception as error:
         if (refused := _refused(error)) is not None:
             raise refused from error
-        return Rights(unasked=_error_message(error))
-    return Rights(missing=tuple(right for right in asked if right not in granted))
+        return MissingPermissions(unchecked_reason=_error_message(error))
+    return MissingPermissions(names=tuple(right for right in asked if right not in granted))
 
 
-def billed(run_id: str, cloud: Cloud) -> Billed:
+def fetch_bill(run_id: str, cloud: Cloud) -> ProviderBill:
     """Return the billing export's amounts for a run's label. Raises CredentialsError or ProvisionError."""
     account = cloud.gcp
     if account is None or account.billing_export is None:
@@ -126,7 +126,7 @@ def billed(run_id: str, cloud: Cloud) -> Billed:
             "my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01; the console switches the export on under "
             "Billing, Billing export, and it holds what is used from then on"
         )
-        return Billed(provider=GCP, currency="USD", lines=(), until=None, switch_on=switch_on)
+        return ProviderBill(provider=GCP, currency="USD", lines=(), until=None, switch_on=switch_on)
     try:
         rows = _rows(google_api(*_BIGQUERY), account.project, account.billing_export, run_id)
     except CredentialsError:
@@ -139,7 +139,7 @@ def billed(run_id: str, cloud: Cloud) -> Billed:
             f"bigquery.jobs.create on {account.project} and bigquery.tables.getData on the table"
         ) from error
     times = [datetime.fromisoformat(until) for *_, until in rows]
-    return Billed(
+    return ProviderBill(
         provider=GCP,
         currency=str(rows[0][1]) if rows else "USD",
         lines=tuple((str(service), float(amount)) for service, _, amount, _ in rows),
@@ -167,7 +167,7 @@ def _rows(bigquery: GoogleApi, project: str, table: str, run_id: str) -> list[li
     rows = list(response.get("rows", ()))
     while not response["jobComplete"] or "pageToken" in response:
         page = {"pageToken": response["pageToken"]} if response["jobComplete"] else {}
-        response = bigquery.ask("GET", f"/bigquery/v2/projects/{project}/queries/{job['jobId']}", **place, **page)
+        response = bigquery.request("GET", f"/bigquery/v2/projects/{project}/queries/{job['jobId']}", **place, **page)
         rows += response.get("rows", ())
     return [[cell["v"] for cell in row["f"]] for row in rows]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sailor_cloud.provision.adoptable import Adoptable, Planned
+from sailor_cloud.provision.adoptable import Adoptable, PlannedCreation
 from sailor_cloud.provision.live_resources import LiveResource, Scope, Scopes
 from sailor_cloud.provision.providers.gcp.data_sweep import (
     ACCOUNT,
@@ -40,7 +40,7 @@ class GcpAdoptable(Adoptable):
         self._project = root.variables["project"]
         self.scopes = Scopes({Scope(provider=root.provider, kind=PROJECT, name=self._project)})
 
-    def belongs(self, resource: LiveResource) -> bool:
+    def belongs_to_root(self, resource: LiveResource) -> bool:
         if resource.type in _LET_BE:
             return False
         of_data = resource.type in (ACCOUNT, BUCKET, FUNCTION)
@@ -48,7 +48,7 @@ class GcpAdoptable(Adoptable):
             return of_data and self._root.part is Part.DATA
         return owns_network(self._root.variables) if resource.type in GLOBAL else resource.region == self._root.region
 
-    def whole(self, planned: Planned, orphans: Iterable[LiveResource]) -> LiveResource | None:
+    def find_match(self, planned: PlannedCreation, orphans: Iterable[LiveResource]) -> LiveResource | None:
         name = planned.after.get("account_id" if planned.type == ACCOUNT else "name")
         same = (orphan for orphan in orphans if orphan.type == planned.type)
         return next((orphan for orphan in same if orphan.name.partition("@")[0] == name), None)
@@ -66,12 +66,12 @@ class GcpAdoptable(Adoptable):
         collection = _COLLECTIONS.get(resource.type, f"{resource.type.removeprefix('google_compute_')}s")
         return f"projects/{resource.project}/{place}/{collection}/{resource.name}"
 
-    def part_id(self, planned: Planned) -> str | None:
+    def part_id(self, planned: PlannedCreation) -> str | None:
         if planned.type in _PARTS:
             interface, form = _PARTS[planned.type]
             known = form.format(project=self._project, **planned.after)
             try:
-                google_api(*interface).ask("GET", f"/v1/{known}")
+                google_api(*interface).request("GET", f"/v1/{known}")
             except Exception as error:
                 if status_of(error) == 404:
                     return None

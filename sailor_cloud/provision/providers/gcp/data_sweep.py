@@ -53,7 +53,7 @@ class GoogleApi:
     url: str
     session: Session
 
-    def ask(self, method: str, path: str, **parameters: str) -> Json:
+    def request(self, method: str, path: str, **parameters: str) -> Json:
         return self._request(method, path, params=parameters)
 
     def post(self, path: str, content: Json) -> Json:
@@ -72,7 +72,7 @@ class GoogleApi:
     def pages(self, path: str, key: str, **parameters: str) -> Iterator[Json]:
         token = ""
         while True:
-            response = self.ask("GET", path, **parameters, **({"pageToken": token} if token else {}))
+            response = self.request("GET", path, **parameters, **({"pageToken": token} if token else {}))
             yield from response.get(key, ())
             before, token = token, response.get("nextPageToken", "")
             if not token:
@@ -122,7 +122,7 @@ def _buckets(project: str, prefix: str) -> Iterator[LiveResource]:
         if RUN_LABEL in item.get("labels", {}):
             # The code of a watchdog is never wanted.
             of_results = not item["name"].endswith(_WATCHDOG)
-            held = of_results and storage.ask("GET", f"/storage/v1/b/{quote(item['name'])}/o", maxResults="1").get(
+            held = of_results and storage.request("GET", f"/storage/v1/b/{quote(item['name'])}/o", maxResults="1").get(
                 "items"
             )
             region, detail = item.get("location", "").lower(), HOLDS_OBJECTS if held else ""
@@ -175,8 +175,8 @@ def _delete_bucket(found: LiveResource) -> None:
     storage = google_api(*STORAGE)
     place = f"/storage/v1/b/{quote(found.name)}"
     for item in storage.pages(f"{place}/o", "items", versions="true"):
-        storage.ask("DELETE", f"{place}/o/{quote(item['name'], safe='')}", generation=str(item["generation"]))
-    storage.ask("DELETE", place)
+        storage.request("DELETE", f"{place}/o/{quote(item['name'], safe='')}", generation=str(item["generation"]))
+    storage.request("DELETE", place)
 
 
 def _delete_account(found: LiveResource) -> None:
@@ -184,19 +184,19 @@ def _delete_account(found: LiveResource) -> None:
     iam, name, project = google_api(*IAM), found.name.partition("@")[0], quote(found.project)
     if name.endswith(_WATCHDOG):
         _delete_if_there(iam, f"/v1/projects/{project}/roles/{name.replace('-', '_')}")
-    iam.ask("DELETE", f"/v1/projects/{project}/serviceAccounts/{quote(found.name)}")
+    iam.request("DELETE", f"/v1/projects/{project}/serviceAccounts/{quote(found.name)}")
 
 
 def _delete_function(found: LiveResource) -> None:
     """Delete a function, and the job that calls it."""
     place = f"projects/{quote(found.project)}/locations/{quote(found.region)}"
     _delete_if_there(google_api(*SCHEDULER), f"/v1/{place}/jobs/{quote(found.name)}")
-    google_api(*_FUNCTIONS).ask("DELETE", f"/v2/{place}/functions/{quote(found.name)}")
+    google_api(*_FUNCTIONS).request("DELETE", f"/v2/{place}/functions/{quote(found.name)}")
 
 
 def _delete_if_there(api: GoogleApi, path: str) -> None:
     try:
-        api.ask("DELETE", path)
+        api.request("DELETE", path)
     except Exception as error:
         if status_of(error) != 404:
             raise

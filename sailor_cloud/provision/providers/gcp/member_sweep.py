@@ -89,7 +89,7 @@ def _remove(storage: GoogleApi, bucket: str, member: str) -> None:
 
 def _policy(storage: GoogleApi, bucket: str) -> Json:
     # With an older version, the next change would lose conditions of other members.
-    return storage.ask("GET", _place(bucket), optionsRequestedPolicyVersion="3")
+    return storage.request("GET", _place(bucket), optionsRequestedPolicyVersion="3")
 
 
 def _bindings(policy: Json) -> Iterator[Json]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.model.job import Cloud
     from sailor_cloud.provision.access.instances import Instance
-    from sailor_cloud.provision.account import Billed
+    from sailor_cloud.provision.account import ProviderBill
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
     from sailor_cloud.run.folder import RunFolder
@@ -62,9 +62,9 @@ class Gcp(MachineProvider):
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)
     is_refusal = staticmethod(is_refusal)
-    credentials_end = staticmethod(account.credentials_end)
+    credentials_expiry = staticmethod(account.credentials_expiry)
     check_caller = staticmethod(account.check_caller)
-    rights = staticmethod(account.rights)
+    missing_permissions = staticmethod(account.missing_permissions)
     quota_numbers = staticmethod(quota_numbers)
     refusals = staticmethod(refusals)
     delete_bucket = "gcloud storage rm --recursive gs://{name}"
@@ -141,7 +141,7 @@ class Gcp(MachineProvider):
     def confirming_scopes(self, region: str, scopes: Scopes) -> Scopes:
         return Scopes(scope for scope in scopes if scope.kind == PROJECT)
 
-    def billed_as(self, kind: str, key: str) -> tuple[Service, ...]:
+    def hourly_services(self, kind: str, key: str) -> tuple[Service, ...]:
         # Cloud NAT allocates an address itself, billed like those of VMs.
         return (Service.NAT_GATEWAY, Service.PUBLIC_ADDRESS) if kind == "google_compute_router_nat" else ()
 
@@ -172,8 +172,8 @@ class Gcp(MachineProvider):
     def instances(self, scopes: Scopes, run_id: str) -> list[Instance]:
         return [instance for project in scope_names(scopes, PROJECT) for instance in access.instances(project, run_id)]
 
-    def billed(self, run_id: str, cloud: Cloud, today: date) -> Billed:
-        return account.billed(run_id, cloud)
+    def fetch_bill(self, run_id: str, cloud: Cloud, today: date) -> ProviderBill:
+        return account.fetch_bill(run_id, cloud)
 
     def adoptable(self, root: WantedRoot) -> GcpAdoptable:
         return GcpAdoptable(root)

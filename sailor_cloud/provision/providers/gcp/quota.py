@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from sailor_cloud.provision.errors.causes import Fault, QuotaNumbers
 from sailor_cloud.provision.live_resources import Scopes, scope_names
-from sailor_cloud.provision.outcomes import Refused
+from sailor_cloud.provision.outcomes import RefusedNodes
 from sailor_cloud.provision.providers.gcp.sweep import PROJECT, google_client
 from sailor_cloud.provision.rendering.root import PlacedNode
 
 
 def quota_numbers(
-    fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[Refused], scopes: Scopes
+    fault: Fault, nodes: Sequence[PlacedNode], refused: Sequence[RefusedNodes], scopes: Scopes
 ) -> QuotaNumbers:
     """Return the known figures of the quota that Google Cloud says was exceeded; its message names the limit.
 

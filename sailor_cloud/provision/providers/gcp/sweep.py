@@ -156,7 +156,7 @@ def _listed(
 
 def _items(client: Any, kind: _Kind, project: str, failed: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """Yield place and item from all places; those that can't be asked are added to `failed`."""
-    listed = everywhere(client, project) if kind.place != "global" else _pages(client.list, project)
+    listed = aggregated_items(client, project) if kind.place != "global" else _pages(client.list, project)
     for scope, part, why in listed:
         if why:
             failed.append((kind.type, f"{kind.type} in {scope} can't be listed: {why}"))
@@ -164,7 +164,7 @@ def _items(client: Any, kind: _Kind, project: str, failed: list[tuple[str, str]]
         yield from ((scope.rpartition("/")[2] if kind.items else "global", item) for item in found)
 
 
-def everywhere(client: Any, project: str) -> Iterator[tuple[str, Any, str]]:
+def aggregated_items(client: Any, project: str) -> Iterator[tuple[str, Any, str]]:
     """Yield every place of a project, its items, and why the list may be incomplete: empty if it is complete."""
     for scope, page, why in _pages(client.aggregated_list, project):
         yield from ((name, part, _doubt(part.warning)) for name, part in page.items.items())

@@ -46,7 +46,7 @@ class Kubernetes:
 
     def identity(self) -> str:
         """Return the uid of kube-system, which is constant for a cluster; the API's address if that is hidden."""
-        with calls() as api:
+        with connect_api() as api:
             try:
                 return str(api.core.read_namespace("kube-system", _request_timeout=_TIMEOUT_S).metadata.uid)
             except api.refused as error:
@@ -55,7 +55,7 @@ class Kubernetes:
                 return str(api.core.api_client.configuration.host).rpartition("/")[2]
 
     def check(self, inventory: Inventory) -> None:
-        with calls() as api:
+        with connect_api() as api:
             found = api.jobsets.list_namespaced_custom_object(
                 GROUP, VERSION, inventory.namespace, PLURAL, limit=1, _request_timeout=_TIMEOUT_S
             )
@@ -63,7 +63,7 @@ class Kubernetes:
 
     def submit(self, job: ClusterJob, folder: Path) -> str:
         plan, jobset = manifests(job)
-        with calls() as api:
+        with connect_api() as api:
             place = job.inventory.namespace
             name = str(jobset["metadata"]["name"])
             made = _whole(
@@ -84,15 +84,15 @@ class Kubernetes:
 
     def find(self, job: ClusterJob) -> str | None:
         name = names(job)[0]
-        with calls() as api:
+        with connect_api() as api:
             place = job.inventory.namespace
-            found = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, name)
+            found = api.get_or_none(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, name)
         return None if found is None else name
 
     def state(self, job_id: str, job: ClusterJob) -> JobState:
         place = job.inventory.namespace
-        with calls() as api:
-            jobset = api.found(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, job_id)
+        with connect_api() as api:
+            jobset = api.get_or_none(api.jobsets.get_namespaced_custom_object, GROUP, VERSION, place, PLURAL, job_id)
             if jobset is None or "deletionTimestamp" in _whole(jobset, "metadata")["metadata"]:
                 if any(answers for _, answers in _living(api, f"{_OF_JOBSET}={job_id}")):
                     return JobState(phase=JobPhase.RUNNING, why="the JobSet was deleted, and its pods end")
@@ -117,12 +117,17 @@ class Kubernetes:
         if {"Completed", "Failed"} & conditions.keys() or suspended:
             ending = any(_phase(pod) == "Running" and ready.get(pod.spec.node_name, False) for pod in pods)
             return JobState(
-                phase=JobPhase.ENDED, why=why, hosts=hosts, down=frozenset(down), taken=suspended, ending=ending
+                phase=JobPhase.ENDED,
+                why=why,
+                hosts=hosts,
+                lost_nodes=frozenset(down),
+                preempted=suspended,
+                ending=ending,
             )
         wanted = sum(len(group.nodes) for group in job.groups)
         running = sum(_phase(pod) in ("Running", "Succeeded") for pod in pods)
         phase = JobPhase.RUNNING if running >= wanted else JobPhase.QUEUED
-        return JobState(phase=phase, why=why, hosts=hosts, down=frozenset(down))
+        return JobState(phase=phase, why=why, hosts=hosts, lost_nodes=frozenset(down))
 
     def cancel(self, job_id: str, inventory: Inventory) -> None:
         delete(job_id, inventory.namespace)
@@ -130,7 +135,7 @@ class Kubernetes:
     def free(self, group: str, inventory: Inventory, avoid: frozenset[str]) -> tuple[str, ...]:
         has = inventory.groups[group]
         selector = ",".join(f"{key}={value}" for key, value in sorted(has.node_selector.items()))
-        with calls() as api:
+        with connect_api() as api:
             nodes = api.core.list_node(label_selector=selector, _request_timeout=_TIMEOUT_S).items
             pods = api.core.list_pod_for_all_namespaces(_request_timeout=_TIMEOUT_S).items
         taken: dict[str, int] = {}
@@ -150,7 +155,7 @@ class Kubernetes:
         )
 
     def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
-        with calls() as api:
+        with connect_api() as api:
             return frozenset(name for name, ready in _ready(api, set(machines)).items() if not ready)
 
     def events(self, job_id: str, job: ClusterJob, node: str, offset: int) -> tuple[bytes, int]:
@@ -158,11 +163,11 @@ class Kubernetes:
         group = next(group for group in job.groups if node in group.nodes)
         short = names(job)[1][group.name]
         selector = f"{_OF_JOBSET}={job_id},{_OF_GROUP}={short},{_INDEX}={group.nodes.index(node)}"
-        with calls() as api:
+        with connect_api() as api:
             pods = api.core.list_namespaced_pod(place, label_selector=selector, _request_timeout=_TIMEOUT_S).items
             if not pods or _phase(pods[0]) == "Pending":
                 return b"", offset
-            answer = api.found(
+            answer = api.get_or_none(
                 api.core.read_namespaced_pod_log,
                 pods[0].metadata.name,
                 place,
@@ -176,7 +181,7 @@ class Kubernetes:
         return log[offset if offset <= len(log) else 0 :], len(log)
 
 
-class Calls:
+class KubernetesApi:
     """The used parts of the API; `kubernetes` is the official client."""
 
     def __init__(self, kubernetes: Any) -> None:
@@ -184,7 +189,7 @@ class Calls:
         self.core = kubernetes.client.CoreV1Api()
         self.jobsets = kubernetes.client.CustomObjectsApi()
 
-    def found(self, call: Any, *arguments: Any, **options: Any) -> Any:
+    def get_or_none(self, call: Any, *arguments: Any, **options: Any) -> Any:
         """Return the result of a call; None if there is no such object."""
         try:
             return call(*arguments, _request_timeout=_TIMEOUT_S, **options)
@@ -193,13 +198,13 @@ class Calls:
                 return None
             raise
 
-    def gone(self, delete: Any, *arguments: Any, **options: Any) -> None:
+    def delete_if_exists(self, delete: Any, *arguments: Any, **options: Any) -> None:
         """Delete an object; one that is deleted already is no error."""
-        self.found(delete, *arguments, **options)
+        self.get_or_none(delete, *arguments, **options)
 
 
 @contextmanager
-def calls() -> Iterator[Calls]:
+def connect_api() -> Iterator[KubernetesApi]:
     """Connect to the cluster of kubeconfig, or of the pod that runs this. Raises ProvisionError."""
     try:
         import kubernetes
@@ -221,7 +226,7 @@ def calls() -> Iterator[Calls]:
             f"no Kubernetes cluster is configured: {str(error).rstrip('.')}; set KUBECONFIG"
         ) from error
     try:
-        yield Calls(kubernetes)
+        yield KubernetesApi(kubernetes)
     except kubernetes.client.exceptions.ApiException as error:
         raise ProvisionError(_error_message(error)) from error
     except urllib3.exceptions.HTTPError as error:
@@ -236,9 +241,9 @@ def calls() -> Iterator[Calls]:
 def delete(name: str, namespace: str) -> None:
     """Delete a JobSet and its plan; Kubernetes ends the pods and keeps the JobSet until they have ended."""
     place = (GROUP, VERSION, namespace, PLURAL, name)
-    with calls() as api:
-        api.gone(api.jobsets.delete_namespaced_custom_object, *place, propagation_policy="Foreground")
-        api.gone(api.core.delete_namespaced_secret, name, namespace)
+    with connect_api() as api:
+        api.delete_if_exists(api.jobsets.delete_namespaced_custom_object, *place, propagation_policy="Foreground")
+        api.delete_if_exists(api.core.delete_namespaced_secret, name, namespace)
 
 
 def pods_left(run_id: str | None) -> list[tuple[str, str, str, str, str]]:
@@ -246,7 +251,7 @@ def pods_left(run_id: str | None) -> list[tuple[str, str, str, str, str]]:
 
     The last item is the pod's machine if that does not answer, else empty.
     """
-    with calls() as api:
+    with connect_api() as api:
         pods = _living(api, RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}")
     found = []
     for pod, answers in pods:
@@ -259,7 +264,7 @@ def pods_left(run_id: str | None) -> list[tuple[str, str, str, str, str]]:
     return found
 
 
-def _living(api: Calls, selector: str) -> list[tuple[Any, bool]]:
+def _living(api: KubernetesApi, selector: str) -> list[tuple[Any, bool]]:
     """Return the pods that may still run, and whether their machines answer, so that they can be ended."""
     pods = api.core.list_pod_for_all_namespaces(label_selector=selector, _request_timeout=_TIMEOUT_S).items
     pods = [pod for pod in pods if _phase(pod) in ("Pending", "Running", "Unknown")]
@@ -271,7 +276,7 @@ def _living(api: Calls, selector: str) -> list[tuple[Any, bool]]:
 def jobsets(run_id: str | None) -> list[dict[str, Any]]:
     """Return the JobSets of one run, or of all runs, in all namespaces."""
     selector = RUN_LABEL if run_id is None else f"{RUN_LABEL}={run_id}"
-    with calls() as api:
+    with connect_api() as api:
         found = api.jobsets.list_cluster_custom_object(
             GROUP, VERSION, PLURAL, label_selector=selector, _request_timeout=_TIMEOUT_S
         )
@@ -322,7 +327,7 @@ def _disrupted(pod: Any) -> bool:
     )
 
 
-def _ready(api: Calls, hosts: set[str]) -> dict[str, bool]:
+def _ready(api: KubernetesApi, hosts: set[str]) -> dict[str, bool]:
     return {
         node.metadata.name: _is_ready(node)
         for node in api.core.list_node(_request_timeout=_TIMEOUT_S).items

@@ -110,15 +110,15 @@ class Slurm:
                 phase=JobPhase.ENDED,
                 why=why,
                 hosts=hosts,
-                down=lost,
-                taken=any(state in ("PREEMPTED", "REVOKED") for state in states),
+                lost_nodes=lost,
+                preempted=any(state in ("PREEMPTED", "REVOKED") for state in states),
                 cancelled=set(states) == {"CANCELLED"} and not lost,
                 ending="COMPLETING" in states,
             )
         queued = any(state in _QUEUED for state in states)
         hopeless = queued and bool(_HOPELESS & set(reasons))
         phase = JobPhase.QUEUED if queued else JobPhase.RUNNING
-        return JobState(phase=phase, why=why, hosts=hosts, down=lost, hopeless=hopeless)
+        return JobState(phase=phase, why=why, hosts=hosts, lost_nodes=lost, cannot_start=hopeless)
 
     def cancel(self, job_id: str, inventory: Inventory) -> None:
         cancel(job_id)
