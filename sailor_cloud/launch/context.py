@@ -192,8 +192,8 @@ class RunContext:
 
     def on_resource(self, progress: Progress) -> None:
         price = "" if progress.usd_per_hour is None else f", {usd_text(progress.usd_per_hour)} USD/h"
-        trouble = f", {progress.trouble}" if progress.trouble else ""
-        state = f"{progress.action} {progress.step}{price}{trouble}"
+        problem = f", {progress.problem}" if progress.problem else ""
+        state = f"{progress.action} {progress.step}{price}{problem}"
         self.observer.resource(ResourceNews(key=progress.key, state=state, done=progress.step is Step.DONE))
 
     def progress(self) -> RunProgress:

@@ -31,7 +31,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.bookkeeping import NODE, charged_nodes, recharge
+from sailor_cloud.provision.bookkeeping import NODE, charge_missing, charged_nodes
 from sailor_cloud.provision.checks.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
 from sailor_cloud.provision.guards import refuse_what_cannot_run
@@ -200,7 +200,7 @@ def resume_run(
         Journal.of(folder, clock).append(Event.RUN_RESUMED, **_folders_in_use())
         _report_clock_offset(folder, clock, observer, compared)
         try:
-            recharge(Ledger.of(folder, clock), state.resources)
+            charge_missing(Ledger.of(folder, clock), state.resources)
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
             why = f"run {folder.run_id} can't be taken over: the prices in its journal can't be read ({error!r})"
             raise RequestError(f"{why}; 'sailor-cloud down {folder.run_id}' removes it") from error

@@ -134,7 +134,7 @@ def priced(intent: Mapping[str, Any]) -> bool:
 
 def open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], *, since: datetime) -> None:
     """Charge for a node and everything that comes with it from some time on, at the prices in its intent."""
-    with ledger.at_once():
+    with ledger.batch():
         _open_node(ledger, node, intent, since)
 
 
@@ -163,7 +163,7 @@ def _open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], since: date
         )
 
 
-def recharge(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
+def charge_missing(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
     """Charge for journaled nodes that the ledger lacks, perhaps because it was lost; other lines stay as they are."""
     for row in rows:
         since = row.intended_at or row.created_at
@@ -183,7 +183,7 @@ def charged_nodes(ledger: Ledger) -> tuple[str, ...]:
     return tuple(name[1] for name in names if name[0] == NODE and len(name) == 2)
 
 
-def on_cloud(entries: Iterable[Entry], cloud: str) -> Callable[[str], bool]:
+def cloud_filter(entries: Iterable[Entry], cloud: str) -> Callable[[str], bool]:
     """Return a test whether a ledger key may belong to a cloud: true unless the journal places it on another one."""
     others = set()
     for row in fold(entries).resources:

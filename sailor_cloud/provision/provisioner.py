@@ -50,7 +50,7 @@ from sailor_cloud.provision.rendering.root import (
 from sailor_cloud.provision.scopes import journaled_scopes, scopes_for_journal, scopes_of
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError
-from sailor_cloud.provision.terraform.pace import paces, side_by_side
+from sailor_cloud.provision.terraform.pace import paces, run_concurrently
 from sailor_cloud.provision.terraform.progress import Interrupt, Listener
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
@@ -367,7 +367,7 @@ class _Apply:
 
         if not any(owns_network(root.variables) for root in self._roots):
             self._network.made()
-        refusals = side_by_side([partial(one, root) for root in wanted], self._work.interrupt)
+        refusals = run_concurrently([partial(one, root) for root in wanted], self._work.interrupt)
         return [(root, refusal) for root, refusal in zip(wanted, refusals, strict=True) if refusal is not None]
 
     def _open_overlay_ports(self) -> list[tuple[WantedRoot, Refusal]]:
@@ -429,7 +429,7 @@ class _Apply:
 
     def _refused(self, found: Sequence[tuple[WantedRoot, Refusal]], running: frozenset[str]) -> Outcome:
         """Delete resources of the refused groups, and return the refusals with the most severe reason."""
-        groups = side_by_side(
+        groups = run_concurrently(
             [partial(self._without_refused, root, refusal, running) for root, refusal in found], self._work.interrupt
         )
         worst = most_severe([refusal.worst for _, refusal in found])

@@ -26,8 +26,8 @@ from sailor_cloud.provision.live_resources import (
 )
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.provision.rendering.root import VARIABLES_FILE, placed_nodes
-from sailor_cloud.provision.terraform.pace import at_once
-from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, begun_at, resource_prefix
+from sailor_cloud.provision.terraform.pace import map_concurrently
+from sailor_cloud.run.folder import FIRST_OF_NAMES, RunFolder, resource_prefix, start_time_of
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.state import fold
 
@@ -103,7 +103,7 @@ def _prefixes(folder: RunFolder) -> dict[str, str]:
     runs = [str(entry.data["run"]) for entry in entries if entry.event is Event.RUN_CREATED and "run" in entry.data]
     with contextlib.suppress(OSError, ValueError):
         _, _, run = folder.public_key_file.read_text().split()
-        runs += [run] if begun_at(run) is not None else []
+        runs += [run] if start_time_of(run) is not None else []
     found = {resource_prefix(run): run for run in runs}
     for base in folder.terraform_dirs():
         for file in base.rglob(VARIABLES_FILE):
@@ -254,7 +254,7 @@ def remove_from(
 def _together(looks: Sequence[ResourceSearch]) -> CloudSweep:
     found: list[LiveResource] = []
     asked: list[SearchedPlace] = []
-    for look, listing in zip(looks, at_once(_listing_of, looks), strict=True):
+    for look, listing in zip(looks, map_concurrently(_listing_of, looks), strict=True):
         found += listing.found
         why = dict(listing.failed)
         asked += [

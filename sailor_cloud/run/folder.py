@@ -50,7 +50,7 @@ def new_run_id(job_name: str, *, clock: Clock, suffix: str | None = None) -> str
     return f"{job_name}-{clock.now().astimezone(UTC):{_STAMP}}-{suffix or secrets.token_hex(2)}"
 
 
-def begun_at(run_id: str) -> datetime | None:
+def start_time_of(run_id: str) -> datetime | None:
     """Return the time in a run's id, None if it has none."""
     try:
         return datetime.strptime(_stamp(run_id), _STAMP).replace(tzinfo=UTC)

@@ -181,7 +181,7 @@ class Ledger:
                 self._append_once(_Record.CLOSED, known, {"at": at.isoformat()})
 
     @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
+    def batch(self) -> Iterator[None]:
         """Write everything opened, closed or charged inside with one wait for the disk."""
         with self._mutex:
             if self._waiting is not None:

@@ -39,7 +39,7 @@ class RunProgress:
     nodes: int
     verification: Verification | None
 
-    def at(self, activity: str) -> RunProgress:
+    def with_activity(self, activity: str) -> RunProgress:
         return replace(self, activity=activity)
 
 

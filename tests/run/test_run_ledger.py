@@ -220,17 +220,17 @@ def test_related_records_are_written_together_and_count_once(ledger: Ledger, mon
         append(path, line, or_keep=or_keep)
 
     monkeypatch.setattr(ledger_module, "append_line", noted)
-    with ledger.at_once():
+    with ledger.batch():
         open_node(ledger, "n0", 3.6)
         open_node(ledger, "n0", 9.9)
-        with ledger.at_once():
+        with ledger.batch():
             open_node(ledger, "n1", 7.2)
         assert written == []
     assert len(written) == 1
     assert ledger.usd_per_hour() == pytest.approx(10.8)
-    with ledger.at_once():
+    with ledger.batch():
         pass
-    with contextlib.suppress(KeyError), ledger.at_once():
+    with contextlib.suppress(KeyError), ledger.batch():
         ledger.close_item("n1", at=START)
         raise KeyError("what was noted before is written anyway")
     assert len(written) == 2

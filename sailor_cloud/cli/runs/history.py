@@ -76,7 +76,7 @@ def _billed(job: str | None) -> list[BilledRun]:
     """Return the ended runs whose folders exist; damaged receipts are reported and left out."""
     from sailor_cloud.errors import RequestError
     from sailor_cloud.run.focus import BilledRun
-    from sailor_cloud.run.folder import RunFolder, begun_at
+    from sailor_cloud.run.folder import RunFolder, start_time_of
     from sailor_cloud.run.receipt import Receipt
 
     found = []
@@ -90,7 +90,7 @@ def _billed(job: str | None) -> list[BilledRun]:
             echo(f"{folder.run_id} is left out: {error}", err=True)
             continue
         if job in (None, receipt.job):
-            started_at = begun_at(folder.run_id) or receipt.written_at
+            started_at = start_time_of(folder.run_id) or receipt.written_at
             project = cloud.gcp.project if cloud.gcp is not None else None
             found.append(BilledRun(receipt=receipt, started_at=started_at, owner=cloud.owner, project=project))
     return found

@@ -11,7 +11,7 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.access.instances import Instance, published_host_key
 from sailor_cloud.provision.access.login import login
 from sailor_cloud.provision.access.tunnel import tunnel_to
-from sailor_cloud.provision.terraform.pace import at_once
+from sailor_cloud.provision.terraform.pace import map_concurrently
 from sailor_cloud.run.appended import append_line
 from sailor_cloud.run.folder import RunFolder
 
@@ -44,7 +44,7 @@ def learn_host_keys(
     while True:
         known = known_host_keys(folder)
         unknown = [instance for instance in found if instance.id not in known]
-        published = list(zip(unknown, at_once(published_host_key, unknown), strict=True))
+        published = list(zip(unknown, map_concurrently(published_host_key, unknown), strict=True))
         silent = [instance for instance, key in published if key is None]
         for instance, key in published:
             if key is not None:

@@ -38,7 +38,7 @@ from sailor_cloud.provision.scopes import journaled_scopes, remove_from, sweep_s
 from sailor_cloud.provision.terraform.binary import TerraformBinary
 from sailor_cloud.provision.terraform.driver import EventListener, TerraformCommandError, TerraformDriver
 from sailor_cloud.provision.terraform.pace import Pace
-from sailor_cloud.provision.terraform.progress import Interrupt, Listener, Progress, Pulse, Step
+from sailor_cloud.provision.terraform.progress import CloudProbe, Interrupt, Listener, Progress, Step
 from sailor_cloud.provision.terraform.state_locks import without_stale_lock
 from sailor_cloud.run.folder import RunFolder, private_dir
 from sailor_cloud.run.journal import Draft, Event, Journal
@@ -169,7 +169,7 @@ class Work:
     paces: Mapping[str, Pace] = field(default_factory=dict)
     _progress_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def tell(self, progress: Progress) -> None:
+    def report_progress(self, progress: Progress) -> None:
         """Report to the listener, one step at a time across all roots."""
         if self.on_progress is not None:
             with self._progress_lock:
@@ -217,11 +217,11 @@ class Watch:
     started: dict[str, datetime] = field(default_factory=dict)
     # The journal's intents of the requested nodes.
     intents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    pulse: Pulse = field(init=False)
+    probe: CloudProbe = field(init=False)
 
     def __post_init__(self) -> None:
         work = self.work
-        self.pulse = Pulse(lambda: instances(journaled_scopes(work.journal.entries()), work.folder.run_id))
+        self.probe = CloudProbe(lambda: instances(journaled_scopes(work.journal.entries()), work.folder.run_id))
 
     def event(self, event: Mapping[str, Any]) -> None:
         change = change_of(event)
@@ -231,18 +231,18 @@ class Watch:
         if progress is None:
             return
         if progress.step is Step.RUNNING and progress.elapsed_s >= _LONG_S:
-            progress = replace(progress, trouble=self.pulse.trouble())
+            progress = replace(progress, problem=self.probe.problem())
         if progress.action == "create":
             self._creation(event["hook"], progress.step, progress.message)
-        self.work.tell(progress)
+        self.work.report_progress(progress)
 
-    def placed(self, name: str) -> PlacedNode | None:
+    def placed_node(self, name: str) -> PlacedNode | None:
         return next((placed for placed in self.nodes if placed.node.id == name), None)
 
     def _creation(self, hook: Mapping[str, Any], step: Step, message: str) -> None:
         address = hook["resource"]["addr"]
         node = node_at(address)
-        name = node if self.placed(node) is not None else ""
+        name = node if self.placed_node(node) is not None else ""
         if name:
             kind, key = NODE, name
         else:
@@ -487,9 +487,9 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
     asked = {(row.resource, row.key) for row in fold(work.journal.entries()).live if row.created_at is None}
     drafts = []
     for change in changes:
-        placed = watch.placed(change.node)
+        placed = watch.placed_node(change.node)
         price = watch.prices.of(change.type, change.key) if change.action != "delete" else None
-        work.tell(change.planned(watch.root, price))
+        work.report_progress(change.planned(watch.root, price))
         if change.action in ("create", "replace"):
             intent = node_intent(placed) if placed else resource_intent(watch.root, change.type, change.address)
             if watch.root.part is Part.CAPACITY:
@@ -503,7 +503,7 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
 def confirm_deleted(work: Work, names: frozenset[str], alive: frozenset[str], *, confirmed_by: str) -> None:
     """Stop charging for deleted nodes that the cloud no longer lists."""
     gone = sorted(names - alive)
-    with work.ledger.at_once():
+    with work.ledger.batch():
         for name in gone:
             work.ledger.close_item(f"{NODE}/{name}", at=work.clock.now())
     work.journal.append_all(

@@ -13,7 +13,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.account import CredentialsExpiry, ProviderBill
-from sailor_cloud.provision.bookkeeping import on_cloud
+from sailor_cloud.provision.bookkeeping import cloud_filter
 from sailor_cloud.provision.rendering.preview import preview
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.provision.scopes import places_of
@@ -117,7 +117,7 @@ def fetch_bills(folder: RunFolder, *, clock: Clock) -> tuple[ProviderBill, ...]:
             refused.append(error)
             bill = ProviderBill(provider=cloud, currency="USD", lines=(), until=None, switch_on=str(error))
         if bill is not None and bill.until is not None:
-            used_usd = ledger.used_usd(min(bill.until, now), counted=on_cloud(entries, cloud))
+            used_usd = ledger.used_usd(min(bill.until, now), counted=cloud_filter(entries, cloud))
             bill = replace(bill, ledger_usd=used_usd)
         if bill is not None:
             found.append(bill)

@@ -24,7 +24,7 @@ from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.scopes import NOWHERE, places_of, remove_from, sweep_scopes, sweep_untagged
-from sailor_cloud.run.folder import RunFolder, begun_at
+from sailor_cloud.run.folder import RunFolder, start_time_of
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import Phase, fold
 
@@ -208,7 +208,7 @@ def _of_this_machine(folder: RunFolder, now: datetime, older_than: timedelta | N
 def _of_other_machines(
     run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
 ) -> tuple[str, bool]:
-    begun = begun_at(run_id)
+    begun = start_time_of(run_id)
     if older_than is not None and begun is not None and now - begun >= older_than:
         return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
     expiries = [_expiry(resource.expires) for resource in resources]

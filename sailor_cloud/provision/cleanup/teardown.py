@@ -45,7 +45,7 @@ from sailor_cloud.provision.rendering.root import BACKEND_FILE, Part, Root, root
 from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.binary import TerraformBinary, find_terraform
 from sailor_cloud.provision.terraform.driver import TerraformCommandError, TerraformDriver
-from sailor_cloud.provision.terraform.pace import Pace, paces, side_by_side
+from sailor_cloud.provision.terraform.pace import Pace, paces, run_concurrently
 from sailor_cloud.provision.terraform.progress import Interrupt, Listener, ProvisionInterrupted
 from sailor_cloud.provision.terraform.state_locks import lock_id
 from sailor_cloud.run.folder import RunFolder, resource_name
@@ -181,7 +181,7 @@ class _Teardown:
         return root.part is Part.DATA or (root.stack, root.region) in self.cleared
 
     def _together(self, *wanted: tuple[Root, str | None]) -> None:
-        side_by_side([partial(self._destroy_root, root, target=target) for root, target in wanted], self.interrupt)
+        run_concurrently([partial(self._destroy_root, root, target=target) for root, target in wanted], self.interrupt)
 
     def _save_data(self) -> None:
         if self.keep is not None and self.before_data is not None:
@@ -377,7 +377,7 @@ class _Teardown:
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         doubts = self._doubts(state)
-        with self.ledger.at_once():
+        with self.ledger.batch():
             for key, at_time in ended_at.items():
                 self.ledger.close_item(key, at=at_time)
         self.journal.append_all(gone)

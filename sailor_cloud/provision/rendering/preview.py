@@ -39,12 +39,12 @@ class PlannedResource:
     by_use: str = ""
 
 
-def free(kind: str, name: str, *, by_use: str = "") -> PlannedResource:
+def unpriced_resource(kind: str, name: str, *, by_use: str = "") -> PlannedResource:
     """Return a resource without an hourly price."""
     return PlannedResource(type=kind, name=name, by_use=by_use)
 
 
-def priced(kind: str, name: str, *parts: tuple[str, float], by_use: str = "") -> PlannedResource:
+def priced_resource(kind: str, name: str, *parts: tuple[str, float], by_use: str = "") -> PlannedResource:
     """Return a resource with the price of each of its parts, in USD per hour."""
     return PlannedResource(type=kind, name=name, usd_per_hour=sum(usd for _, usd in parts), parts=parts, by_use=by_use)
 
@@ -157,7 +157,7 @@ class Bill:
         ]
         if address:
             parts.append(("address", self.address))
-        return priced(kind, name, *parts)
+        return priced_resource(kind, name, *parts)
 
     def _hourly(self, service: Service) -> float:
         return self.services().price(self.root.provider, self.root.region, service).usd_per_unit

@@ -16,7 +16,7 @@ from sailor_cloud.provision import providers
 from sailor_cloud.provision.rendering import data
 from sailor_cloud.provision.rendering.data import Bucket
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables, WantedRoot, placed_nodes, stack_of
-from sailor_cloud.run.folder import RunFolder, begun_at, resource_prefix
+from sailor_cloud.run.folder import RunFolder, resource_prefix, start_time_of
 from sailor_cloud.simulator.money import BOOT_DISK_GIB
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -62,7 +62,7 @@ class RunValues:
     @property
     def lifetime_s(self) -> int | None:
         """The nodes' lifetime in seconds; None if the run's id doesn't contain its start."""
-        begun = begun_at(self.folder.run_id)
+        begun = start_time_of(self.folder.run_id)
         return None if begun is None else max(1, int((self.expires_at - begun).total_seconds()))
 
     def common(self, *, owner: str | None = None) -> Variables:
@@ -123,7 +123,7 @@ class RunValues:
         """Return the longest run time of a node on a market without end times: from planned start to expiry."""
         if not offer.queued or offer.terms is None or offer.terms.most_s is None:
             return None
-        begins = self.now or begun_at(self.folder.run_id)
+        begins = self.now or start_time_of(self.folder.run_id)
         if begins is None:
             return int(offer.terms.most_s)
         left_s = (self.expires_at - begins).total_seconds() - offer.terms.start_s(begins)

@@ -143,7 +143,7 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
     def plan(self) -> Finished:
         """Write the plan to a file; status 0 means no change, 2 changes."""
         options = {"out": PLAN_FILE, "json": _FLAG, "input": False, "detailed_exitcode": _FLAG}
-        return self.cmd("plan", accept=(0, 2), parallelism=self.pace.at_once, **options)
+        return self.cmd("plan", accept=(0, 2), parallelism=self.pace.max_concurrent, **options)
 
     def show_plan(self) -> str:
         """Return the plan that `plan` wrote, in Terraform's text form."""
@@ -151,12 +151,12 @@ class TerraformDriver(python_terraform.Terraform):  # type: ignore[misc] # the p
 
     def apply(self) -> Finished:
         """Apply the plan that `plan` wrote."""
-        return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False, parallelism=self.pace.at_once)
+        return self.cmd("apply", PLAN_FILE, json=_FLAG, input=False, parallelism=self.pace.max_concurrent)
 
     def destroy(self, target: str | None = None, *, refresh: bool = True) -> Finished:
         """Destroy everything, or one resource with its dependents; `refresh`: read all of it again first."""
         options = {"destroy": _FLAG, "auto_approve": _FLAG, "json": _FLAG, "input": False, "target": target}
-        return self.cmd("apply", parallelism=self.pace.at_once, refresh=None if refresh else False, **options)
+        return self.cmd("apply", parallelism=self.pace.max_concurrent, refresh=None if refresh else False, **options)
 
     def forget(self, address: str) -> Finished:
         """Remove an address from the state without touching the resource."""

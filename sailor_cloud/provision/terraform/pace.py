@@ -26,13 +26,13 @@ _T = TypeVar("_T")
 class Pace:
     """How many resources Terraform creates or deletes concurrently in one root; a provider's roots share one limit."""
 
-    at_once: int = DEFAULT_AT_ONCE
+    max_concurrent: int = DEFAULT_AT_ONCE
     _mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def slow_down(self) -> None:
         """Halve the number of concurrent requests, because the cloud throttles."""
         with self._mutex:
-            self.at_once = max(min(_FEWEST_AT_ONCE, self.at_once), self.at_once // 2)
+            self.max_concurrent = max(min(_FEWEST_AT_ONCE, self.max_concurrent), self.max_concurrent // 2)
 
 
 def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
@@ -49,7 +49,7 @@ def paces(places: Iterable[tuple[str, str]]) -> dict[str, Pace]:
     return found
 
 
-def at_once(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -> list[_T]:
+def map_concurrently(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -> list[_T]:
     """Process many things, a few at a time, and return the results in order."""
     if len(things) < 2:
         return [work(thing) for thing in things]
@@ -58,7 +58,7 @@ def at_once(work: Callable[[_A], _T], things: Sequence[_A], *, most: int = 16) -
         return list(pool.map(lambda context, thing: context.run(work, thing), contexts, things))
 
 
-def side_by_side(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> list[_T]:
+def run_concurrently(calls: Sequence[Callable[[], _T]], interrupt: Interrupt) -> list[_T]:
     """Run each call in its own thread and return the values in order, once all have ended.
 
     A Ctrl-C counts as a request to interrupt, which reaches all of them; a second one leaves them to end alone. Raises

@@ -32,7 +32,7 @@ class Step(StrEnum):
 class Progress:
     """One step of one resource: `action` is Terraform's own word, such as create or delete.
 
-    `usd_per_hour` is known for planned resources with an hourly cost. `trouble` names an obstacle, if any.
+    `usd_per_hour` is known for planned resources with an hourly cost. `problem` names an obstacle, if any.
     """
 
     action: str
@@ -44,13 +44,13 @@ class Progress:
     elapsed_s: float
     message: str
     usd_per_hour: float | None = None
-    trouble: str = ""
+    problem: str = ""
 
 
 Listener = Callable[[Progress], None]
 
 
-class Pulse:
+class CloudProbe:
     """Checks whether a cloud answers during a long operation, by a query in the background once a minute."""
 
     def __init__(self, ask: Callable[[], object], *, now: Callable[[], float] = time.monotonic) -> None:
@@ -60,8 +60,8 @@ class Pulse:
         self._thread: threading.Thread | None = None
         self._error = ""
 
-    def trouble(self) -> str:
-        """Return the trouble: the cloud's error, or how long it has not answered; empty while it answers."""
+    def problem(self) -> str:
+        """Return the problem: the cloud's error, or how long it has not answered; empty while it answers."""
         waited_s = self._now() - self._asked_at
         if self._thread is not None and self._thread.is_alive():
             return f"the cloud has not answered for {waited_s:.0f} s" if waited_s >= _PATIENCE_S else self._error
@@ -71,7 +71,7 @@ class Pulse:
             self._thread.start()
         return self._error
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the answer to the pending query, if there is one."""
         if self._thread is not None:
             self._thread.join()

@@ -530,7 +530,7 @@ def test_a_failure_that_names_no_fault_is_tried_twice_at_the_same_pace(
     run.paper.failures = [TerraformCommandError("it broke", ()), BROKEN, BROKEN]
     assert run.down().problems == (str(BROKEN),)
     assert run.paper.told[:3] == ["gcp all", "gcp all refreshed", "remove sc-n0 sc-n1 sc-net sc-ssh"]
-    assert paces[0].at_once == 200
+    assert paces[0].max_concurrent == 200
     assert run.paper.pauses == []
 
 

@@ -17,7 +17,7 @@ from sailor_cloud.errors import CredentialsError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.outcomes import Applied, Stockout, applied_or_raise
 from sailor_cloud.provision.terraform.driver import TerraformDriver
-from sailor_cloud.provision.terraform.pace import Pace, paces, side_by_side
+from sailor_cloud.provision.terraform.pace import Pace, paces, run_concurrently
 from sailor_cloud.provision.terraform.progress import Interrupt, ProvisionInterrupted
 from sailor_cloud.run.state import fold
 
@@ -117,7 +117,7 @@ def test_a_cloud_that_throttles_is_asked_for_less_at_a_time(run: CloudRun, monke
     apply = TerraformDriver.apply
 
     def noted(driver: TerraformDriver) -> Any:
-        asked.append(driver.pace.at_once)
+        asked.append(driver.pace.max_concurrent)
         return apply(driver)
 
     monkeypatch.setattr(TerraformDriver, "apply", noted)
@@ -150,10 +150,10 @@ def test_terraform_gets_its_number_of_concurrent_operations(run: CloudRun, monke
 
 def test_regions_share_the_rate_limit_of_a_project_but_not_those_of_regions() -> None:
     regions = [f"r{number}" for number in range(5)]
-    assert paces(("gcp", region) for region in regions)["gcp"].at_once == 40
-    assert paces(("aws", region) for region in regions)["aws"].at_once == 120
-    assert paces(("gcp", f"r{number}") for number in range(64))["gcp"].at_once == 10
-    assert paces([("local", "local")])["local"].at_once == 10
+    assert paces(("gcp", region) for region in regions)["gcp"].max_concurrent == 40
+    assert paces(("aws", region) for region in regions)["aws"].max_concurrent == 120
+    assert paces(("gcp", f"r{number}") for number in range(64))["gcp"].max_concurrent == 10
+    assert paces([("local", "local")])["local"].max_concurrent == 10
 
 
 def test_a_pace_never_falls_below_five() -> None:
@@ -161,7 +161,7 @@ def test_a_pace_never_falls_below_five() -> None:
     seen = []
     for _ in range(6):
         pace.slow_down()
-        seen.append(pace.at_once)
+        seen.append(pace.max_concurrent)
     assert seen == [60, 30, 15, 7, 5, 5]
 
 
@@ -179,7 +179,7 @@ def test_all_calls_end_before_the_first_error_is_raised() -> None:
         done.set()
 
     with pytest.raises(ValueError, match="first"):
-        side_by_side([fails, works], Interrupt())
+        run_concurrently([fails, works], Interrupt())
     assert done.is_set()
 
 
@@ -198,7 +198,7 @@ def test_ctrl_c_asks_all_calls_to_stop_and_an_interruption_comes_before_other_er
     assert main is not None
     threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
     with pytest.raises(ProvisionInterrupted):
-        side_by_side([fails, interrupted], stop)
+        run_concurrently([fails, interrupted], stop)
 
 
 def test_work_that_still_runs_after_ctrl_c_is_awaited() -> None:
@@ -213,12 +213,12 @@ def test_work_that_still_runs_after_ctrl_c_is_awaited() -> None:
     main = threading.main_thread().ident
     assert main is not None
     threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
-    assert side_by_side([partial(asked_to_stop, 0.3), partial(asked_to_stop, 0.0)], stop) == [0.3, 0.0]
+    assert run_concurrently([partial(asked_to_stop, 0.3), partial(asked_to_stop, 0.0)], stop) == [0.3, 0.0]
 
 
 def test_values_come_in_the_order_of_the_calls() -> None:
-    assert side_by_side([lambda: 1, lambda: 2, lambda: 3], Interrupt()) == [1, 2, 3]
-    assert side_by_side([], Interrupt()) == []
+    assert run_concurrently([lambda: 1, lambda: 2, lambda: 3], Interrupt()) == [1, 2, 3]
+    assert run_concurrently([], Interrupt()) == []
 
 
 def test_the_more_severe_refusal_of_two_regions_is_reported_and_nothing_stays(run: CloudRun) -> None:

@@ -17,7 +17,7 @@ from sailor_cloud.provision.live_resources import RUN_LABEL
 from sailor_cloud.provision.providers.aws.permissions import ACTIONS, PROGRAM_ACTIONS
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refusal
 from sailor_cloud.provision.rendering.data import may_have_data
-from sailor_cloud.run.folder import begun_at, resource_prefix
+from sailor_cloud.run.folder import resource_prefix, start_time_of
 
 # The region for requests that belong to no region; Cost Explorer exists only there.
 _HOME = "us-east-1"
@@ -200,7 +200,7 @@ def _context(key: str, value: str) -> dict[str, Any]:
 def fetch_bill(run_id: str, today: date) -> ProviderBill:
     """Return Cost Explorer's amounts for a run's tag. Raises CredentialsError or ProvisionError."""
     explorer = boto_client(_HOME, "ce")
-    begun = begun_at(run_id)
+    begun = start_time_of(run_id)
     start = begun.date() if begun else today - timedelta(days=60)
     amounts: dict[str, float] = {}
     currency, until, final = "USD", None, None

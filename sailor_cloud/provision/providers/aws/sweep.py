@@ -21,7 +21,7 @@ from sailor_cloud.provision.live_resources import (
     Listing,
     LiveResource,
 )
-from sailor_cloud.provision.terraform.pace import at_once
+from sailor_cloud.provision.terraform.pace import map_concurrently
 
 AWS = Provider("aws")
 # The scope kind of a search.
@@ -145,7 +145,7 @@ def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: C
     """
     connect, listings = client_of or boto_client, list[Listing]()
     for region in sorted(set(regions)):
-        replies = at_once(partial(_asked, connect(region), region, run_id), _KINDS, most=_CALLS_AT_ONCE)
+        replies = map_concurrently(partial(_asked, connect(region), region, run_id), _KINDS, most=_CALLS_AT_ONCE)
         refused = [why for _, why in replies if why is not None]
         if len(refused) == len(_KINDS):
             raise refused[0]
@@ -181,7 +181,7 @@ def remove_aws(
     ours = [resource for resource in resources if resource.run_id and resource.provider == AWS]
     regions = sorted({resource.region for resource in ours})
     # Instances take minutes to end, so no region waits for another.
-    problem_lists = at_once(lambda region: _removed(connect(region), region, ours, poll_s), regions)
+    problem_lists = map_concurrently(lambda region: _removed(connect(region), region, ours, poll_s), regions)
     return tuple(problem for problems in problem_lists for problem in problems)
 
 
@@ -189,7 +189,7 @@ def _removed(client: Any, region: str, ours: Sequence[LiveResource], poll_s: flo
     problems: list[str] = []
     for kind in _KINDS:
         mine = [found.name for found in ours if (found.region, found.type) == (region, kind.type)]
-        replies = at_once(partial(_request_deletion, client, kind, region), mine)
+        replies = map_concurrently(partial(_request_deletion, client, kind, region), mine)
         problems += [problem for problem in replies if problem]
         asked = [name for name, problem in zip(mine, replies, strict=True) if problem == ""]
         if kind.type == "aws_instance" and asked:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sailor_cloud.provision.rendering.preview import STORAGE, PlannedResource, free, placement_groups, priced
+from sailor_cloud.provision.rendering.preview import (
+    STORAGE,
+    PlannedResource,
+    placement_groups,
+    priced_resource,
+    unpriced_resource,
+)
 
 if TYPE_CHECKING:
     from sailor_cloud.provision.rendering.preview import Bill
@@ -15,15 +21,19 @@ def cluster_resources(bill: Bill) -> list[PlannedResource]:
     listed = []
     overlay = ["overlay"] if "peers" in variables else []
     if variables["network"] is None:
-        listed.append(free("google_compute_network", f"{name}-net"))
-        listed += [free("google_compute_firewall", f"{name}-{rule}") for rule in ("ssh", "training", *overlay)]
-    listed.append(free("google_compute_subnetwork", f"{name}-{variables['region']}"))
+        listed.append(unpriced_resource("google_compute_network", f"{name}-net"))
+        listed += [
+            unpriced_resource("google_compute_firewall", f"{name}-{rule}") for rule in ("ssh", "training", *overlay)
+        ]
+    listed.append(unpriced_resource("google_compute_subnetwork", f"{name}-{variables['region']}"))
     if bill.private:
-        listed.append(free("google_compute_router", f"{name}-{variables['region']}"))
+        listed.append(unpriced_resource("google_compute_router", f"{name}-{variables['region']}"))
         # Cloud NAT allocates addresses itself; they are billed like those of VMs.
         parts = [("gateway", bill.gateway), ("address", bill.address)]
-        listed.append(priced("google_compute_router_nat", f"{name}-nat", *parts, by_use=bill.nat_data))
-    listed += [free("google_compute_resource_policy", f"{name}-{group}") for group in placement_groups(variables)]
+        listed.append(priced_resource("google_compute_router_nat", f"{name}-nat", *parts, by_use=bill.nat_data))
+    listed += [
+        unpriced_resource("google_compute_resource_policy", f"{name}-{group}") for group in placement_groups(variables)
+    ]
     nodes = variables["nodes"]
     return listed + [
         bill.instance("google_compute_instance", f"{name}-{node}", node, address=not bill.private) for node in nodes
@@ -40,14 +50,16 @@ def _watchdog(bill: Bill) -> list[PlannedResource]:
     own = [bucket["name"]] if bucket is not None and bucket["own"] else []
     calls = "free up to 2 million calls, 400,000 GB-s and 2,500 minutes of building a month"
     return [
-        free("google_cloud_scheduler_job", name, by_use="free up to 3 jobs, then 0.10 USD a month"),
-        free("google_cloudfunctions2_function", name, by_use=calls),
-        free("google_storage_bucket", name, by_use="some kB of code"),
-        *(free("google_storage_bucket_iam_member", granted) for granted in (name, *own)),
-        free("google_storage_bucket_object", "watchdog.zip"),
-        free("google_service_account", name),
-        free("google_project_iam_custom_role", f"projects/{bill.variables['project']}/roles/{name.replace('-', '_')}"),
-        free("google_project_iam_member", name),
+        unpriced_resource("google_cloud_scheduler_job", name, by_use="free up to 3 jobs, then 0.10 USD a month"),
+        unpriced_resource("google_cloudfunctions2_function", name, by_use=calls),
+        unpriced_resource("google_storage_bucket", name, by_use="some kB of code"),
+        *(unpriced_resource("google_storage_bucket_iam_member", granted) for granted in (name, *own)),
+        unpriced_resource("google_storage_bucket_object", "watchdog.zip"),
+        unpriced_resource("google_service_account", name),
+        unpriced_resource(
+            "google_project_iam_custom_role", f"projects/{bill.variables['project']}/roles/{name.replace('-', '_')}"
+        ),
+        unpriced_resource("google_project_iam_member", name),
     ]
 
 
@@ -58,7 +70,7 @@ def data_resources(bill: Bill) -> list[PlannedResource]:
     if bucket is None:
         return listed
     if bucket["own"]:
-        listed.append(free("google_storage_bucket", bucket["name"], by_use=STORAGE))
+        listed.append(unpriced_resource("google_storage_bucket", bucket["name"], by_use=STORAGE))
     if bill.variables["identity"] is None:
-        listed.append(free("google_service_account", f"{bill.variables['name']}-node"))
-    return [*listed, free("google_storage_bucket_iam_member", bucket["name"])]
+        listed.append(unpriced_resource("google_service_account", f"{bill.variables['name']}-node"))
+    return [*listed, unpriced_resource("google_storage_bucket_iam_member", bucket["name"])]

@@ -20,7 +20,7 @@ from sailor_cloud.provision.live_resources import (
     LiveResource,
     labels_in,
 )
-from sailor_cloud.provision.terraform.pace import at_once
+from sailor_cloud.provision.terraform.pace import map_concurrently
 
 GCP = Provider("gcp")
 # The scope kind of a search.
@@ -66,7 +66,7 @@ def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | 
 
     A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
     """
-    replies = at_once(partial(_asked, client_of or google_client, project, run_id), _KINDS)
+    replies = map_concurrently(partial(_asked, client_of or google_client, project, run_id), _KINDS)
     refused = [why for _, why in replies if why is not None]
     if len(refused) == len(_KINDS):
         raise refused[0]
@@ -108,7 +108,7 @@ def remove_gcp(
     problems: list[str] = []
     for kind in _KINDS:
         mine = [resource for resource in ours if resource.type == kind.type]
-        replies = at_once(partial(_request_deletion, connect, kind, project), mine)
+        replies = map_concurrently(partial(_request_deletion, connect, kind, project), mine)
         problems += [problem for problem in replies if problem]
         asked = [resource for resource, problem in zip(mine, replies, strict=True) if problem == ""]
         problems += _wait_until_gone(connect, kind, project, asked, poll_s)
@@ -194,7 +194,7 @@ def _wait_until_gone(
     until = time.monotonic() + _DELETION_LIMIT_S
     left = asked
     while left:
-        exist = at_once(lambda resource: _exists(connect(kind.client), kind, project, resource), left)
+        exist = map_concurrently(lambda resource: _exists(connect(kind.client), kind, project, resource), left)
         left = [resource for resource, exists in zip(left, exist, strict=True) if exists]
         if left and time.monotonic() >= until:
             names = ", ".join(resource.name for resource in left)

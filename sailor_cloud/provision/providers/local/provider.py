@@ -14,7 +14,7 @@ from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import MOST_NODES, VmInfo
 from sailor_cloud.provision.providers.local.sweep import sweep_local
-from sailor_cloud.provision.rendering.preview import PlannedResource, priced
+from sailor_cloud.provision.rendering.preview import PlannedResource, priced_resource
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Local(MachineProvider):
 
     def resources(self, bill: Bill) -> list[PlannedResource]:
         nodes = bill.variables["nodes"]
-        return [priced("terraform_data", node, ("machine", bill.machines[node])) for node in nodes]
+        return [priced_resource("terraform_data", node, ("machine", bill.machines[node])) for node in nodes]
 
     def local_resources(self, folder: RunFolder) -> tuple[LiveResource, ...]:
         return sweep_local(folder.run_id, nodes_dir=folder.nodes_dir)

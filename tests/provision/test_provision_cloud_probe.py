@@ -14,7 +14,7 @@ from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.rendering.preview import Prices
 from sailor_cloud.provision.rendering.root import root_of
 from sailor_cloud.provision.terraform.binary import find_terraform
-from sailor_cloud.provision.terraform.progress import Interrupt, Progress, Pulse
+from sailor_cloud.provision.terraform.progress import CloudProbe, Interrupt, Progress
 from sailor_cloud.run.ledger import Ledger
 
 
@@ -26,16 +26,16 @@ class Seconds:
         return self.now
 
 
-def settled(pulse: Pulse) -> str:
+def settled(pulse: CloudProbe) -> str:
     """What a pulse says once its question has been answered."""
-    pulse.trouble()
-    pulse.settle()
-    return pulse.trouble()
+    pulse.problem()
+    pulse.wait()
+    return pulse.problem()
 
 
 def test_a_cloud_that_answers_gives_no_trouble_and_is_asked_once_a_minute() -> None:
     seconds, asked = Seconds(), []
-    pulse = Pulse(lambda: asked.append(seconds.now), now=seconds)
+    pulse = CloudProbe(lambda: asked.append(seconds.now), now=seconds)
     for _ in range(13):
         assert settled(pulse) == ""
         seconds.now += 10.0
@@ -49,7 +49,7 @@ def test_an_error_of_the_cloud_is_reported_until_it_answers_again() -> None:
         if broken:
             raise OSError("503 Service Unavailable")
 
-    pulse = Pulse(ask, now=seconds)
+    pulse = CloudProbe(ask, now=seconds)
     assert settled(pulse) == "the cloud does not answer: 503 Service Unavailable"
     broken.clear()
     seconds.now += 30.0
@@ -60,12 +60,12 @@ def test_an_error_of_the_cloud_is_reported_until_it_answers_again() -> None:
 
 def test_a_question_that_hangs_is_reported_with_its_time() -> None:
     seconds, answer = Seconds(), threading.Event()
-    pulse = Pulse(lambda: answer.wait(30.0), now=seconds)
-    assert pulse.trouble() == ""
+    pulse = CloudProbe(lambda: answer.wait(30.0), now=seconds)
+    assert pulse.problem() == ""
     seconds.now += 19.0
-    assert pulse.trouble() == ""
+    assert pulse.problem() == ""
     seconds.now += 26.0
-    assert pulse.trouble() == "the cloud has not answered for 45 s"
+    assert pulse.problem() == "the cloud has not answered for 45 s"
     answer.set()
     assert settled(pulse) == ""
 
@@ -92,10 +92,10 @@ def test_a_creation_that_takes_long_says_that_the_cloud_is_down(tmp_path: Path) 
             pause=lambda seconds: None,
         )
         watch = Watch(work=work, root=root_of(folder, Provider("gcp"), "us-central1"), nodes=(), prices=Prices())
-        watch.pulse = Pulse(down)
+        watch.probe = CloudProbe(down)
         resource = {"addr": "module.cluster.x", "resource_type": INSTANCE[Provider("gcp")], "resource_name": "n0"}
         for elapsed in (50, 60, 70):
             hook = {"action": "create", "resource": resource, "elapsed_seconds": elapsed}
             watch.event({"type": "apply_progress", "hook": hook, "@message": "Still creating..."})
-            watch.pulse.settle()
-        assert (told[0].trouble, told[-1].trouble) == ("", "the cloud does not answer: 503 Backend Error")
+            watch.probe.wait()
+        assert (told[0].problem, told[-1].problem) == ("", "the cloud does not answer: 503 Backend Error")
