@@ -17,7 +17,7 @@ from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.stopping import StopSignal
-from sailor_cloud.launch.telemetry.generation_log import EventRecord, Leg, legs
+from sailor_cloud.launch.telemetry.generation_log import EventRecord, RecordedGeneration, recorded_generations
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notifier
 from sailor_cloud.launch.telemetry.trackers import Trackers
@@ -73,8 +73,8 @@ class RunContext:
     _journal: Journal | None = None
     _ledger: Ledger | None = None
     _record: EventRecord | None = None
-    _leg: Leg | None = None
-    _ended_legs: tuple[Leg, ...] = ()
+    _leg: RecordedGeneration | None = None
+    _ended_legs: tuple[RecordedGeneration, ...] = ()
     _spent: tuple[datetime, float] | None = None
 
     @property
@@ -106,13 +106,15 @@ class RunContext:
         """Start to follow a new generation; all earlier ones have ended."""
         self.monitor = monitor
         # Keep this plan: `document` may soon be another one.
-        self._leg = Leg(generation=monitor.generation, document=self.document, monitor=monitor)
-        self._ended_legs = tuple(leg for leg in legs(self.folder) if leg.generation < monitor.generation)
+        self._leg = RecordedGeneration(generation=monitor.generation, document=self.document, monitor=monitor)
+        self._ended_legs = tuple(
+            leg for leg in recorded_generations(self.folder) if leg.generation < monitor.generation
+        )
 
     @property
     def used_usd(self) -> float:
         """The cost of all generations' traffic and checkpoints so far; the ledger gets it at the end."""
-        found = legs(self.folder) if self._leg is None else (*self._ended_legs, self._leg)
+        found = recorded_generations(self.folder) if self._leg is None else (*self._ended_legs, self._leg)
         return total_usd(usage.charges(self.job_document, found, self.prices, until=self.clock.now()))
 
     @property
@@ -140,7 +142,7 @@ class RunContext:
     @property
     def saved_step(self) -> int:
         """The step from which a new generation would continue."""
-        recorded = [leg.monitor.checkpoint_step for leg in legs(self.folder)]
+        recorded = [leg.monitor.checkpoint_step for leg in recorded_generations(self.folder)]
         return max((step for step in recorded if step is not None), default=0)
 
     @property
@@ -165,7 +167,7 @@ class RunContext:
         assert bucket is not None, "a job that names no place gets a bucket"
         return f"{scheme}://{bucket.name}"
 
-    def left(self) -> Remaining:
+    def remaining(self) -> Remaining:
         """Return what remains of iterations, money and time."""
         limits = self.job_document.constraints
         now = self.clock.now()

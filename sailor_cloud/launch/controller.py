@@ -25,7 +25,7 @@ from sailor_cloud.launch.replanning.replan import same_shape
 from sailor_cloud.launch.results import Fetch
 from sailor_cloud.launch.stopping import Stopped
 from sailor_cloud.launch.teardown import close_books
-from sailor_cloud.launch.telemetry.generation_log import generations, legs, new_monitor, write_plan
+from sailor_cloud.launch.telemetry.generation_log import generations, new_monitor, recorded_generations, write_plan
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.launch.watch.announce import announce, remaining_work_note
@@ -152,7 +152,7 @@ class Controller:
         outcome = Outcome(ending=ending, receipt=receipt, message=message)
         notice = Notice.FINISHED if ending is Ending.COMPLETED else Notice.FAILED
         text = f"{ending.value}; {usd_text(receipt.spent_usd)} USD spent" + (f": {message}" if message else "")
-        context.notifier.tell(notice, run=context.folder.run_id, text=text, outcome=ending.value)
+        context.notifier.notify(notice, run=context.folder.run_id, text=text, outcome=ending.value)
         context.notifier.close()
         context.trackers.close()
         return outcome
@@ -161,16 +161,16 @@ class Controller:
         """Run generations until the training has reached its end or can't continue."""
         context = self.context
         if context.search is not None and (slow := known_slow_links(context)):
-            context.search.learn_links(slow)
+            context.search.update_link_speeds(slow)
         first = not generations(context.folder)
         running_generation = await takeover.running_generation(context)
         if running_generation is None:
-            await fallback.obtain(context, await takeover.initial_plan(context))
+            await fallback.obtain_nodes(context, await takeover.initial_plan(context))
             generation = await self._started()
         else:
             generation = self._followed(running_generation)
         if first:
-            context.notifier.tell(Notice.STARTED, run=context.folder.run_id, text="training started")
+            context.notifier.notify(Notice.STARTED, run=context.folder.run_id, text="training started")
         while True:
             growth, links = Growth(context, generation), SlowLinks(context, generation)
             rate = MeasuredRate(context, generation)
@@ -195,7 +195,7 @@ class Controller:
                 case End.HANDED_OVER:
                     wanted = growth.document or links.document or rate.document
                     assert wanted is not None
-                    await fallback.obtain(context, wanted)
+                    await fallback.obtain_nodes(context, wanted)
                 case End.NODES_LOST:
                     await self._recover(result.lost, result.why)
                 case End.FAILED:
@@ -206,12 +206,12 @@ class Controller:
         """Continue without lost nodes, under a new plan or on new nodes."""
         context = self.context
         self._recoveries += 1
-        nodes.lost(context, lost, why)
+        nodes.report_lost_nodes(context, lost, why)
         if self._recoveries > context.options.most_recoveries:
             raise LaunchError(f"nodes were lost {self._recoveries} times; {why}")
         await nodes.disconnect(context, lost)
         document = await fallback.next_plan(context, context.document, without=lost)
-        await fallback.obtain(context, document)
+        await fallback.obtain_nodes(context, document)
 
     async def _retry(self, result: Result) -> None:
         """Try again after a failure of the job itself, as long as each attempt gets further than the last.
@@ -259,7 +259,7 @@ class Controller:
             try:
                 return await self._next_generation()
             except UnreachableError as error:
-                if lost := await nodes.gone(context, context.document):
+                if lost := await nodes.find_lost_nodes(context, context.document):
                     await self._recover(lost, f"{error}; lost before training began: {', '.join(lost)}")
                     continue
                 self._recoveries += 1
@@ -289,7 +289,7 @@ class Controller:
         packed = code.kept(context.folder)
         if packed is not None:
             context.show("copying the code")
-            await nodes.all_done(link.ship(packed) for link in links.values())
+            await nodes.all_done(link.upload_code(packed) for link in links.values())
         spec = self._spec(number, port, None if packed is None else packed.sha256)
         context.journal.append(Event.GENERATION_STARTED, generation=number, spec=spec.sha256, **kept)
         path, content = f"generations/{number}/spec.json", spec.to_json().encode()
@@ -369,7 +369,7 @@ class Controller:
 
 
 def _command_ended(context: RunContext) -> str:
-    monitors = [leg.monitor for leg in legs(context.folder)]
+    monitors = [leg.monitor for leg in recorded_generations(context.folder)]
     saved = any(monitor.checkpoints for monitor in monitors)
     kept = f"its checkpoints are in {context.checkpoints_dir}" if saved else "it has saved no checkpoint"
     if any(monitor.steps_done for monitor in monitors):

@@ -11,7 +11,7 @@ from sailor_cloud.catalog import Catalog
 from sailor_cloud.errors import RequestError, SailorError
 from sailor_cloud.interchange.sailor_names import MODELS, their_accelerator
 from sailor_cloud.launch.start import base_of
-from sailor_cloud.launch.telemetry.generation_log import Leg, legs
+from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration, recorded_generations
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.network import Network
@@ -51,7 +51,9 @@ def measured_runs(*, job: str | None = None) -> Measured:
     for past in past_runs(folder, job=job):
         try:
             run = RunFolder.open(past.run_id, root=folder)
-            found = [_measured(run, leg, data) for leg in legs(run) if leg.monitor.steps_done >= FEWEST_STEPS]
+            found = [
+                _measured(run, leg, data) for leg in recorded_generations(run) if leg.monitor.steps_done >= FEWEST_STEPS
+            ]
         except (SailorError, OSError) as error:
             left_out.append((past.run_id, str(error)))
             continue
@@ -61,7 +63,7 @@ def measured_runs(*, job: str | None = None) -> Measured:
     return Measured(runs=tuple(runs), left_out=tuple(left_out))
 
 
-def _measured(run: RunFolder, leg: Leg, data: _Data) -> MeasuredRun:
+def _measured(run: RunFolder, leg: RecordedGeneration, data: _Data) -> MeasuredRun:
     document, monitor = leg.document, leg.monitor
     plan, seconds = document.plan, monitor.measured_iteration_s
     if plan is None or seconds is None:

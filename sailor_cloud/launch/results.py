@@ -17,7 +17,7 @@ from sailor_cloud.errors import SailorError
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsagePrices
-from sailor_cloud.launch.telemetry.generation_log import legs
+from sailor_cloud.launch.telemetry.generation_log import recorded_generations
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.provision import providers
@@ -114,7 +114,7 @@ class Fetch:
         price = self.prices.between(home.zone, _HERE)[0]
         usd, budget = price.usd_per_gb * size / GB, self.document.constraints.budget_usd
         ledger, now = Ledger.of(self.folder, self.clock), self.clock.now()
-        used = usage.charges(self.document, legs(self.folder), self.prices, until=now)
+        used = usage.charges(self.document, recorded_generations(self.folder), self.prices, until=now)
         spent = ledger.spent_usd(now) + total_usd(used)
         if budget is not None and spent + usd > budget:
             left = usd_text(budget - spent)

@@ -7,7 +7,7 @@ from functools import partial
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.recovery import fallback, nodes
-from sailor_cloud.launch.telemetry.generation_log import generations, legs, read_plan
+from sailor_cloud.launch.telemetry.generation_log import generations, read_plan, recorded_generations
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.run.journal import Event, read
@@ -28,7 +28,7 @@ async def running_generation(context: RunContext) -> Monitor | None:
     context.show("connecting")
     if running != {node.id for node in document.plan.nodes} or not await _reconnected(context, document):
         return None
-    return next(leg.monitor for leg in legs(context.folder) if leg.generation == number)
+    return next(leg.monitor for leg in recorded_generations(context.folder) if leg.generation == number)
 
 
 async def initial_plan(context: RunContext) -> PlanDocument:
@@ -41,13 +41,15 @@ async def initial_plan(context: RunContext) -> PlanDocument:
     if len(survivors) == len(document.plan.nodes):
         return document
     gone = tuple(sorted({node.id for node in document.plan.nodes} - {node.id for node in survivors}))
-    nodes.lost(context, gone, f"{len(gone)} nodes were lost while no controller was there: {', '.join(gone)}")
+    nodes.report_lost_nodes(
+        context, gone, f"{len(gone)} nodes were lost while no controller was there: {', '.join(gone)}"
+    )
     return await fallback.next_plan(context, document)
 
 
 async def _reconnected(context: RunContext, document: PlanDocument) -> bool:
     """Connect to the agents of a plan; False if one has died or does not answer."""
-    applied = await nodes.query_fleet(context, partial(context.fleet.found, document))
+    applied = await nodes.query_fleet(context, partial(context.fleet.reachable_nodes, document))
     try:
         links = await context.stop.unless_stopped(context.fleet.connect(applied))
     except UnreachableError as error:

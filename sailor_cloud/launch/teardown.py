@@ -16,7 +16,12 @@ from sailor_cloud.launch.spend import gateways, usage
 from sailor_cloud.launch.spend.bill_parts import bill_parts
 from sailor_cloud.launch.spend.charges import charge_all
 from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
-from sailor_cloud.launch.telemetry.generation_log import Leg, journaled_calibration_s, last_monitor, legs
+from sailor_cloud.launch.telemetry.generation_log import (
+    RecordedGeneration,
+    journaled_calibration_s,
+    last_monitor,
+    recorded_generations,
+)
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.bookkeeping import NODE
@@ -71,9 +76,9 @@ def close_books(
     """
     problems = [*destroyed.problems]
     ledger, entries, now = Ledger.of(folder, clock, or_keep=True), read(folder.journal_file), clock.now()
-    recorded: tuple[Leg, ...] = ()
+    recorded: tuple[RecordedGeneration, ...] = ()
     with _as_problem(problems, "the ledger lacks what was used"):
-        recorded = legs(folder)
+        recorded = recorded_generations(folder)
         gateways.charge_gateways(ledger, entries, prices)
         if document is not None:
             used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
@@ -133,7 +138,7 @@ def _job_named(folder: RunFolder, entries: Sequence[Entry]) -> str:
 
 
 def _past_run(
-    folder: RunFolder, document: PlanDocument, recorded: tuple[Leg, ...], receipt: Receipt
+    folder: RunFolder, document: PlanDocument, recorded: tuple[RecordedGeneration, ...], receipt: Receipt
 ) -> history.PastRun:
     entries = read(folder.journal_file)
     monitor = last_monitor(recorded, document)
@@ -162,7 +167,7 @@ def _past_run(
 def _comparisons(
     folder: RunFolder,
     document: PlanDocument,
-    recorded: tuple[Leg, ...],
+    recorded: tuple[RecordedGeneration, ...],
     lines: tuple[LedgerLine, ...],
     spent_usd: float,
 ) -> tuple[Comparison, ...]:
@@ -204,7 +209,7 @@ def _comparisons(
     )
 
 
-def _share_done(document: PlanDocument, recorded: tuple[Leg, ...]) -> float:
+def _share_done(document: PlanDocument, recorded: tuple[RecordedGeneration, ...]) -> float:
     """Return the share of the job's steps that was reached; 1 if their number is unknown."""
     steps = document.job.training.steps
     return min(1.0, max((leg.monitor.step for leg in recorded), default=0) / steps) if steps else 1.0

@@ -99,10 +99,10 @@ class QuickSearch:
         )
         return tuple(offer(zone, name, self.prices(zone, name), market) for zone, name, market in kinds)
 
-    def learn_links(self, rates: Rates) -> None:
+    def update_link_speeds(self, rates: Rates) -> None:
         """Take no notice: no plan of this search has a link."""
 
-    def judged(self, known: PlanDocument) -> PlanDocument:
+    def predict(self, known: PlanDocument) -> PlanDocument:
         return known
 
     def migration_cost(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:

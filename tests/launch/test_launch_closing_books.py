@@ -140,11 +140,11 @@ def test_a_run_that_did_more_steps_than_it_was_to_is_compared_with_all_of_them(f
 
 
 def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    (leg,) = teardown.legs(folder)
+    (leg,) = teardown.recorded_generations(folder)
     prediction = planned().prediction
     assert prediction is not None
     newest = replace(planned(), prediction=replace(prediction, iteration_s_replay=9.0))
-    monkeypatch.setattr(teardown, "legs", lambda folder: (leg, replace(leg, document=newest)))
+    monkeypatch.setattr(teardown, "recorded_generations", lambda folder: (leg, replace(leg, document=newest)))
     remembered: list[history.PastRun] = []
     monkeypatch.setattr(history, "record_run", lambda folder, past: remembered.append(past))
     rows = {row.what: row.estimate for row in closed(folder).comparisons}
@@ -152,7 +152,7 @@ def test_the_newest_plan_is_what_a_run_is_remembered_by(folder: RunFolder, monke
 
 
 def test_a_run_without_a_generation_has_done_nothing(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teardown, "legs", lambda folder: ())
+    monkeypatch.setattr(teardown, "recorded_generations", lambda folder: ())
     remembered: list[history.PastRun] = []
     monkeypatch.setattr(history, "record_run", lambda folder, past: remembered.append(past))
     rows = {row.what: row.estimate for row in closed(folder).comparisons}
@@ -243,7 +243,12 @@ def test_a_failure_while_the_books_are_closed_is_a_problem_of_the_receipt(
     def fails(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for owner, name in ((teardown, "legs"), (teardown, "_comparisons"), (history, "record_run"), (budgets, "release")):
+    for owner, name in (
+        (teardown, "recorded_generations"),
+        (teardown, "_comparisons"),
+        (history, "record_run"),
+        (budgets, "release"),
+    ):
         monkeypatch.setattr(owner, name, fails)
     monkeypatch.setattr(RunFolder, "write_text", fails)
     monkeypatch.setattr(teardown, "kept_lines", lambda path: ("x",) if path == folder.journal_file else ())
@@ -268,7 +273,7 @@ def test_a_mistake_in_damaged_files_has_a_name_where_it_has_no_words(
     def fails(*arguments: object) -> None:
         raise KeyError
 
-    monkeypatch.setattr(teardown, "legs", fails)
+    monkeypatch.setattr(teardown, "recorded_generations", fails)
     assert closed(folder).problems == ("the ledger lacks what was used: KeyError",)
 
 

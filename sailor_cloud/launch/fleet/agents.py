@@ -97,7 +97,7 @@ class AgentLink:
         """Copy the runtime to the node, unless the node has the same content already."""
         await self._unpacked(f"runtime/{self.bundle.sha256}", self.bundle.content)
 
-    async def ship(self, code: Code) -> None:
+    async def upload_code(self, code: Code) -> None:
         await self._unpacked(f"code/{code.sha256}", code.content)
 
     async def _unpacked(self, folder: str, content: bytes) -> None:

@@ -42,7 +42,7 @@ class Link(Protocol):
     async def ensure_agent(self) -> None:
         """Put the runtime in place and start the agent unless it runs already."""
 
-    async def ship(self, code: Code) -> None:
+    async def upload_code(self, code: Code) -> None:
         """Unpack the user's code under `code/` and its hash, unless it is there."""
 
     async def free_port(self, first_choice: int) -> int: ...
@@ -76,7 +76,7 @@ class Fleet(Protocol):
 
     async def connect(self, nodes: Sequence[ReachableNode]) -> list[Link]: ...
 
-    async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+    async def reachable_nodes(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
         """Return the plan's nodes that exist and accept connections."""
 
     async def running(self, document: PlanDocument) -> frozenset[str]:

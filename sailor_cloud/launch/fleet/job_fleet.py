@@ -123,7 +123,9 @@ class JobFleet:
                 intend_node(journal, placed)
         self._document, self._expires_at = document, expires_at
         journal.append(Event.PROVISIONED)
-        return Applied(nodes=await self.found(document), expires_at=expires_at, seconds=time.monotonic() - begun)
+        return Applied(
+            nodes=await self.reachable_nodes(document), expires_at=expires_at, seconds=time.monotonic() - begun
+        )
 
     def _cluster(self) -> Scope:
         """Return the cluster that answers. Raises ProvisionError if it is not the one that has the run's jobs."""
@@ -156,14 +158,14 @@ class JobFleet:
                 await self._wait_until_running()
         return [JobLink(fleet=self, node=node) for node in nodes]
 
-    async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+    async def reachable_nodes(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
         await self._resumed()
         there = without_address(document, workdir=str(self.home), now=self.clock.now())
         return tuple(node for name, node in there.items() if name in self._known and name not in self._lost)
 
     async def running(self, document: PlanDocument) -> frozenset[str]:
         await self.state()
-        return frozenset(node.id for node in await self.found(document))
+        return frozenset(node.id for node in await self.reachable_nodes(document))
 
     async def all_running(self) -> frozenset[str]:
         return frozenset(self._known - self._lost)
@@ -473,7 +475,7 @@ class JobLink:
                 # `logs` reads them there, during the job and afterwards.
                 logs.symlink_to(home / "logs", target_is_directory=True)
 
-    async def ship(self, code: Code) -> None:
+    async def upload_code(self, code: Code) -> None:
         assert self.fleet.scheduler.shares_folders, "check_job refuses what pods can't be given"
         folder = self.fleet.node_home(self.node.id) / "code" / code.sha256
         if not folder.is_dir():

@@ -19,7 +19,7 @@ from sailor_cloud.simulator.money import CHECKED_STEPS, MOST_REFERENCE_FLOPS, re
 from sailor_runtime import spec as rt
 
 
-class Compared(StrEnum):
+class ComparisonModel(StrEnum):
     """The model that a plan trains for the comparison with one process."""
 
     MODEL = "the model"
@@ -27,11 +27,11 @@ class Compared(StrEnum):
     NOTHING = "nothing"
 
 
-def compared_of(job: Job, decoder: Decoder) -> Compared:
+def comparison_model(job: Job, decoder: Decoder) -> ComparisonModel:
     """Return what is compared: one process may take a minute, and the sizes in a user's own module are fixed."""
     if reference_flops(job, decoder) <= MOST_REFERENCE_FLOPS:
-        return Compared.MODEL
-    return Compared.NARROW_COPY if decoder.module is None else Compared.NOTHING
+        return ComparisonModel.MODEL
+    return ComparisonModel.NARROW_COPY if decoder.module is None else ComparisonModel.NOTHING
 
 
 def plan_hash(plan: Plan) -> str:
@@ -60,8 +60,8 @@ def build_spec(
     """Return the spec of one generation. Raises RequestError if the runtime can't do what the job asks.
 
     `steps` is the last step of the whole run, also if the document plans only the rest. `saved_step` is the newest
-    saved step. `check`: compare with one process, as `compared_of` says, and calibrate before training. `code_sha256`
-    is the hash of the user's code, which has the model's own module.
+    saved step. `check`: compare with one process, as `comparison_model` says, and calibrate before training.
+    `code_sha256` is the hash of the user's code, which has the model's own module.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
     if plan is None or prediction is None or job.model is None:
@@ -69,7 +69,7 @@ def build_spec(
     last_step = steps if steps is not None else job.training.steps
     if last_step is None:
         raise RequestError("training.steps is missing; a run needs the number of steps")
-    training, compared = job.training, compared_of(job, decoder)
+    training, compared = job.training, comparison_model(job, decoder)
     return rt.RunSpec(
         spec_version=rt.SPEC_VERSION,
         run=run_id,
@@ -122,11 +122,11 @@ def build_spec(
         master_address=nodes[plan.pipelines[0].stages[0].node].private_address,
         master_port=master_port,
         predicted_iteration_s=prediction.iteration_s_replay,
-        verify_steps=CHECKED_STEPS if check and compared is not Compared.NOTHING else 0,
+        verify_steps=CHECKED_STEPS if check and compared is not ComparisonModel.NOTHING else 0,
         calibrate=check,
         expires_at=expires_at.timestamp(),
         pipeline_schedule=plan.pipeline_schedule.value,
-        verify_narrow=compared is Compared.NARROW_COPY,
+        verify_narrow=compared is ComparisonModel.NARROW_COPY,
     )
 
 

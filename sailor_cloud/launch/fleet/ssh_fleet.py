@@ -122,11 +122,11 @@ class SshFleet:
             raise
         return list(links)
 
-    async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+    async def reachable_nodes(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
         return await asyncio.to_thread(reachable_nodes, self.folder, document)
 
     async def running(self, document: PlanDocument) -> frozenset[str]:
-        return frozenset(node.id for node in await self.found(document))
+        return frozenset(node.id for node in await self.reachable_nodes(document))
 
     async def all_running(self) -> frozenset[str]:
         return await asyncio.to_thread(running_names, self.folder)

@@ -60,14 +60,14 @@ class _Attempts:
         return pause_s
 
 
-async def obtain(context: RunContext, document: PlanDocument) -> None:
+async def obtain_nodes(context: RunContext, document: PlanDocument) -> None:
     """Get all nodes of a plan running and their agents started; the plan may change if nodes are unavailable.
 
     Sets the context's document and links. Raises ShortfallError, stopping.Stopped, or the error that prevents it.
     """
     attempts = _Attempts(context.options)
     while True:
-        if await nodes.lost_before(context, document):
+        if await nodes.has_lost_nodes(context, document):
             attempts.recovered("nodes were lost while others were being created")
             document = await next_plan(context, document)
         try:
@@ -79,7 +79,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
             block_refused(context, document, error)
             attempts.recovered(error)
         except UnreachableError as error:
-            gone = await nodes.gone(context, document)
+            gone = await nodes.find_lost_nodes(context, document)
             if not gone and context.links.keys() != {node.id for node in plan_nodes(document)}:
                 # The node runs but never accepted a connection; another one would not either.
                 raise
@@ -93,7 +93,7 @@ async def obtain(context: RunContext, document: PlanDocument) -> None:
         except (ShortfallError, ProvisionInterrupted):
             raise
         except ProvisionError as error:
-            if not await nodes.lost_before(context, document):
+            if not await nodes.has_lost_nodes(context, document):
                 # Clouds sometimes fail with an error of their own; a repeated apply continues.
                 if not isinstance(error, TerraformError):
                     raise
@@ -147,7 +147,7 @@ async def _wait(context: RunContext, option: Option | None, survivors: tuple[Nod
     context.show("waiting for capacity")
     until_s = context.clock.monotonic_s() + pause_s
     while (left_s := until_s - context.clock.monotonic_s()) > 0.0:
-        settled = await nodes.settle(context, survivors)
+        settled = await nodes.retire_lost_nodes(context, survivors)
         await context.stop.unless_stopped(asyncio.sleep(left_s if settled else min(left_s, _LOOK_S)))
 
 
@@ -175,10 +175,10 @@ def _refuse_fallback(context: RunContext, error: ProvisionError) -> None:
 
 async def _decision(context: RunContext, document: PlanDocument, survivors: tuple[Node, ...]) -> Option | None:
     await nodes.learn_prices(context)
-    left = context.left()
+    left = context.remaining()
     if left.usd is not None:
         left = replace(left, usd=left.usd - _reserve_usd(context, document))
-    situation = replace(nodes.situation_of(context, document, survivors), left=left)
+    situation = replace(nodes.situation_of(context, document, survivors), remaining=left)
     decision = await context.fleet.in_background(
         decide, situation, context.search or _NoSearch(), policy=context.policy
     )
@@ -222,10 +222,10 @@ class _NoSearch:
     def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
         return self(job)
 
-    def learn_links(self, rates: Rates) -> None:
+    def update_link_speeds(self, rates: Rates) -> None:
         pass
 
-    def judged(self, document: PlanDocument) -> PlanDocument:
+    def predict(self, document: PlanDocument) -> PlanDocument:
         return document
 
     def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:

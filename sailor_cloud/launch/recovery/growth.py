@@ -15,7 +15,7 @@ from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.background import background_task
 from sailor_cloud.launch.replanning.replan import Option, Policy, growth
 from sailor_cloud.launch.replanning.stated import dropped_settings_note
-from sailor_cloud.launch.spend.lifetime import within
+from sailor_cloud.launch.spend.lifetime import with_affordable_rate
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
@@ -128,13 +128,13 @@ class Growth:
         running = await nodes.running_nodes(context)
         situation = nodes.situation_of(context, context.document, running)
         # A switch saves a checkpoint, so steps since the newest one are kept.
-        left = situation.left
+        left = situation.remaining
         if context.steps is not None:
             left = replace(left, steps=max(1, context.steps - self.generation.monitor.step))
         gain_s = LEAST_GAIN_S if context.policy is Policy.BEST else 0.0
         return await context.fleet.in_background(
             growth,
-            replace(situation, left=left),
+            replace(situation, remaining=left),
             context.search,
             least_gain_s=gain_s,
             settled=context.settled or context.policy is Policy.ALWAYS,
@@ -155,7 +155,7 @@ class Growth:
 
         If the plan has lost a node, this would create it again; then recovery releases the others.
         """
-        if not self._idle or await nodes.lost_before(self.context, self.context.document):
+        if not self._idle or await nodes.has_lost_nodes(self.context, self.context.document):
             return
         await self._create(self.context.document)
         self._idle = False
@@ -165,10 +165,10 @@ class Growth:
         context = self.context
         self._buying = True
         try:
-            with nodes.paying_for(context, document):
+            with nodes.pending_cost(context, document):
                 self._idle = True
                 await context.fleet.create(
-                    within(document, context.left()),
+                    with_affordable_rate(document, context.remaining()),
                     expires_at=context.expires_at,
                     interrupt=self._interrupt,
                     on_progress=context.on_resource,

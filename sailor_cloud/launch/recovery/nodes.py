@@ -13,7 +13,7 @@ from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import Health
 from sailor_cloud.launch.replanning.replan import Situation
 from sailor_cloud.launch.replanning.spot import spot_history
-from sailor_cloud.launch.spend.lifetime import within
+from sailor_cloud.launch.spend.lifetime import with_affordable_rate
 from sailor_cloud.launch.telemetry.notify import Notice
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
@@ -54,7 +54,7 @@ async def query_fleet(context: RunContext, ask: Callable[[], Awaitable[_T]]) -> 
             await context.stop.unless_stopped(asyncio.sleep(pause_s))
 
 
-async def lost_before(context: RunContext, document: PlanDocument) -> bool:
+async def has_lost_nodes(context: RunContext, document: PlanDocument) -> bool:
     """Whether nodes of the plan existed and no longer do; a name is never reused."""
     created = {row.key for row in fold(read(context.folder.journal_file)).resources if row.created_at is not None}
     running = await query_fleet(context, partial(context.fleet.running, document))
@@ -67,7 +67,7 @@ async def alive(context: RunContext, document: PlanDocument, *, without: tuple[s
     return tuple(node for node in plan_nodes(document) if node.id in running and node.id not in without)
 
 
-async def gone(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
+async def find_lost_nodes(context: RunContext, document: PlanDocument) -> tuple[str, ...]:
     """Return the lost nodes of a plan after one did not answer; empty once all connected nodes answer again.
 
     A connection ends before the provider reports the node's end. A node silent for `lost_after_s` counts as lost.
@@ -114,8 +114,8 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
         survivors=survivors,
         blocked=context.blocked(),
         # A refused name never belonged to a node, so it is free again.
-        taken=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
-        left=context.left(),
+        used_names=frozenset(row.key for row in state.resources if row.live or row.created_at is not None),
+        remaining=context.remaining(),
         offers=offers_of(context, document),
         spot_history=spot_history(entries, context.clock.now()),
         now=context.clock.now(),
@@ -164,15 +164,15 @@ async def create(context: RunContext, document: PlanDocument) -> None:
         if starts_s := _capacity_starts_s(context, document):
             context.show(f"waiting {duration_text(max(starts_s))} for capacity" if max(starts_s) > 0 else "capacity")
             await context.fleet.secure(
-                within(document, context.left()),
+                with_affordable_rate(document, context.remaining()),
                 expires_at=context.expires_at,
                 interrupt=context.stop.interrupt,
                 on_progress=context.on_resource,
             )
         context.show("creating nodes")
-        with paying_for(context, document):
+        with pending_cost(context, document):
             applied = await context.fleet.create(
-                within(document, context.left()),
+                with_affordable_rate(document, context.remaining()),
                 expires_at=context.expires_at,
                 interrupt=context.stop.interrupt,
                 on_progress=context.on_resource,
@@ -202,7 +202,7 @@ def _capacity_starts_s(context: RunContext, document: PlanDocument) -> list[floa
 
 
 @contextlib.contextmanager
-def paying_for(context: RunContext, document: PlanDocument) -> Iterator[None]:
+def pending_cost(context: RunContext, document: PlanDocument) -> Iterator[None]:
     """Count the cost of requested nodes until the ledger has them. Raises ShortfallError beforehand."""
     offers = offers_of(context, document)
     new = [node for node in plan_nodes(document) if node.id not in context.links]
@@ -223,7 +223,7 @@ async def release(context: RunContext, document: PlanDocument) -> None:
     await context.fleet.retire(sorted({row.key for row in _live(context)} - kept))
 
 
-async def settle(context: RunContext, survivors: tuple[Node, ...]) -> bool:
+async def retire_lost_nodes(context: RunContext, survivors: tuple[Node, ...]) -> bool:
     """Stop charging deleted nodes; return whether only the survivors are charged now."""
     kept = {node.id for node in survivors}
 
@@ -284,11 +284,11 @@ async def disconnect(context: RunContext, names: tuple[str, ...]) -> None:
             await context.links.pop(name).close()
 
 
-def lost(context: RunContext, names: tuple[str, ...], why: str) -> None:
+def report_lost_nodes(context: RunContext, names: tuple[str, ...], why: str) -> None:
     """Journal and report that nodes are lost or about to be."""
     context.journal.append(Event.NODES_LOST, nodes=list(names), why=why)
     context.observer.note(why)
-    context.notifier.tell(Notice.PREEMPTED, run=context.folder.run_id, text=why, nodes=list(names))
+    context.notifier.notify(Notice.PREEMPTED, run=context.folder.run_id, text=why, nodes=list(names))
 
 
 def plan_nodes(document: PlanDocument) -> tuple[Node, ...]:

@@ -62,9 +62,9 @@ class SlowLinks:
         """Return a plan worth the switch, with the present plan judged by the same links; None without one."""
         context = self.context
         assert context.search is not None
-        context.search.learn_links(rates)
+        context.search.update_link_speeds(rates)
         await nodes.learn_prices(context)
-        present = await context.fleet.in_background(context.search.judged, context.document)
+        present = await context.fleet.in_background(context.search.predict, context.document)
         running = await nodes.running_nodes(context)
         gain_s = LEAST_GAIN_S if context.policy is Policy.BEST else 0.0
         return await context.fleet.in_background(

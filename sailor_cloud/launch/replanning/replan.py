@@ -13,8 +13,8 @@ from typing import Protocol
 
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.remaining_job import Devices, remaining_job
-from sailor_cloud.launch.replanning.spot import Continuation, Outlook, Pool, SpotHistory
-from sailor_cloud.launch.replanning.stated import allowing, as_stated
+from sailor_cloud.launch.replanning.spot import Continuation, Pool, SpotHistory, SpotOutlook
+from sailor_cloud.launch.replanning.stated import allow_stated_settings, with_stated_settings
 from sailor_cloud.launch.spend import egress
 from sailor_cloud.launch.spend.lifetime import Remaining, usd_per_hour
 from sailor_cloud.model.document import Pick, PlanDocument
@@ -91,13 +91,13 @@ class Search(Protocol):
     def offers(self, job: Job) -> tuple[Offer, ...]:
         """Return everything that a job may buy, at the newest known prices."""
 
-    def learn_links(self, rates: Rates) -> None:
+    def update_link_speeds(self, rates: Rates) -> None:
         """Use these measured link speeds in all later plans."""
 
     def purchase(self, job: Job, refused: Callable[[Offer], bool]) -> PlanDocument:
         """Return the cheapest purchase for a job without a model, without refused offers; else one without a plan."""
 
-    def judged(self, document: PlanDocument) -> PlanDocument:
+    def predict(self, document: PlanDocument) -> PlanDocument:
         """Return the document with its plan's prediction and cost by current knowledge."""
 
     def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
@@ -117,8 +117,8 @@ class Option:
     """A way to continue. `seconds` and `usd` last until the final step, with start-up and moving of the state.
 
     `wait_s` of the seconds pass before any purchase; running nodes are paid meanwhile, and until capacity begins.
-    `continuation` is the option as the spot policy sees it. `against`: the policy prefers another kind of continuation
-    now. `safe`: on-demand could still finish in time if this option brought nothing.
+    `continuation` is the option as the spot policy sees it. `policy_disagrees`: it prefers another kind of continuation
+    now. `deadline_safe`: on-demand could still finish in time if this option brought nothing.
     """
 
     label: str
@@ -127,8 +127,8 @@ class Option:
     usd: float
     continuation: Continuation
     wait_s: float = 0.0
-    against: bool = False
-    safe: bool = True
+    policy_disagrees: bool = False
+    deadline_safe: bool = True
 
     def fits(self, left: Remaining) -> bool:
         """Whether the run can finish within the limits this way, and could afford its cost without a controller."""
@@ -144,7 +144,7 @@ class Option:
 class Situation:
     """The input of a decision. `survivors` run now; `blocked` maps choices to seconds until they can be bought.
 
-    `taken` are names of the run's earlier nodes, which new nodes never get. `offers` are the known offers by id.
+    `used_names` are those of the run's earlier nodes, which new nodes never get. `offers` are the known offers by id.
     `choose` is the user's choice between plans, if not left to the goal. `spot_history` has the
     run's observations of spot capacity. `margin_s` is the time that may be lost until the next look. Waits for later
     capacity count from `now`. `stated` is the run's first plan if a user gave its layout.
@@ -154,8 +154,8 @@ class Situation:
     document: PlanDocument
     survivors: tuple[Node, ...]
     blocked: Mapping[Choice, float]
-    taken: frozenset[str]
-    left: Remaining
+    used_names: frozenset[str]
+    remaining: Remaining
     offers: Mapping[str, Offer] = field(default_factory=dict)
     choose: Pick | None = None
     spot_history: SpotHistory = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Situation:
         return (
             self.pick is Pick.CHEAPEST
             and self.job.constraints.deadline is not None
-            and None not in (self.document.iteration_s, self.left.steps, self.left.seconds)
+            and None not in (self.document.iteration_s, self.remaining.steps, self.remaining.seconds)
             and {Market.SPOT, Market.ON_DEMAND} <= markets
         )
 
@@ -198,14 +198,14 @@ def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST
     options = _options(situation, search, policy)
     if policy is Policy.BEST and situation.uses_spot_policy:
         options = _judged_by_spot_policy(options, situation, search)
-    fitting = [option for option in options if option.safe and option.fits(situation.left)]
+    fitting = [option for option in options if option.deadline_safe and option.fits(situation.remaining)]
     if fitting:
         return Decision(option=min(fitting, key=lambda option: _rank(option, situation.pick)))
     if options:
         nearest = min(options, key=lambda option: option.usd)
-        seconds = situation.left.seconds
+        seconds = situation.remaining.seconds
         of_time = seconds is not None and nearest.seconds > seconds
-        return Decision(option=None, shortfall=_shortfall(nearest, situation.left), of_time=of_time)
+        return Decision(option=None, shortfall=_shortfall(nearest, situation.remaining), of_time=of_time)
     return Decision(option=None)
 
 
@@ -225,19 +225,21 @@ def growth(
         option
         for option in options
         # Capacity that begins later can't be bought during training; it is considered again once it has begun.
-        if option.safe and option.fits(situation.left) and not _begins_later(option.document, situation.now)
+        if option.deadline_safe
+        and option.fits(situation.remaining)
+        and not _begins_later(option.document, situation.now)
     ]
     if not fitting:
         return None
     best = min(fitting, key=lambda option: _rank(option, situation.pick))
     if situation.pick is Pick.FASTEST:
         return best if best.seconds + least_gain_s < current.seconds else None
-    if current.safe and not current.fits(situation.left):
+    if current.deadline_safe and not current.fits(situation.remaining):
         # Too few nodes to end in time keep the place of spot nodes. Spot returns first, on-demand only when it must.
         waited = [option for option in fitting if option.continuation.pools] if situation.uses_spot_policy else fitting
         return min(waited, key=lambda option: _rank(option, situation.pick), default=None)
     better = _rank(best, situation.pick)[:2] < _rank(current, situation.pick)[:2]
-    return best if better or not current.safe else None
+    return best if better or not current.deadline_safe else None
 
 
 def _begins_later(document: PlanDocument, now: datetime | None) -> bool:
@@ -256,13 +258,13 @@ def _judged_by_spot_policy(options: Sequence[Option], situation: Situation, sear
     now = _continuation(situation.document, situation)
     on_spot = now.pools or any(option.continuation.pools for option in options)
     on_demand = _on_demand(situation, search) if on_spot else None
-    if on_demand is None or not on_demand.fits(situation.left):
+    if on_demand is None or not on_demand.fits(situation.remaining):
         return [*options]
-    assert situation.left.seconds is not None
+    assert situation.remaining.seconds is not None
     providers = {offer.provider for offer in situation.offers.values() if offer.market is Market.SPOT}
-    outlook = Outlook(
+    outlook = SpotOutlook(
         spot_history=situation.spot_history,
-        left_s=situation.left.seconds,
+        remaining_s=situation.remaining.seconds,
         change_over_s=max(startup_s(provider) for provider in providers) + situation.job.checkpoint.every / 2,
         on_demand=on_demand.continuation,
         on_demand_s=on_demand.seconds,
@@ -270,9 +272,13 @@ def _judged_by_spot_policy(options: Sequence[Option], situation: Situation, sear
         trains_on_demand=bool(situation.survivors) and not now.pools,
     )
     every = [*options, on_demand]
-    chosen = outlook.chosen([option.continuation for option in every if option.fits(situation.left)])
+    chosen = outlook.chosen([option.continuation for option in every if option.fits(situation.remaining)])
     return [
-        replace(option, against=option.continuation.kind is not chosen, safe=outlook.safe(option.continuation))
+        replace(
+            option,
+            policy_disagrees=option.continuation.kind is not chosen,
+            deadline_safe=outlook.is_deadline_safe(option.continuation),
+        )
         for option in every
     ]
 
@@ -297,7 +303,7 @@ def _continuation(document: PlanDocument, situation: Situation, *, wait_s: float
     alive = {node.id for node in situation.survivors}
     used = {offers[node.offer] for node in document.plan.nodes}
     return Continuation(
-        work_s=(document.iteration_s or 0.0) * (situation.left.steps or 0),
+        work_s=(document.iteration_s or 0.0) * (situation.remaining.steps or 0),
         usd_per_hour=_nodes_usd_per_hour(document),
         pools=frozenset(Pool.of(offer) for offer in used if offer.market is Market.SPOT),
         starts=any(node.id not in alive for node in document.plan.nodes),
@@ -320,7 +326,7 @@ def _options(situation: Situation, search: Search, policy: Policy) -> list[Optio
         smaller = _searched(situation, search, only_survivors=True)
         if smaller is not None:
             options.append(_option("continue with the remaining nodes", smaller, situation, search))
-    idle = not any(option.fits(situation.left) for option in options)
+    idle = not any(option.fits(situation.remaining) for option in options)
     if policy is Policy.BEST and wait_s and idle:
         waiting = _option("wait and replace", _replaced(situation), situation, search, wait_s=wait_s)
         options.append(waiting if smaller is None else _shrink_then_grow(waiting, smaller, situation, search))
@@ -335,7 +341,7 @@ def _shrink_then_grow(waiting: Option, smaller: PlanDocument, situation: Situati
 
     Steps trained meanwhile need not be repeated; both changes of the plan cost a start.
     """
-    steps, full = situation.left.steps or 0, situation.document
+    steps, full = situation.remaining.steps or 0, situation.document
     begun = _option("", smaller, situation, search)
     start_s = max(0.0, begun.seconds - (smaller.iteration_s or 0.0) * steps)
     done = min(float(steps), max(0.0, waiting.wait_s - start_s) / (smaller.iteration_s or math.inf))
@@ -372,18 +378,18 @@ def _replaced(situation: Situation) -> PlanDocument:
     return replace(
         rest,
         inputs=replace(document.inputs, offers=newest),
-        plan=fresh_names(plan, situation.survivors, situation.taken, offers),
+        plan=fresh_names(plan, situation.survivors, situation.used_names, offers),
     )
 
 
 def _for_remaining_steps(document: PlanDocument, situation: Situation) -> PlanDocument:
     """Return a document whose job and traffic cover only the remaining iterations."""
     steps = document.job.training.steps
-    training = document.job.training.model_copy(update={"steps": situation.left.steps})
+    training = document.job.training.model_copy(update={"steps": situation.remaining.steps})
     job = document.job.model_copy(update={"training": training})
-    if document.cost is None or not steps or situation.left.steps is None:
+    if document.cost is None or not steps or situation.remaining.steps is None:
         return replace(document, job=job)
-    share = situation.left.steps / steps
+    share = situation.remaining.steps / steps
     lines = Rows(
         replace(line, quantity=line.quantity * share, usd=line.usd * share, worst_usd=line.worst_usd * share)
         for line in document.cost.lines
@@ -396,21 +402,21 @@ def _searched(situation: Situation, search: Search, *, only_survivors: bool) -> 
         return _purchased(situation, search)
     for limits in (True, False):
         job = remaining_job(
-            situation.job, situation.devices, situation.left, only_survivors=only_survivors, limits=limits
+            situation.job, situation.devices, situation.remaining, only_survivors=only_survivors, limits=limits
         )
         if job is None:
             return None
         document = _plan_to_buy(
-            allowing(job, situation.stated), situation, search, situation.choose if limits else None
+            allow_stated_settings(job, situation.stated), situation, search, situation.choose if limits else None
         )
         if document is not None:
-            return as_stated(
+            return with_stated_settings(
                 document,
                 situation.stated,
                 search,
-                lambda found: _option("", found, situation, search).fits(situation.left),
+                lambda found: _option("", found, situation, search).fits(situation.remaining),
             )
-        if situation.left.usd is None and situation.left.seconds is None:
+        if situation.remaining.usd is None and situation.remaining.seconds is None:
             return None
     return None
 
@@ -435,7 +441,7 @@ def _with_names(document: PlanDocument, situation: Situation) -> PlanDocument | 
     if document.plan is None:
         return None
     offers = {**situation.offers, **document.inputs.offers_by_id()}
-    return replace(document, plan=fresh_names(document.plan, situation.survivors, situation.taken, offers))
+    return replace(document, plan=fresh_names(document.plan, situation.survivors, situation.used_names, offers))
 
 
 def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
@@ -444,7 +450,7 @@ def _purchased(situation: Situation, search: Search) -> PlanDocument | None:
     Budget and deadline apply to all options alike, so the search ignores them.
     """
     limits = {"budget_usd": None, "deadline": None}
-    training = situation.job.training.model_copy(update={"steps": situation.left.steps})
+    training = situation.job.training.model_copy(update={"steps": situation.remaining.steps})
     job = situation.job.model_copy(
         update={
             "constraints": situation.job.constraints.model_copy(update=limits),
@@ -473,7 +479,7 @@ def _option(
         search.migration_cost(document, situation.document) if search is not None and moves else (0.0, 0.0)
     )
     seconds = max((startup_s(provider) for provider in new), default=0.0) + moved_s
-    steps = situation.left.steps or 0
+    steps = situation.remaining.steps or 0
     # If the rate of a command is unknown, only what differs between the options counts.
     seconds += (document.iteration_s or 0.0) * steps
     paid_s = seconds + max(teardown_s(provider) for provider in providers)
@@ -505,11 +511,11 @@ def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
     """
     match pick:
         case Pick.CHEAPEST:
-            return option.against, option.usd, option.seconds
+            return option.policy_disagrees, option.usd, option.seconds
         case Pick.BALANCED:
-            return option.against, option.usd * option.seconds, option.seconds
+            return option.policy_disagrees, option.usd * option.seconds, option.seconds
         case Pick.FASTEST:
-            return option.against, option.seconds, option.usd
+            return option.policy_disagrees, option.seconds, option.usd
 
 
 def _shortfall(option: Option, left: Remaining) -> str:

@@ -85,11 +85,11 @@ class CatalogSearch:
             ),
         )
 
-    def learn_links(self, rates: Rates) -> None:
+    def update_link_speeds(self, rates: Rates) -> None:
         links, profiles = self._data()
         self._rest = links.as_measured(rates, probe_bytes=PROBE_BYTES), profiles
 
-    def judged(self, document: PlanDocument) -> PlanDocument:
+    def predict(self, document: PlanDocument) -> PlanDocument:
         assert self.decoder is not None, "only a plan for a model has links to be slow"
         links, profiles = self._data()
         return simulate_document(

@@ -82,7 +82,7 @@ class Continuation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class SpotOutlook:
     """A run's knowledge of spot capacity under a deadline.
 
     `on_demand` is the fallback if spot brings nothing; it takes `on_demand_s` from now. `change_over_s` passes between
@@ -90,17 +90,18 @@ class Outlook:
     """
 
     spot_history: SpotHistory
-    left_s: float
+    remaining_s: float
     change_over_s: float
     on_demand: Continuation
     on_demand_s: float
     margin_s: float
     trains_on_demand: bool
 
-    def safe(self, continuation: Continuation) -> bool:
+    def is_deadline_safe(self, continuation: Continuation) -> bool:
         """Whether on-demand can still finish in time if a continuation brings nothing until the next check."""
         return (
-            continuation.kind is Kind.ON_DEMAND or self.on_demand_s + continuation.wait_s + self.margin_s <= self.left_s
+            continuation.kind is Kind.ON_DEMAND
+            or self.on_demand_s + continuation.wait_s + self.margin_s <= self.remaining_s
         )
 
     def chosen(self, continuations: Collection[Continuation]) -> Kind:
@@ -109,14 +110,14 @@ class Outlook:
         return next((kind for kind in Kind if kind in allowed), Kind.ON_DEMAND)
 
     def _allowed(self, continuation: Continuation) -> bool:
-        if continuation.kind is Kind.ON_DEMAND or not self.safe(continuation):
+        if continuation.kind is Kind.ON_DEMAND or not self.is_deadline_safe(continuation):
             return continuation.kind is Kind.ON_DEMAND
         settled = settled_after(
             continuation.usd_per_hour * continuation.work_s, self.on_demand.usd_per_hour * self.on_demand.work_s
         )
         if continuation.kind is Kind.WAIT:
             waited_s = max(self._absent_s(pool) for pool in continuation.pools)
-            slack_s = self.left_s - self.on_demand_s + waited_s
+            slack_s = self.remaining_s - self.on_demand_s + waited_s
             return settled < math.inf and waited_s + continuation.wait_s <= longest_wait(slack_s, self.change_over_s)
         if not self.trains_on_demand:
             return settled < math.inf

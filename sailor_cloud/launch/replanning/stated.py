@@ -12,13 +12,13 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule, Plan
 
 
-class Judge(Protocol):
+class PlanPredictor(Protocol):
     """A function that predicts a document's plan."""
 
-    def judged(self, document: PlanDocument) -> PlanDocument: ...
+    def predict(self, document: PlanDocument) -> PlanDocument: ...
 
 
-def allowing(job: Job, stated: Plan | None) -> Job:
+def allow_stated_settings(job: Job, stated: Plan | None) -> Job:
     """Return the job with everything that a stated plan uses, even if the job does not ask for it."""
     if stated is None:
         return job
@@ -33,8 +33,8 @@ def allowing(job: Job, stated: Plan | None) -> Job:
     return job.model_copy(update={"training": training.model_copy(update=changes)})
 
 
-def as_stated(
-    document: PlanDocument, stated: Plan | None, judge: Judge, in_limits: Callable[[PlanDocument], bool]
+def with_stated_settings(
+    document: PlanDocument, stated: Plan | None, judge: PlanPredictor, in_limits: Callable[[PlanDocument], bool]
 ) -> PlanDocument:
     """Return the document with the stated schedule and ZeRO stage, or one of them, or unchanged.
 
@@ -53,7 +53,7 @@ def as_stated(
             continue
         other = replace(other, zero_stage=zero, pipeline_schedule=schedule)
         try:
-            found = judge.judged(replace(document, plan=other, bound=None, optimality_gap=None))
+            found = judge.predict(replace(document, plan=other, bound=None, optimality_gap=None))
         except RequestError:
             continue
         assert found.prediction is not None, "a plan for a model is predicted"

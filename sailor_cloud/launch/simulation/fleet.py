@@ -48,7 +48,7 @@ class SimulatedLink:
     async def ensure_agent(self) -> None:
         self._reach()
 
-    async def ship(self, code: Code) -> None:
+    async def upload_code(self, code: Code) -> None:
         pass
 
     async def free_port(self, first_choice: int) -> int:
@@ -129,7 +129,7 @@ class SimulatedFleet:
         await self._wait(max((world.boot_s(one.offer) for one in came), default=0.0), interrupt)
         if refused:
             raise StockoutError(f"no capacity for {', '.join(refused)}")
-        return Applied(nodes=await self.found(document), expires_at=expires_at, seconds=world.now_s - begun)
+        return Applied(nodes=await self.reachable_nodes(document), expires_at=expires_at, seconds=world.now_s - begun)
 
     def _place_orders(self, new: list[PlacedNode]) -> tuple[list[PlacedNode], list[str]]:
         came, refused = [], []
@@ -156,13 +156,13 @@ class SimulatedFleet:
                 raise UnreachableError(f"node {node.id} does not answer")
         return [SimulatedLink(world=self.world, node=node) for node in nodes]
 
-    async def found(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
+    async def reachable_nodes(self, document: PlanDocument) -> tuple[ReachableNode, ...]:
         running = self.world.running()
         return tuple(_reachable(one, self.world) for one in placed_nodes(document) if one.node.id in running)
 
     async def running(self, document: PlanDocument) -> frozenset[str]:
         self.trouble("running")
-        return frozenset(node.id for node in await self.found(document))
+        return frozenset(node.id for node in await self.reachable_nodes(document))
 
     async def all_running(self) -> frozenset[str]:
         self.trouble("running")

@@ -18,7 +18,7 @@ from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.time import SimulatedClock, run_simulated
 from sailor_cloud.launch.simulation.world import World
 from sailor_cloud.launch.spend.lifetime import life_s
-from sailor_cloud.launch.telemetry.generation_log import legs
+from sailor_cloud.launch.telemetry.generation_log import recorded_generations
 from sailor_cloud.launch.telemetry.notify import NoNotifier
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import Pick, PlanDocument
@@ -113,12 +113,12 @@ class CachedSearch:
     def offers(self, job: Job) -> tuple[Offer, ...]:
         return self.search.offers(job)
 
-    def learn_links(self, rates: Rates) -> None:
-        self.search.learn_links(rates)
+    def update_link_speeds(self, rates: Rates) -> None:
+        self.search.update_link_speeds(rates)
         self._known.clear()
 
-    def judged(self, document: PlanDocument) -> PlanDocument:
-        return self.search.judged(document)
+    def predict(self, document: PlanDocument) -> PlanDocument:
+        return self.search.predict(document)
 
     def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return self.search.migration_cost(document, current)
@@ -156,8 +156,8 @@ def replay(
         # The plan may be smaller than the job allows, because the trace began with little capacity.
         context.settled = True
         outcome = run_simulated(Controller(context).run(), clock)
-        seconds = math.fsum(second for leg in legs(folder) for second in leg.monitor.iteration_seconds)
-        done = sum(leg.monitor.steps_done for leg in legs(folder))
+        seconds = math.fsum(second for leg in recorded_generations(folder) for second in leg.monitor.iteration_seconds)
+        done = sum(leg.monitor.steps_done for leg in recorded_generations(folder))
         return Replayed(
             policy=policy.value,
             ending=outcome.ending.value,
@@ -167,7 +167,7 @@ def replay(
             seconds=clock.elapsed_s,
             downtime_s=clock.elapsed_s - seconds,
             usd=outcome.receipt.spent_usd,
-            generations=len(legs(folder)),
+            generations=len(recorded_generations(folder)),
             preemptions=world.preemptions,
         )
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, planned_charge, traffic_charge
 from sailor_cloud.launch.spend.prices import UsagePrices
-from sailor_cloud.launch.telemetry.generation_log import Leg
+from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.model.parts import checkpoint_traffic_part
@@ -36,7 +36,7 @@ class _Save:
 
 
 def charges(
-    document: PlanDocument, legs: Sequence[Leg], prices: UsagePrices, *, until: datetime
+    document: PlanDocument, legs: Sequence[RecordedGeneration], prices: UsagePrices, *, until: datetime
 ) -> tuple[LedgerLine, ...]:
     """Return the cost of checkpoints until some time, at the prices of the run's own plan.
 
@@ -109,7 +109,9 @@ def _kept_gib_months(saves: Sequence[_Save], keep: int, until: datetime) -> floa
     )
 
 
-def _as_planned(document: PlanDocument, lines: Sequence[CostLine], legs: Sequence[Leg]) -> Iterator[LedgerLine]:
+def _as_planned(
+    document: PlanDocument, lines: Sequence[CostLine], legs: Sequence[RecordedGeneration]
+) -> Iterator[LedgerLine]:
     steps = document.job.training.steps
     if steps:
         share = sum(leg.monitor.steps_done for leg in legs) / steps
@@ -117,7 +119,7 @@ def _as_planned(document: PlanDocument, lines: Sequence[CostLine], legs: Sequenc
             yield planned_charge(line, quantity=line.quantity * share, note=AS_PLANNED)
 
 
-def _saves(leg: Leg) -> Iterator[_Save]:
+def _saves(leg: RecordedGeneration) -> Iterator[_Save]:
     zones = _zones_of_ranks(leg.document)
     for event in leg.monitor.checkpoints:
         if "://" not in str(event["path"]):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, planned_charge, total_usd, traffic_charge
 from sailor_cloud.launch.spend.prices import UsagePrices
-from sailor_cloud.launch.telemetry.generation_log import Leg
+from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration
 from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
 from sailor_cloud.model.parts import part_of, traffic_part
 from sailor_cloud.run.ledger import LedgerLine
@@ -28,7 +28,7 @@ def usd_per_step(document: PlanDocument) -> float:
     return math.fsum(line.usd for line in _lines(document)) / steps if steps else 0.0
 
 
-def measured_usd_per_step(leg: Leg, prices: UsagePrices) -> float:
+def measured_usd_per_step(leg: RecordedGeneration, prices: UsagePrices) -> float:
     """Return the cost of one iteration's traffic in a generation, at least the planned one.
 
     Leaves out bytes sent before the first step, for checks and measurements that don't recur.
@@ -41,12 +41,12 @@ def measured_usd_per_step(leg: Leg, prices: UsagePrices) -> float:
     return max(planned_usd, usd / monitor.steps_done)
 
 
-def charges(legs: Iterable[Leg], prices: UsagePrices) -> tuple[LedgerLine, ...]:
+def charges(legs: Iterable[RecordedGeneration], prices: UsagePrices) -> tuple[LedgerLine, ...]:
     """Return the charges for traffic of all generations, including repeated iterations."""
     return tuple(charge for leg in legs for charge in _of(leg, prices))
 
 
-def sent_bytes(leg: Leg) -> dict[Pair, float]:
+def sent_bytes(leg: RecordedGeneration) -> dict[Pair, float]:
     """Return the measured bytes between zones; nothing until every rank has reported."""
     plan = leg.document.plan
     if plan is None or len(leg.monitor.traffic) < _ranks(leg.document):
@@ -62,7 +62,7 @@ def sent_bytes(leg: Leg) -> dict[Pair, float]:
     return found
 
 
-def _of(leg: Leg, prices: UsagePrices) -> Iterator[LedgerLine]:
+def _of(leg: RecordedGeneration, prices: UsagePrices) -> Iterator[LedgerLine]:
     steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
     if not steps:
         return
@@ -83,7 +83,7 @@ def _of(leg: Leg, prices: UsagePrices) -> Iterator[LedgerLine]:
             yield from _unplanned(pair, nbytes, lines, prices, prefix)
 
 
-def _metered(leg: Leg) -> dict[str, list[int]]:
+def _metered(leg: RecordedGeneration) -> dict[str, list[int]]:
     """Return the number of iterations that each sender has reported, by the bill's names of its traffic.
 
     Nothing until every rank has reported.

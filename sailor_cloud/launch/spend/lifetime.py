@@ -51,7 +51,7 @@ def life_s(document: PlanDocument) -> float:
     return life
 
 
-def within(document: PlanDocument, left: Remaining) -> PlanDocument:
+def with_affordable_rate(document: PlanDocument, left: Remaining) -> PlanDocument:
     """Return a plan whose worst rate the remaining budget can pay until the nodes shut themselves down.
 
     Nodes whose price may rise get that limit if their provider takes one; never below the plan's list prices.

@@ -8,7 +8,7 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import egress, usage
 from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
-from sailor_cloud.launch.telemetry.generation_log import last_monitor, legs
+from sailor_cloud.launch.telemetry.generation_log import last_monitor, recorded_generations
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
@@ -22,7 +22,7 @@ def run_costs(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = N
     """Return the money of one run; asks no node and no cloud. `prices` are read again unless given."""
     prices = prices_of(folder, prices)
     document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
-    recorded = legs(folder)
+    recorded = recorded_generations(folder)
     gone = fold(read(folder.journal_file)).phase is Phase.GONE
     # The teardown has charged them already.
     used = () if gone else usage.charges(document, recorded, prices, until=now)

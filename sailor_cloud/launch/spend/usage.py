@@ -9,7 +9,7 @@ from datetime import datetime
 from sailor_cloud.launch.spend import checkpoint_storage, egress
 from sailor_cloud.launch.spend.charges import AS_PLANNED, planned_charge
 from sailor_cloud.launch.spend.prices import UsagePrices
-from sailor_cloud.launch.telemetry.generation_log import Leg
+from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Offer
@@ -21,7 +21,7 @@ from sailor_cloud.simulator.bill import setup_lines
 
 
 def charges(
-    document: PlanDocument, legs: Sequence[Leg], prices: UsagePrices, *, until: datetime
+    document: PlanDocument, legs: Sequence[RecordedGeneration], prices: UsagePrices, *, until: datetime
 ) -> tuple[LedgerLine, ...]:
     """Return all charges until some time. `document` is the confirmed plan; it has the prices of storage."""
     return (
@@ -31,7 +31,7 @@ def charges(
     )
 
 
-def _packages(document: PlanDocument, legs: Sequence[Leg], prices: UsagePrices) -> Iterator[LedgerLine]:
+def _packages(document: PlanDocument, legs: Sequence[RecordedGeneration], prices: UsagePrices) -> Iterator[LedgerLine]:
     """Yield the planned NAT traffic for the packages of all nodes that ever trained; nothing measures it."""
     network = document.job.cloud.network
     if network is not NetworkAccess.PRIVATE:

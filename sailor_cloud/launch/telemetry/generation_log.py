@@ -58,7 +58,7 @@ def parse_line(line: bytes, *, node: str) -> AgentEvent | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leg:
+class RecordedGeneration:
     """One generation: its plan and its events. `job.training.steps` are the steps that were left."""
 
     generation: int
@@ -180,7 +180,7 @@ def new_monitor(document: PlanDocument, generation: int) -> Monitor:
     return Monitor(generation=generation, tokens_per_iteration=training.global_batch_size * training.sequence_length)
 
 
-def legs(folder: RunFolder) -> tuple[Leg, ...]:
+def recorded_generations(folder: RunFolder) -> tuple[RecordedGeneration, ...]:
     """Return all recorded generations, in order."""
     events = read_events(folder)
     found = []
@@ -192,11 +192,11 @@ def legs(folder: RunFolder) -> tuple[Leg, ...]:
         monitor = new_monitor(document, generation)
         for event in events:
             monitor.apply(event["node"], event)
-        found.append(Leg(generation=generation, document=document, monitor=monitor))
+        found.append(RecordedGeneration(generation=generation, document=document, monitor=monitor))
     return tuple(found)
 
 
-def last_monitor(found: tuple[Leg, ...], document: PlanDocument) -> Monitor:
+def last_monitor(found: tuple[RecordedGeneration, ...], document: PlanDocument) -> Monitor:
     """Return the state of the newest generation that has trained, else of the newest."""
     trained = [leg.monitor for leg in found if leg.monitor.steps_done]
     if trained:

@@ -36,7 +36,7 @@ class Notice(StrEnum):
 
 
 class Notifier(Protocol):
-    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+    def notify(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
         """Send a notice; never fails and never waits."""
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Notifier(Protocol):
 class NoNotifier:
     """Sends nothing."""
 
-    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+    def notify(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
         pass
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Webhook:
     token: str | None = None
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+    def notify(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
         slack = urllib.parse.urlsplit(self.url).hostname == "hooks.slack.com"
         payload = {"text": f"{run}: {text}"} if slack else {"event": notice.value, "run": run, "text": text, **details}
         body = json.dumps(payload).encode()

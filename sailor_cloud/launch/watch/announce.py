@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sailor_cloud.launch.context import RunContext
-from sailor_cloud.launch.fleet.run_spec import Compared, compared_of
+from sailor_cloud.launch.fleet.run_spec import ComparisonModel, comparison_model
 from sailor_cloud.launch.spend.lifetime import usd_per_hour
 from sailor_cloud.launch.telemetry.generation_log import AgentEvent
 from sailor_cloud.launch.telemetry.monitor import Monitor
@@ -29,7 +29,7 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
             context.show(f"starting generation {monitor.generation}")
         case "verified":
             steps = f"{event['steps']} steps"
-            what = f"{steps} of {Compared.NARROW_COPY}" if event.get("narrow") else f"first {steps}"
+            what = f"{steps} of {ComparisonModel.NARROW_COPY}" if event.get("narrow") else f"first {steps}"
             context.observer.note(
                 f"{what} equal one process in float64: largest weight difference "
                 f"{event['max_abs_difference']:.1e} (tolerance {event['tolerance']:.0e})"
@@ -89,12 +89,12 @@ def remaining_work_note(context: RunContext, *, limited: bool = True) -> str:
 
 def _show_check(context: RunContext) -> None:
     assert context.decoder is not None
-    match compared_of(context.document.job, context.decoder):
-        case Compared.MODEL:
+    match comparison_model(context.document.job, context.decoder):
+        case ComparisonModel.MODEL:
             context.show("checking the first steps against one process")
-        case Compared.NARROW_COPY:
+        case ComparisonModel.NARROW_COPY:
             context.show("checking the plan against one process")
-        case Compared.NOTHING:
+        case ComparisonModel.NOTHING:
             context.observer.note(
                 "the plan is not compared with one process: that would take too long with a model of this size, and "
                 "the sizes in your own module are fixed"

@@ -32,7 +32,7 @@ class PriceWatch:
     _failure_reported: bool = False
 
     @property
-    def wanted(self) -> bool:
+    def enabled(self) -> bool:
         """Whether the job may buy at moving prices, and the user gave no prices of their own."""
         context = self.context
         moving = any(
@@ -43,11 +43,11 @@ class PriceWatch:
         return moving and refreshes and context.search is not None
 
     async def run(self) -> None:
-        while self.wanted:
+        while self.enabled:
             await asyncio.sleep(self.interval_s)
-            await self.look()
+            await self.refresh()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Refresh once; from now on charge open nodes the new prices of their offers."""
         context = self.context
         assert context.search is not None

@@ -64,10 +64,10 @@ class SpendingWatch:
 
     async def run(self) -> None:
         while self.context.stop.ending is None:
-            self.look()
+            self.check()
             await asyncio.sleep(self.interval_s)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check spend and time against their limits once, and act on the result."""
         context = self.context
         now = context.clock.now()
@@ -113,7 +113,7 @@ class SpendingWatch:
             self._sent.add(notice.value)
             self.context.journal.append(Event.NOTIFIED, notice=notice.value)
             self.context.observer.note(text)
-            self.context.notifier.tell(notice, run=self.context.folder.run_id, text=text)
+            self.context.notifier.notify(notice, run=self.context.folder.run_id, text=text)
 
     def _warn(self) -> None:
         """Warn once if the rest of the run, at the measured pace, exceeds a limit."""

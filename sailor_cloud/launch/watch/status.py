@@ -10,7 +10,12 @@ from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.charges import total_usd
 from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
 from sailor_cloud.launch.spend.run_costs import run_costs
-from sailor_cloud.launch.telemetry.generation_log import Leg, last_monitor, legs, read_events
+from sailor_cloud.launch.telemetry.generation_log import (
+    RecordedGeneration,
+    last_monitor,
+    read_events,
+    recorded_generations,
+)
 from sailor_cloud.launch.watch.event_text import MILESTONES, event_text
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.run.folder import RunFolder
@@ -27,7 +32,7 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = 
     entries = read(folder.journal_file)
     state = fold(entries)
     document = folder.read_document() if folder.plan_file.is_file() else None
-    recorded = legs(folder) if document else ()
+    recorded = recorded_generations(folder) if document else ()
     monitor = last_monitor(recorded, document) if document else None
     prediction = recorded[-1].document.prediction if recorded else None
     ledger = Ledger.of(folder, clock)
@@ -113,7 +118,7 @@ MOST_POINTS = 400
 def snapshot(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = None) -> dict[str, Any]:
     """Return a run's data as plain JSON values. `prices` are read again unless given."""
     entries = read(folder.journal_file)
-    state, document, recorded = fold(entries), folder.read_document(), legs(folder)
+    state, document, recorded = fold(entries), folder.read_document(), recorded_generations(folder)
     costs = run_costs(folder, clock=clock, prices=prices)
     monitor, now = last_monitor(recorded, document), clock.now()
     prediction = recorded[-1].document.prediction if recorded else document.prediction
@@ -163,7 +168,7 @@ def _series(folder: RunFolder) -> list[dict[str, float]]:
     return [{name: event[name] for name in ("step", "loss", "iteration_s")} for event in chosen]
 
 
-def _generation(leg: Leg) -> dict[str, Any]:
+def _generation(leg: RecordedGeneration) -> dict[str, Any]:
     plan = leg.document.plan
     return {
         "number": leg.generation,

@@ -10,7 +10,7 @@ import pytest
 
 from factories.scenarios import make_job
 from sailor_cloud.api import read_job
-from sailor_cloud.launch.fleet.run_spec import Compared, compared_of
+from sailor_cloud.launch.fleet.run_spec import ComparisonModel, comparison_model
 from sailor_cloud.launch.watch.announce import announce
 from sailor_cloud.simulator.money import MOST_REFERENCE_FLOPS, reference_flops
 from sailor_cloud.workload import job_decoder
@@ -21,14 +21,14 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 @pytest.mark.parametrize(
     ("example", "expected"),
     [
-        ("quickstart.yaml", Compared.MODEL),
-        ("gcp-a100-v100.yaml", Compared.NARROW_COPY),
-        ("llama3-8b-two-clouds.yaml", Compared.NARROW_COPY),
+        ("quickstart.yaml", ComparisonModel.MODEL),
+        ("gcp-a100-v100.yaml", ComparisonModel.NARROW_COPY),
+        ("llama3-8b-two-clouds.yaml", ComparisonModel.NARROW_COPY),
     ],
 )
 def test_one_process_trains_small_models_whole(example, expected):
     job = read_job(EXAMPLES / example)
-    assert compared_of(job, job_decoder(job)) is expected
+    assert comparison_model(job, job_decoder(job)) is expected
 
 
 def test_the_reference_of_a_job_by_hand():
@@ -74,7 +74,7 @@ def test_the_compared_figures_are_named():
 def test_a_large_module_of_the_user_is_not_compared_and_a_note_says_so():
     job = read_job(EXAMPLES / "gcp-a100-v100.yaml")
     own = dataclasses.replace(job_decoder(job), module="layers:build")
-    assert compared_of(job, own) is Compared.NOTHING
+    assert comparison_model(job, own) is ComparisonModel.NOTHING
     heard = _started(own, job)
     assert heard.shown == ["calibrating"]
     [note] = heard.notes

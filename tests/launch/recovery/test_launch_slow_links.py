@@ -45,19 +45,19 @@ class TwoZones:
         entries = wanted.resources
         alone = [entry.model_copy(update={"zones": tuple(z for z in entry.zones if z == A)}) for entry in entries]
         within = wanted.model_copy(update={"resources": tuple(entry for entry in alone if entry.zones)})
-        found = [self.judged(self.one(wanted)), self.judged(self.one(within))]
+        found = [self.predict(self.one(wanted)), self.predict(self.one(within))]
         return min((one for one in found if one.prediction), key=lambda one: one.prediction.iteration_s_replay)  # type: ignore[union-attr]
 
     def offers(self, wanted: Job) -> tuple[object, ...]:
         return self.one.offers(wanted)
 
-    def learn_links(self, rates: Rates) -> None:
+    def update_link_speeds(self, rates: Rates) -> None:
         self.share = min(rates.values()) / PLANNED
 
     def migration_cost(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
         return 0.0, 0.0
 
-    def judged(self, known: PlanDocument) -> PlanDocument:
+    def predict(self, known: PlanDocument) -> PlanDocument:
         if known.plan is None or known.prediction is None:
             return known
         offers = {offer.id: offer for offer in known.inputs.offers}
@@ -171,11 +171,11 @@ def test_a_network_as_measured_is_slower_by_the_same_factor_and_never_faster(nby
 def test_a_plan_is_judged_by_the_links_that_were_learned() -> None:
     known = planned(steps=10)
     search = CatalogSearch(workload.decoder(known.job.model), FixedClock(NOW))
-    before = search.judged(known)
+    before = search.predict(known)
     assert before.prediction is not None
     (link, *_) = before.inputs.links
-    search.learn_links({(link.src_zone, link.dst_zone): link.bandwidth_bytes_per_s / 1000})
-    after = search.judged(known)
+    search.update_link_speeds({(link.src_zone, link.dst_zone): link.bandwidth_bytes_per_s / 1000})
+    after = search.predict(known)
     assert after.prediction is not None
     assert after.prediction.iteration_s_replay > before.prediction.iteration_s_replay
     assert after.inputs.links[0].bandwidth_bytes_per_s < link.bandwidth_bytes_per_s / 100

@@ -52,8 +52,8 @@ class Figures:
             document=document,
             survivors=document.plan.nodes[: self.kept],
             blocked={} if self.wait_s is None else {lost: self.wait_s},
-            taken=frozenset(node.id for node in document.plan.nodes),
-            left=Remaining(steps=self.steps, usd=self.usd, seconds=self.seconds),
+            used_names=frozenset(node.id for node in document.plan.nodes),
+            remaining=Remaining(steps=self.steps, usd=self.usd, seconds=self.seconds),
             offers=offers,
             choose=self.choose,
         )
@@ -195,7 +195,7 @@ def test_where_a_plan_over_two_clouds_cannot_be_bought_the_best_one_on_one_cloud
 class Slow(QuickSearch):
     """A search for which every other setting of a plan makes it ten times as slow."""
 
-    def judged(self, known: PlanDocument) -> PlanDocument:
+    def predict(self, known: PlanDocument) -> PlanDocument:
         assert known.prediction is not None
         seconds = 10.0 * known.prediction.iteration_s_replay
         return replace(known, prediction=replace(known.prediction, iteration_s_replay=seconds))

@@ -28,10 +28,10 @@ class Moving:
     def offers(self, wanted: Job) -> tuple[object, ...]:
         return self.one.offers(wanted)
 
-    def learn_links(self, rates: object) -> None:
+    def update_link_speeds(self, rates: object) -> None:
         """Take no notice."""
 
-    def judged(self, known: PlanDocument) -> PlanDocument:
+    def predict(self, known: PlanDocument) -> PlanDocument:
         return known
 
     def migration_cost(self, known: PlanDocument, current: PlanDocument) -> tuple[float, float]:
@@ -49,8 +49,8 @@ def situation(*, kept: int) -> Situation:
         document=document,
         survivors=document.plan.nodes[:kept],
         blocked={},
-        taken=frozenset(node.id for node in document.plan.nodes),
-        left=Remaining(steps=1000, usd=None, seconds=None),
+        used_names=frozenset(node.id for node in document.plan.nodes),
+        remaining=Remaining(steps=1000, usd=None, seconds=None),
         offers={offer.id: offer for offer in QuickSearch().offers(job())},
     )
 

@@ -11,7 +11,7 @@ import pytest
 from factories.quick_search import ON_DEMAND, PRICE, SPEED, QuickSearch, job, search
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.replan import Option, Policy, Situation, decide, growth
-from sailor_cloud.launch.replanning.spot import Continuation, Kind, Outlook, Pool, SpotHistory, spot_history
+from sailor_cloud.launch.replanning.spot import Continuation, Kind, Pool, SpotHistory, SpotOutlook, spot_history
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.replay import replay
 from sailor_cloud.launch.spend.lifetime import Remaining
@@ -68,8 +68,8 @@ def situation(
         document=document,
         survivors=document.plan.nodes if held else (),
         blocked={Choice.of(spot): refused_s} if refused_s else {},
-        taken=frozenset(node.id for node in document.plan.nodes),
-        left=Remaining(steps=wanted.training.steps, usd=1e6, seconds=left_h * HOUR),
+        used_names=frozenset(node.id for node in document.plan.nodes),
+        remaining=Remaining(steps=wanted.training.steps, usd=1e6, seconds=left_h * HOUR),
         offers=offers,
         spot_history=known or {POOL: ((10 * HOUR, True), (0.0, False))},
         margin_s=1200.0,
@@ -157,9 +157,9 @@ ON_DEMAND_CONTINUATION = replace(SPOT_CONTINUATION, usd_per_hour=1.0, pools=froz
 
 def chosen(*ways: Continuation, left_h: float, known: SpotHistory, trains_on_demand: bool = False) -> Kind:
     """Return what the policy does with 20 hours of work left and change-overs of twelve minutes."""
-    outlook = Outlook(
+    outlook = SpotOutlook(
         spot_history=known,
-        left_s=left_h * HOUR,
+        remaining_s=left_h * HOUR,
         change_over_s=720.0,
         on_demand=ON_DEMAND_CONTINUATION,
         on_demand_s=20 * HOUR,

@@ -14,7 +14,7 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.replanning.refusals import Choice
 from sailor_cloud.launch.replanning.replan import Situation, decide
 from sailor_cloud.launch.replanning.search import CatalogSearch
-from sailor_cloud.launch.replanning.stated import as_stated, dropped_settings_note
+from sailor_cloud.launch.replanning.stated import dropped_settings_note, with_stated_settings
 from sailor_cloud.launch.spend.lifetime import Remaining
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
@@ -48,8 +48,8 @@ def _after_a_loss(job: Job, layout: str, nodes: str) -> tuple[PlanDocument, Plan
         document=document,
         survivors=tuple(survivors),
         blocked={Choice.of(offers[lost.offer]): 3600.0},
-        taken=frozenset(node.id for node in document.plan.nodes),
-        left=Remaining(steps=5, usd=None, seconds=None),
+        used_names=frozenset(node.id for node in document.plan.nodes),
+        remaining=Remaining(steps=5, usd=None, seconds=None),
         offers=offers,
         stated=document.plan,
     )
@@ -89,7 +89,7 @@ def test_a_zero_stage_stays_after_a_node_is_lost() -> None:
 class _Full:
     """Finds that no plan with another schedule fits in memory, and that ZeRO-3 can't be had."""
 
-    def judged(self, document: PlanDocument) -> PlanDocument:
+    def predict(self, document: PlanDocument) -> PlanDocument:
         assert document.plan is not None
         if document.plan.zero_stage == 3:
             raise RequestError("its pipelines differ")
@@ -103,7 +103,7 @@ def test_what_does_not_fit_is_dropped_and_reported() -> None:
         job, layout="pp=2", nodes=[f"2 x a2-highgpu-1g@{_ZONE}"], clock=FixedClock(AS_OF)
     ).document
     stated = replace(document.plan, zero_stage=3, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
-    assert as_stated(document, stated, _Full(), lambda found: True) is document
+    assert with_stated_settings(document, stated, _Full(), lambda found: True) is document
     assert dropped_settings_note(document, stated) == (
         "the new plan has ZeRO-0 instead of ZeRO-3 and the 1f1b schedule instead of zero-bubble: its pipelines, its "
         "memory, or what is left of time and money do not allow ZeRO-3 with zero-bubble"

@@ -9,7 +9,7 @@ import pytest
 from factories.cloud_plans import aws_document
 from factories.documents import document
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.spend.lifetime import Remaining, life_s, usd_per_hour, within
+from sailor_cloud.launch.spend.lifetime import Remaining, life_s, usd_per_hour, with_affordable_rate
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Constraints
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
@@ -55,7 +55,7 @@ def test_nodes_that_would_end_before_they_start_are_not_bought_however_long_the_
 def worst_rate(planned: PlanDocument, *, usd: float | None, hours: float) -> float:
     """The worst rate of a plan of 0.30 USD/h when so much money is left for so long."""
     left = Remaining(steps=1, usd=usd, seconds=None, life_s=3600.0 * hours, usd_alone=usd)
-    changed = within(planned, left)
+    changed = with_affordable_rate(planned, left)
     assert changed.cost is not None
     assert changed.cost.usd_per_hour == 0.30
     return changed.cost.worst_case_usd_per_hour
@@ -73,7 +73,9 @@ def test_prices_may_rise_as_far_as_the_budget_lasts_until_the_nodes_end_themselv
     assert worst_rate(planned, usd=2.0, hours=0.0) == 0.90
     assert worst_rate(planned, usd=0.0002, hours=1 / 3600) == pytest.approx(0.72)
     assert (
-        within(replace(planned, cost=None), Remaining(steps=1, usd=1.0, seconds=None, life_s=1.0, usd_alone=1.0)).cost
+        with_affordable_rate(
+            replace(planned, cost=None), Remaining(steps=1, usd=1.0, seconds=None, life_s=1.0, usd_alone=1.0)
+        ).cost
         is None
     )
 
@@ -108,4 +110,4 @@ def test_with_a_deadline_too_the_highest_prices_of_spot_nodes_until_the_ttl_stay
     left = Remaining(steps=1, usd=30.0, seconds=None, life_s=life, usd_alone=30.0)
     assert most_usd(replace(planned, ttl_s=None)) > 30.0
     assert most_usd(planned) <= 30.0
-    assert 25.0 < most_usd(within(planned, left)) <= 30.0
+    assert 25.0 < most_usd(with_affordable_rate(planned, left)) <= 30.0

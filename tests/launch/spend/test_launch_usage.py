@@ -18,7 +18,7 @@ from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.spend import checkpoint_storage, egress, gateways, usage
 from sailor_cloud.launch.spend.charges import charge_all, total_usd
 from sailor_cloud.launch.spend.prices import UsagePrices
-from sailor_cloud.launch.telemetry.generation_log import Leg, new_monitor
+from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration, new_monitor
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Market, Provider
@@ -48,7 +48,9 @@ def planned() -> PlanDocument:
     return costing(document(steps=20), *lines)
 
 
-def leg(*events: dict[str, Any], done: int = 10, of: PlanDocument | None = None, generation: int = 1) -> Leg:
+def leg(
+    *events: dict[str, Any], done: int = 10, of: PlanDocument | None = None, generation: int = 1
+) -> RecordedGeneration:
     found = of or planned()
     monitor = new_monitor(found, generation)
     for number in range(1, done + 1):
@@ -57,14 +59,14 @@ def leg(*events: dict[str, Any], done: int = 10, of: PlanDocument | None = None,
         )
     for event in events:
         monitor.apply(event["node"], {"generation": generation, **event})
-    return Leg(generation=generation, document=found, monitor=monitor)
+    return RecordedGeneration(generation=generation, document=found, monitor=monitor)
 
 
 def sent(rank: int, step: int, **by_node: int) -> dict[str, Any]:
     return {"event": "traffic", "node": f"n{rank}", "rank": rank, "step": step, "sent": by_node}
 
 
-def quantities(found: Leg) -> dict[str, tuple[float, str]]:
+def quantities(found: RecordedGeneration) -> dict[str, tuple[float, str]]:
     return {
         charge.part: (charge.quantity, charge.what.removeprefix(f"{charge.part}, "))
         for charge in egress.charges([found], PRICES)

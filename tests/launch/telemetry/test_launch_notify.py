@@ -12,7 +12,7 @@ from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE, N
 def test_a_notice_reaches_the_webhook_with_the_token_also_at_a_later_attempt(refuse: int) -> None:
     with listener(refuse=refuse) as (url, got):
         notifier = notifier_from({URL_VARIABLE: url, TOKEN_VARIABLE: "t0ken"})
-        notifier.tell(Notice.PREEMPTED, run="r1", text="node n1 lost", nodes=["n1"])
+        notifier.notify(Notice.PREEMPTED, run="r1", text="node n1 lost", nodes=["n1"])
         notifier.close()
     assert got == [("Bearer t0ken", {"event": "preempted", "run": "r1", "text": "node n1 lost", "nodes": ["n1"]})]
 
@@ -21,7 +21,7 @@ def test_a_webhook_that_never_answers_breaks_nothing_and_its_address_is_not_logg
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     notifier = notifier_from({URL_VARIABLE: "http://127.0.0.1:9/s3cret"})
-    notifier.tell(Notice.FAILED, run="r1", text="failed")
+    notifier.notify(Notice.FAILED, run="r1", text="failed")
     notifier.close()
     assert "webhook, notice failed" in caplog.text
     assert "s3cret" not in caplog.text
@@ -36,6 +36,6 @@ def test_slack_gets_a_text_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> 
     sent: list[bytes] = []
     monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: sent.append(request.data) or nullcontext())
     notifier = notifier_from({URL_VARIABLE: "https://hooks.slack.com/services/T0/B0/x"})
-    notifier.tell(Notice.PREEMPTED, run="r1", text="node n1 lost", nodes=["n1"])
+    notifier.notify(Notice.PREEMPTED, run="r1", text="node n1 lost", nodes=["n1"])
     notifier.close()
     assert sent == [b'{"text": "r1: node n1 lost"}']

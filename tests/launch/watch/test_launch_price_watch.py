@@ -49,7 +49,7 @@ def context_of(root: Path, notes: list[str], refresh: Refresh | None, market: Ma
 def test_prices_of_the_job_s_clouds_and_regions_are_asked_for(tmp_path: Path) -> None:
     asked: list[object] = []
     context = context_of(tmp_path, [], lambda providers, regions: asked.append((providers, regions)))
-    run_simulated(PriceWatch(context).look(), SimulatedClock(START))
+    run_simulated(PriceWatch(context).refresh(), SimulatedClock(START))
     assert asked == [((Provider("gcp"),), ("us-central1",))]
 
 
@@ -62,8 +62,8 @@ def test_a_refresh_that_fails_is_reported_once_and_ends_nothing(tmp_path: Path) 
     watch = PriceWatch(context_of(tmp_path, notes, refused))
 
     async def twice() -> None:
-        await watch.look()
-        await watch.look()
+        await watch.refresh()
+        await watch.refresh()
 
     run_simulated(twice(), SimulatedClock(START))
     assert notes == ["spot prices could not be refreshed; the plan continues with older ones: no rights to list SKUs"]
@@ -89,11 +89,11 @@ def test_open_spot_nodes_are_charged_the_newest_price(tmp_path: Path) -> None:
     before = context.ledger.usd_per_hour()
     (name,) = {offers[node.offer].accelerator for node in nodes}
     clock = SimulatedClock(START)
-    run_simulated(PriceWatch(context).look(), clock)
+    run_simulated(PriceWatch(context).refresh(), clock)
     assert (context.ledger.usd_per_hour(), notes) == (before, [])
     prices[name] *= 2.0
     context.clock.elapsed_s = 3600.0
-    run_simulated(PriceWatch(context).look(), clock)
+    run_simulated(PriceWatch(context).refresh(), clock)
     assert context.ledger.usd_per_hour() == 2.0 * before
     assert context.ledger.spent_usd(START + timedelta(hours=2)) == pytest.approx(3.0 * before)
     zones = sorted({offers[node.offer].zone for node in nodes})
@@ -103,6 +103,6 @@ def test_open_spot_nodes_are_charged_the_newest_price(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("market", "wanted"), [(Market.SPOT, True), (Market.ON_DEMAND, False)])
 def test_only_prices_that_move_are_watched(market: Market, wanted: bool, tmp_path: Path) -> None:
     watch = PriceWatch(context_of(tmp_path, [], lambda providers, regions: None, market))
-    assert watch.wanted is wanted
+    assert watch.enabled is wanted
     watch.context.refresh = None
-    assert not watch.wanted
+    assert not watch.enabled

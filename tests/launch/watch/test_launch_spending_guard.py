@@ -41,7 +41,7 @@ class Told:
 
     notices: list[tuple[Notice, str, str]] = field(default_factory=list)
 
-    def tell(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
+    def notify(self, notice: Notice, *, run: str, text: str, **details: Any) -> None:
         self.notices.append((notice, run, text))
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Run:
     def at(self, minutes: float) -> Run:
         """Let the guard look after so many minutes."""
         self.clock.instant = NOW + timedelta(minutes=minutes)
-        self.watch.look()
+        self.watch.check()
         return self
 
     @property

@@ -92,7 +92,7 @@ class Known:
     def offers(self, wanted: Job) -> tuple[Offer, ...]:
         return (*self.anchored.inputs.offers, *self.on_demand.inputs.offers)
 
-    def learn_links(self, rates: object) -> None:
+    def update_link_speeds(self, rates: object) -> None:
         """Take no notice."""
 
     def migration_cost(self, document: PlanDocument, current: PlanDocument) -> tuple[float, float]:
