@@ -84,8 +84,8 @@ class Catalog:
         )
         wanted = [(name, allowed) for name, allowed in conditions if allowed is not None]
         found = (
-            self._doubts.counted(offer)
-            for offer in self._offers.every(zones)
+            self._doubts.with_counted_price(offer)
+            for offer in self._offers.offers_in(zones)
             if all(getattr(offer, name) in allowed for name, allowed in wanted)
         )
         return tuple(
@@ -107,7 +107,7 @@ class Catalog:
         found = self._offers.find(offer_id)
         if found is None:
             raise DataError(f"no offer {offer_id!r} in the catalog; 'sailor-cloud prices list' shows all")
-        return self._doubts.counted(found)
+        return self._doubts.with_counted_price(found)
 
     def on_demand_usd_per_hour(self, offer: Offer) -> float | None:
         """Return the on-demand price of the same node, as in `Doubts.on_demand`; None if it is unknown."""
@@ -132,7 +132,7 @@ class Catalog:
             names = [other.name for other in others if (other.region == here.region) is within]
             sold = {
                 offer.zone
-                for offer in self._offers.every(names)
+                for offer in self._offers.offers_in(names)
                 if (offer.accelerator, offer.market) == (accelerator, market)
                 and (instance_types is None or offer.instance_type in instance_types)
             }
@@ -177,7 +177,7 @@ class Catalog:
         return tuple(sorted(self._accelerators))
 
     def instance_types(self, provider: Provider | None = None) -> tuple[str, ...]:
-        offers = self._offers.every()
+        offers = self._offers.offers_in()
         return tuple(sorted({offer.instance_type for offer in offers if provider in (None, offer.provider)}))
 
     def zones(self, provider: Provider | None = None) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ class Catalog:
         return self._sources.get(source_id) or Source(id=source_id, citation=source_id, licence="figures only")
 
 
-def alike(name: str, known: Iterable[str]) -> list[str]:
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """Return the names that differ from a name only in case or in what follows a hyphen, such as the memory."""
     lower = name.lower()
     same = sorted(match for match in known if match.lower() == lower)
@@ -219,7 +219,7 @@ def alike(name: str, known: Iterable[str]) -> list[str]:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a hint with the names that begin alike or are close, else all of a short list."""
-    close = alike(name, known)[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    close = similar_names(name, known)[:3] or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(repr(match) for match in close)}?"
     names = sorted(known)

@@ -54,10 +54,10 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     home = root or resources.data_root()
     offers = OfferBook.read(offer_files(home, pricing and _existing(pricing)))
     if root is not None or pricing is not None:
-        offers.every()
+        offers.offers_in()
     refreshed = snapshots.latest() if root is None and pricing is None else None
     if refreshed is not None:
-        offers = offers.over(refreshed.offers, withdrawn=refreshed.withdrawn)
+        offers = offers.updated_with(refreshed.offers, withdrawn=refreshed.withdrawn)
 
     files = partial(tables, "pricing", root=home, named=pricing)
 

@@ -286,7 +286,7 @@ class Controller:
         links = context.links
         await nodes.all_done(link.ensure_agent() for link in links.values())
         port = await links[document.plan.pipelines[0].stages[0].node].free_port(self._port_choice(number))
-        packed = code.kept(context.folder)
+        packed = code.stored_code(context.folder)
         if packed is not None:
             context.show("copying the code")
             await nodes.all_done(link.upload_code(packed) for link in links.values())

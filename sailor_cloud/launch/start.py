@@ -103,7 +103,7 @@ def run_document(
         with folder.lock():
             folder.keep_reserve()
             folder.write_document(document)
-            code.keep(packed, folder)
+            code.store_code(packed, folder)
             chosen = options or LaunchOptions()
             origin = str((base or Path()).absolute())
             Journal.of(folder, clock).append(

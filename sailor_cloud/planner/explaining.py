@@ -19,7 +19,7 @@ from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
-from sailor_cloud.simulator.resimulate import as_given, simulate_document
+from sailor_cloud.simulator.resimulate import simulate_document, without_search_results
 from sailor_cloud.units import GIB, MIB, duration_text, pace_text, usd_difference_text, usd_text
 
 
@@ -80,7 +80,7 @@ def recomputed(document: PlanDocument, problem: Problem) -> PlanDocument:
         decoder=scenario.decoder,
         as_of=scenario.as_of,
     )
-    found = replace(as_given(simulated.document), rejected=problem.rejected)
+    found = replace(without_search_results(simulated.document), rejected=problem.rejected)
     draft = draft_of(document.plan, space, target)
     if draft is None:
         return found

@@ -26,7 +26,7 @@ from sailor_cloud.planner.space.candidates import Candidates, collect
 from sailor_cloud.planner.space.goals import TIE
 from sailor_cloud.planner.space.quotas import name, used
 from sailor_cloud.simulator.lifetime import too_short, ttl_s
-from sailor_cloud.simulator.resimulate import as_given, broken_limits, simulate_document
+from sailor_cloud.simulator.resimulate import broken_limits, simulate_document, without_search_results
 from sailor_cloud.workload import ComputeProfiles
 
 # Prices and measurements change between the day of a plan and the day of its purchase. Beyond this share, the plan is
@@ -107,7 +107,7 @@ def verified(
         offers=found.inputs.offers,
         as_of=as_of,
     )
-    found = replace(as_given(found), ttl_s=lasting, decision=_asked(document))
+    found = replace(without_search_results(found), ttl_s=lasting, decision=_asked(document))
     if not simulation.evaluation.fits:
         problems.append(Problem(path="plan", message="does not fit into the memory of its devices"))
     problems += [Problem(path="plan", message=message) for message in broken_limits(found)]
@@ -187,8 +187,8 @@ def _excess(plan: Plan, candidates: Candidates) -> Iterator[Problem]:
             yield Problem(path="plan.nodes", message=message)
     for quota in candidates.quotas:
         taken = used(quota, candidates, nodes)
-        if taken > quota.left * (1 + TIE):
-            message = f"takes {taken:g} of {name(quota)}, of which {quota.left:g} is left"
+        if taken > quota.remaining * (1 + TIE):
+            message = f"takes {taken:g} of {name(quota)}, of which {quota.remaining:g} is left"
             yield Problem(path="plan.nodes", message=message)
 
 

@@ -45,7 +45,7 @@ def broken_limits(document: PlanDocument) -> Iterator[str]:
         yield f"reaches {reached:.4g} iterations/s, the job asks for {least:.4g}"
 
 
-def as_given(document: PlanDocument) -> PlanDocument:
+def without_search_results(document: PlanDocument) -> PlanDocument:
     """Return a document without results that only a search can have: the plan's quality, and other plans.
 
     They can't be verified without the search, and they refer to other figures than those computed here.

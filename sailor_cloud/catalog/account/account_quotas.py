@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[KnownQuota, ...]:
         raise DataError(f"{error}; delete {path} to plan without the account's quotas") from error
 
 
-def keep(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Path:
+def store_limits(statuses: Iterable[QuotaStatus], *, cloud: Cloud, read_on: date) -> Path:
     """Add limits to the kept ones and return the file. Raises DataError.
 
     `cloud` names the accounts of the limits if the credentials alone do not.

@@ -83,7 +83,7 @@ class QuotaLimit:
     read_on: date
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         return max(0.0, self.limit - self.used)
 
     @property

@@ -12,10 +12,10 @@ from sailor_cloud.catalog.files.tables import (
     OFFER_COLUMNS,
     OFFER_DEFAULTS,
     parse_date,
+    parse_flag,
     price,
     read_rows,
     records,
-    yes_or_no,
 )
 from sailor_cloud.catalog.providers import of, own_data
 from sailor_cloud.durable import written
@@ -117,7 +117,7 @@ def offer_of(
         source=source,
         confidence=Confidence(confidence),
         zone_confidence=ZoneConfidence(zone_confidence),
-        outlier=yes_or_no(outlier),
+        outlier=parse_flag(outlier),
     )
 
 
@@ -169,7 +169,7 @@ class OfferBook:
                 zones.append((zone, name))
         return cls(rows, _by_zone(zones))
 
-    def over(self, offers: Iterable[Offer], *, withdrawn: Collection[str] = ()) -> OfferBook:
+    def updated_with(self, offers: Iterable[Offer], *, withdrawn: Collection[str] = ()) -> OfferBook:
         """Return the book with some offers replacing those of the same id, and without withdrawn ones."""
         newer = {offer.id: offer for offer in offers}
         gone = set(withdrawn)
@@ -184,7 +184,7 @@ class OfferBook:
         )
 
     def replaced(self, name: str) -> Offer | None:
-        """Return the offer that `over` replaced. Raises DataError as `find` does."""
+        """Return the offer that `updated_with` replaced. Raises DataError as `find` does."""
         return None if self._before is None else self._before.find(name)
 
     def find(self, name: str) -> Offer | None:
@@ -197,7 +197,7 @@ class OfferBook:
                 raise DataError(f"{row.path} line {row.line}: {error}") from error
         return self._made.get(name)
 
-    def every(self, zones: Iterable[str] | None = None) -> tuple[Offer, ...]:
+    def offers_in(self, zones: Iterable[str] | None = None) -> tuple[Offer, ...]:
         """Return the offers of some zones, or of all, in the order of their ids. Raises DataError as `find`."""
         names = [name for zone in (self._zones if zones is None else set(zones)) for name in self._zones.get(zone, ())]
         found = (self.find(name) for name in sorted(names))

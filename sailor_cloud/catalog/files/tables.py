@@ -137,7 +137,7 @@ def _reader(hint: Any) -> Callable[[str], Any]:
     if len(inner) < len(get_args(hint)):
         read = _reader(inner[0])
         return lambda text: read(text) if text else None
-    readers: dict[Any, Callable[[str], Any]] = {bool: yes_or_no, date: parse_date}
+    readers: dict[Any, Callable[[str], Any]] = {bool: parse_flag, date: parse_date}
     found: Callable[[str], Any] = readers.get(hint, hint)
     return found
 
@@ -151,7 +151,7 @@ def parse_date(text: str) -> date:
     return date.fromisoformat(text)
 
 
-def yes_or_no(text: str) -> bool:
+def parse_flag(text: str) -> bool:
     """Return a flag. Raises ValueError."""
     if text not in ("yes", "no"):
         raise ValueError(f"{text!r} is neither yes nor no")

@@ -61,7 +61,7 @@ def offers_known_on(day: date | None) -> tuple[Offer, ...]:
     known = [snapshot for snapshot in taken if snapshot.taken_at.date() <= day]
     if not known:
         return shipped
-    return OfferBook.of(shipped).over(known[-1].offers, withdrawn=known[-1].withdrawn).every()
+    return OfferBook.of(shipped).updated_with(known[-1].offers, withdrawn=known[-1].withdrawn).offers_in()
 
 
 def diff(before: Iterable[Offer], after: Iterable[Offer], *, least: float = 0.0) -> tuple[PriceChange, ...]:

@@ -56,7 +56,7 @@ class Doubts:
     _counted: dict[str, Offer] = field(default_factory=dict)
     _history: dict[tuple[str, str, str, Market], PricePoint] | None = None
 
-    def counted(self, offer: Offer) -> Offer:
+    def with_counted_price(self, offer: Offer) -> Offer:
         """Return the offer at the price that plans count; `listed` holds the price in the file if it is doubted."""
         if offer.id not in self._counted:
             self._counted[offer.id] = self._count(offer)
@@ -116,7 +116,7 @@ class Doubts:
             return same
         larger = (
             replace(other, usd_per_hour=other.usd_per_hour / other.accelerator_count * offer.accelerator_count)
-            for other in self.book.every([offer.zone])
+            for other in self.book.offers_in([offer.zone])
             if other.accelerator == offer.accelerator and other.market is Market.ON_DEMAND
         )
         return max(larger, key=lambda other: other.usd_per_hour, default=None)

@@ -153,7 +153,7 @@ def ask_gpuhunt(providers: Sequence[str], today: date) -> tuple[ElsewherePrice, 
     )
 
 
-def keep(found: Sequence[ElsewherePrice]) -> Path:
+def store_prices(found: Sequence[ElsewherePrice]) -> Path:
     """Write prices to this user's file, replacing those of the same providers, and return its path."""
     asked = {one.provider for one in found}
     rows = [*(one for one in prices_elsewhere() if one.provider not in asked), *found]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sailor_cloud.cli.echo import echo
-from sailor_cloud.cli.terminal.options import DataFolder, asked_for, json_option
+from sailor_cloud.cli.terminal.options import DataFolder, json_option, look_up_argument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +90,7 @@ def _rows(
     from sailor_cloud.network import Place
 
     for zone in (src, dst):
-        asked_for(catalog.zone, zone)
+        look_up_argument(catalog.zone, zone)
     sides = [_largest(catalog, zone, accelerator, instance_type) for zone in (src, dst)]
     rows = []
     for name in sorted(sides[0].keys() & sides[1].keys()):

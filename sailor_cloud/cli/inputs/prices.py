@@ -140,7 +140,7 @@ def list_(
 def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from sailor_cloud.catalog.prices.elsewhere import ask_gpuhunt, keep, prices_elsewhere
+    from sailor_cloud.catalog.prices.elsewhere import ask_gpuhunt, prices_elsewhere, store_prices
     from sailor_cloud.cli.inputs import price_tables
     from sailor_cloud.errors import RequestError
     from sailor_cloud.report.console import result_console
@@ -155,7 +155,7 @@ def _list_elsewhere(provider: str, filters: dict[str, Any], *, now: date | None,
     if wrong:
         raise RequestError(f"{provider} has only prices per GPU; {' and '.join(wrong)} can't filter them")
     if now is not None:
-        echo(f"kept in {keep(ask_gpuhunt([provider], now))}; plans compare with these prices", err=True)
+        echo(f"kept in {store_prices(ask_gpuhunt([provider], now))}; plans compare with these prices", err=True)
     most = filters["max_usd_per_hour"]
     rows = [
         row

@@ -12,10 +12,10 @@ from sailor_cloud.cli.echo import echo
 from sailor_cloud.cli.terminal.options import (
     JOB_FILE,
     ProviderName,
-    asked_for,
     cloud_of,
     cluster_options,
     json_option,
+    look_up_argument,
     providers_with_account,
     read_job,
 )
@@ -89,7 +89,7 @@ def quota(
             progress=lambda done, of, what: show(done, of, f"asking for {what}"),
         )
     if any(row.limit is not None for row in found.rows):
-        kept = account_quotas.keep(found.rows, cloud=cloud, read_on=SystemClock().now().date())
+        kept = account_quotas.store_limits(found.rows, cloud=cloud, read_on=SystemClock().now().date())
         echo(f"kept in {kept}; plans keep to these limits", err=True)
     if as_json:
         rows = [asdict(row.need) | {"limit": row.limit, "used": row.used, "enough": row.enough} for row in found.rows]
@@ -118,7 +118,7 @@ def _wanted(
         if provider is None or not regions:
             raise RequestError("name a job file, or --provider and at least one --region")
         for region in regions:
-            asked_for(catalog.region, provider, region)
+            look_up_argument(catalog.region, provider, region)
         return all_needs(rules, provider, regions), cloud_of(None)
     if provider is not None or regions:
         raise RequestError("--provider and --region can't be combined with a job file, which names its own")

@@ -140,13 +140,13 @@ def _names(job: Job) -> list[str]:
 
 def _check_named(job: Job, name: str) -> None:
     from sailor_cloud import catalog
-    from sailor_cloud.catalog.catalog import alike, did_you_mean
+    from sailor_cloud.catalog.catalog import did_you_mean, similar_names
 
     names = _names(job)
     if name in names:
         return
     prices = catalog.load()
-    there = () if alike(name, names) else alike(name, prices.accelerator_names())[:3]
+    there = () if similar_names(name, names) else similar_names(name, prices.accelerator_names())[:3]
     if not there:
         hint = did_you_mean(name, names)
         raise RequestError([Problem(path=f"--why-not {name}", message="the job does not name it", hint=hint)])

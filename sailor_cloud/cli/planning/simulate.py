@@ -167,7 +167,7 @@ def _plan(file: Path, engine: str | None, as_of: datetime | None, show: Show, *,
     from sailor_cloud import catalog as catalogs
     from sailor_cloud import network as networks
     from sailor_cloud import resources, workload
-    from sailor_cloud.simulator.resimulate import as_given, simulate_document
+    from sailor_cloud.simulator.resimulate import simulate_document, without_search_results
 
     if file.suffix in (".yaml", ".yml"):
         raise RequestError(f"{file} is a job file; give --layout and --nodes with it, or simulate a plan document")
@@ -190,7 +190,7 @@ def _plan(file: Path, engine: str | None, as_of: datetime | None, show: Show, *,
         reprice=resources.folders().pricing is not None,
         timeline=timeline,
     )
-    return replace(simulation, document=as_given(simulation.document))
+    return replace(simulation, document=without_search_results(simulation.document))
 
 
 def _as_json(document: PlanDocument, evaluation: Evaluation) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def write_output(path: Path | None, content: str) -> None:
         raise RequestError(f"can't write {path}: {error.strerror}") from error
 
 
-def asked_for(look_up: Callable[..., object], *names: object) -> None:
+def look_up_argument(look_up: Callable[..., object], *names: object) -> None:
     """Look up a name of the command line. Raises RequestError if it doesn't exist."""
     try:
         look_up(*names)

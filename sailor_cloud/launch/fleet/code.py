@@ -85,7 +85,7 @@ def _shipped(job: Job, base: Path) -> tuple[Path, list[Path], list[Path]] | None
     return root, files, left_out
 
 
-def keep(code: Code | None, folder: RunFolder) -> None:
+def store_code(code: Code | None, folder: RunFolder) -> None:
     """Keep the code in the run's folder, so that a controller that takes over runs the same code."""
     if code is not None:
         path = folder.path / _KEPT
@@ -94,7 +94,7 @@ def keep(code: Code | None, folder: RunFolder) -> None:
         folder.write_text("code.sha256", code.sha256)
 
 
-def kept(folder: RunFolder) -> Code | None:
+def stored_code(folder: RunFolder) -> Code | None:
     path = folder.path / _KEPT
     if not path.is_file():
         return None

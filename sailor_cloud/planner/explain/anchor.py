@@ -164,7 +164,7 @@ def _allowed(plan: Plan, candidates: Candidates) -> bool:
     """Return whether a plan keeps the account's quotas; the job's limits cover both markets together."""
     pools = {pool.offer.id: index for index, pool in enumerate(candidates.pools)}
     nodes = Counter(pools[node.offer] for node in plan.nodes)
-    return all(used(quota, candidates, nodes) <= quota.left for quota in candidates.quotas)
+    return all(used(quota, candidates, nodes) <= quota.remaining for quota in candidates.quotas)
 
 
 def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation: Evaluation) -> PlanDocument:

@@ -75,7 +75,7 @@ def by_quota(changes: tuple[QuotaChange, ...]) -> Infeasibility:
     remedies = (first.remedy, *(f"{other.remedy} ({other.short})" for other in changes[1:]))
     return Infeasibility(
         constraint="quota",
-        limit=first.quota.left,
+        limit=first.quota.remaining,
         needed=first.needed,
         unit=unit(first.quota),
         message=first.in_words + others,

@@ -37,7 +37,7 @@ class QuotaChange:
     @property
     def short(self) -> str:
         """Return, in words, what is left and what is needed."""
-        return f"quota {self.quota.left:g} < {self.needed:g} {unit(self.quota)}: {name(self.quota)}"
+        return f"quota {self.quota.remaining:g} < {self.needed:g} {unit(self.quota)}: {name(self.quota)}"
 
     @property
     def remedy(self) -> str:
@@ -64,7 +64,9 @@ def quota_changes(space: Space, target: Target, searched: Searched) -> tuple[Quo
             step = math.gcd(*(int(quota.units(pool.offer)) for pool in free.pools)) or 1
             change = _least(space, target, searched, quota, others, most=math.ceil(most / step), step=step)
             found += [change] if change is not None else []
-    return tuple(sorted(found, key=lambda change: (change.needed / max(change.quota.left, 1.0), change.quota.quota)))
+    return tuple(
+        sorted(found, key=lambda change: (change.needed / max(change.quota.remaining, 1.0), change.quota.quota))
+    )
 
 
 def _least_used(space: Space, target: Target, quota: QuotaLimit, drafts: list[Draft]) -> float:
@@ -116,7 +118,7 @@ def _least(
             return None
         return _least_used(part, target, quota, [chosen.draft, *answer.drafts, *answer.others])
 
-    low, ahead = math.floor(quota.left / step), 1
+    low, ahead = math.floor(quota.remaining / step), 1
     taken = None
     while taken is None and low < most:
         tried = min(low + ahead, most)

@@ -67,7 +67,7 @@ def _room(space: Space, share: dict[_Lot, int], lot: _Lot) -> int:
             for other, count in share.items()
             if other != lot
         )
-        room = min(room, (candidates.quotas[quota].left - others) / each)
+        room = min(room, (candidates.quotas[quota].remaining - others) / each)
     return max(0, math.floor(room + 1e-6))
 
 

@@ -41,7 +41,7 @@ class QuotaArrays:
 
 def keeps_quotas(candidates: Candidates, nodes: Mapping[int, int]) -> bool:
     """Return whether these numbers of nodes of the candidates' pools keep all quotas."""
-    return all(used(quota, candidates, nodes) <= quota.left + _SLACK for quota in candidates.quotas)
+    return all(used(quota, candidates, nodes) <= quota.remaining + _SLACK for quota in candidates.quotas)
 
 
 def used(quota: QuotaLimit, candidates: Candidates, nodes: Mapping[int, int]) -> float:
@@ -58,14 +58,14 @@ def quota_arrays(candidates: Candidates) -> QuotaArrays:
         row_units[:, pool.row] = np.minimum(row_units[:, pool.row], units[:, index] / pool.devices)
     return QuotaArrays(
         units=units,
-        left=np.array([quota.left for quota in quotas]),
+        left=np.array([quota.remaining for quota in quotas]),
         row_units=np.where(np.isfinite(row_units), row_units, 0.0),
     )
 
 
 def binding(quotas: Iterable[QuotaLimit], pools: Sequence[Pool], rows: Sequence[Row]) -> tuple[QuotaLimit, ...]:
     """Return the quotas that plans can exceed within the limits of every pool and row."""
-    return tuple(quota for quota in quotas if _most(quota, pools, rows) > quota.left + _SLACK)
+    return tuple(quota for quota in quotas if _most(quota, pools, rows) > quota.remaining + _SLACK)
 
 
 def _most(quota: QuotaLimit, pools: Sequence[Pool], rows: Sequence[Row]) -> float:
@@ -79,7 +79,7 @@ def _most(quota: QuotaLimit, pools: Sequence[Pool], rows: Sequence[Row]) -> floa
 
 def most_nodes(offer: Offer, devices: int, quotas: Iterable[QuotaLimit]) -> int:
     """Return how many nodes of an offer a limit on devices and the quotas allow."""
-    allowed = [quota.left / units for quota in quotas if (units := quota.units(offer)) > 0]
+    allowed = [quota.remaining / units for quota in quotas if (units := quota.units(offer)) > 0]
     return int(min([devices // offer.accelerator_count, *(math.floor(count + _SLACK) for count in allowed)]))
 
 
@@ -99,16 +99,16 @@ def _market_devices(devices: int, offers: Sequence[Offer], quotas: Iterable[Quot
     for quota in quotas:
         least = min(quota.units(offer) / offer.accelerator_count for offer in offers)
         if least > 0:
-            most = min(most, quota.left / least)
+            most = min(most, quota.remaining / least)
     return math.floor(most + _SLACK)
 
 
 def too_small(quota: QuotaLimit, offer: Offer) -> str | None:
     """Return, in words, that a quota allows not even one node of an offer; None if it does."""
     needed = quota.units(offer)
-    if needed <= quota.left + _SLACK:
+    if needed <= quota.remaining + _SLACK:
         return None
-    return f"quota {quota.left:g} < {needed:g} {unit(quota)} of a node: {name(quota)}"
+    return f"quota {quota.remaining:g} < {needed:g} {unit(quota)} of a node: {name(quota)}"
 
 
 def name(quota: QuotaLimit) -> str:

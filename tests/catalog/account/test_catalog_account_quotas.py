@@ -37,8 +37,10 @@ def status(name: str, limit: float | None, used: float | None, provider: str = "
 
 
 def test_limits_are_kept_and_replaced_by_a_later_reading(own_home: Path) -> None:
-    account_quotas.keep([status("A", 8, 1), status("B", None, None)], cloud=cloud_of("p"), read_on=date(2026, 11, 1))
-    path = account_quotas.keep(
+    account_quotas.store_limits(
+        [status("A", 8, 1), status("B", None, None)], cloud=cloud_of("p"), read_on=date(2026, 11, 1)
+    )
+    path = account_quotas.store_limits(
         [status("A", 16, None), status("C", 0, 0)], cloud=cloud_of("p"), read_on=date(2026, 11, 2)
     )
     assert path == own_home / "account_quotas.csv"
@@ -66,13 +68,13 @@ def test_a_limit_counts_what_a_node_takes_of_it() -> None:
     assert ("us-central1", Market.SPOT, 8.0) in units
     assert ("us-central1", Market.ON_DEMAND, 0.0) in units
     assert all(taken == 0.0 for region, _, taken in units if region != "us-central1")
-    assert limit.left == 0.0
+    assert limit.remaining == 0.0
 
 
 def test_plans_of_a_project_see_its_limits_alone(own_home: Path) -> None:
     name = "NVIDIA_A100_GPUS"
-    account_quotas.keep([status(name, 8, 0)], cloud=cloud_of("mine"), read_on=date(2026, 11, 1))
-    account_quotas.keep([status(name, 4, 0)], cloud=Cloud(), read_on=date(2026, 11, 1))
+    account_quotas.store_limits([status(name, 8, 0)], cloud=cloud_of("mine"), read_on=date(2026, 11, 1))
+    account_quotas.store_limits([status(name, 4, 0)], cloud=Cloud(), read_on=date(2026, 11, 1))
     catalog = load()
     assert [limit.limit for limit in catalog.quotas(cloud_of("mine"))] == [8.0]
     assert [limit.limit for limit in catalog.quotas(Cloud())] == [4.0]
@@ -80,7 +82,7 @@ def test_plans_of_a_project_see_its_limits_alone(own_home: Path) -> None:
 
 
 def test_a_pricing_folder_brings_its_own_limits(own_home: Path, tmp_path: Path) -> None:
-    account_quotas.keep([status("NVIDIA_A100_GPUS", 8, 0)], cloud=Cloud(), read_on=date(2026, 11, 1))
+    account_quotas.store_limits([status("NVIDIA_A100_GPUS", 8, 0)], cloud=Cloud(), read_on=date(2026, 11, 1))
     assert load(pricing=tmp_path).quotas(Cloud()) == ()
     row = "aws,,us-east-1,L-417A185B,96,,2026-11-01\n"
     (tmp_path / "account_quotas.csv").write_text(HEADER + row, encoding="utf-8")
@@ -114,6 +116,6 @@ def test_the_command_keeps_what_it_read_and_forgets_it_again(own_home: Path, mon
     assert read.exit_code == 0, read.output
     assert "plans keep to these limits" in read.stderr
     (limit,) = load().quotas(Cloud())
-    assert (limit.quota, limit.left) == ("NVIDIA_A100_GPUS", 12.0)
+    assert (limit.quota, limit.remaining) == ("NVIDIA_A100_GPUS", 12.0)
     assert CliRunner().invoke(quota, ["--forget"]).exit_code == 0
     assert load().quotas(Cloud()) == ()

@@ -27,20 +27,20 @@ def damaged(tmp_path):
 
 def test_every_shipped_row_is_an_offer_under_its_own_id_and_zone():
     book = OfferBook.read(SHIPPED)
-    every = book.every()
+    every = book.offers_in()
     assert len(every) > 5000
     assert [offer.id for offer in every] == sorted(offer.id for offer in every)
     assert all(book.find(offer.id) is offer for offer in every)
     zone = every[0].zone
-    assert book.every([zone, zone]) == tuple(offer for offer in every if offer.zone == zone)
+    assert book.offers_in([zone, zone]) == tuple(offer for offer in every if offer.zone == zone)
 
 
 def test_a_damaged_row_is_reported_with_its_line_when_it_is_asked_for(damaged):
     book = OfferBook.read([damaged])
-    fine = book.every(["us-west4-b"])
+    fine = book.offers_in(["us-west4-b"])
     assert fine
     with pytest.raises(DataError, match=r"gcp\.csv line 3: .*cheap"):
-        book.every()
+        book.offers_in()
 
 
 def test_a_damaged_row_of_a_users_folder_is_reported_immediately(damaged, tmp_path):
@@ -60,12 +60,12 @@ def test_two_prices_of_one_offer_are_refused(tmp_path):
 
 def test_newer_offers_take_the_place_of_older_ones_and_withdrawn_ones_go():
     book = OfferBook.read(SHIPPED)
-    first, second, third = book.every()[:3]
+    first, second, third = book.offers_in()[:3]
     dearer = replace(first, usd_per_hour=first.usd_per_hour * 2)
     elsewhere = replace(second, id="new", zone="a-new-zone")
-    over = book.over([dearer, elsewhere], withdrawn=[third.id])
+    over = book.updated_with([dearer, elsewhere], withdrawn=[third.id])
     assert over.find(first.id) == dearer
     assert over.find(second.id) == second
     assert over.find(third.id) is None
-    assert over.every(["a-new-zone"]) == (elsewhere,)
-    assert len(over.every()) == len(book.every())
+    assert over.offers_in(["a-new-zone"]) == (elsewhere,)
+    assert len(over.offers_in()) == len(book.offers_in())

@@ -13,7 +13,14 @@ import pytest
 from factories.called import called
 from sailor_cloud import catalog
 from sailor_cloud.catalog.prices import elsewhere
-from sailor_cloud.catalog.prices.elsewhere import PROVIDERS, ElsewherePrice, ask_gpuhunt, keep, prices_elsewhere, totals
+from sailor_cloud.catalog.prices.elsewhere import (
+    PROVIDERS,
+    ElsewherePrice,
+    ask_gpuhunt,
+    prices_elsewhere,
+    store_prices,
+    totals,
+)
 from sailor_cloud.errors import DataError, RequestError
 from sailor_cloud.model.offer import Market
 from sailor_cloud.testing.http_api import in_thread
@@ -109,7 +116,7 @@ def test_todays_prices_come_from_gpuhunts_catalog_and_are_kept_with_those_of_oth
         ("H100-80", "spot", 1.5),
     ]
     others = [one for one in prices_elsewhere() if one.provider != "lambda"]
-    keep(found)
+    store_prices(found)
     assert set(prices_elsewhere()) == {*others, *found}
 
 
