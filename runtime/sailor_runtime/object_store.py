@@ -81,7 +81,7 @@ class Store:
         place = self._place(name)
         self._with_retries(f"write {place}", lambda: self._files.put_file(str(path), place), writes=True)
 
-    def sum(self, name: str, into: Path | None = None) -> tuple[int, str]:
+    def checksum(self, name: str, into: Path | None = None) -> tuple[int, str]:
         """Return size and SHA-256 of an object, read in parts; `into` gets the content."""
         place, digest = self._place(name), hashlib.sha256()
         size = int(self._with_retries(f"read {place}", lambda: self._files.info(place)["size"]))
@@ -186,6 +186,6 @@ def local_copy(place: str, folder: Path) -> Path:
     with exclusive(target.parent):
         if not target.exists():
             partial = target.with_name(f".{name}.partial")
-            Store(base).sum(name, into=partial)
+            Store(base).checksum(name, into=partial)
             partial.rename(target)
     return target

@@ -302,7 +302,7 @@ def overflow(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
             _poison(engine)
         skipped = engine.step().skipped
         steps.append((skipped, engine.scale.scale, engine.updates))
-    engine.weights.settle()
+    engine.weights.wait_for_all()
     weights = sum(parameter.double().sum().item() for parameter in engine.module.parameters.values())
     everyone: list[Any] = [None] * spec.world_size
     dist.all_gather_object(everyone, (steps, math.isfinite(weights), weights), group=member.world.everyone)
@@ -335,15 +335,15 @@ def traffic(case: dict[str, Any], spec: RunSpec, rank: int) -> dict[str, Any]:
     member = Member(spec, rank)
     engine, meter = member.engine(), TrafficMeter(spec, rank)
     engine.step()
-    engine.weights.settle()
+    engine.weights.wait_for_all()
     meter.connect(member.world)
-    before = meter.look(now=True) or {}
+    before = meter.read(now=True) or {}
     for _ in range(case["steps"]):
         engine.step()
-    engine.weights.settle()
+    engine.weights.wait_for_all()
     # What was sent is counted once the other end has it.
     dist.barrier(group=member.world.everyone)
-    after = meter.look(now=True) or {}
+    after = meter.read(now=True) or {}
     everyone: list[Any] = [None] * spec.world_size
     own = spec.node_of(rank).id
     sent = [(own, node, nbytes - before.get(node, 0)) for node, nbytes in after.items()]

@@ -138,12 +138,12 @@ def diverged() -> str:
 
 def nodes_with_different_data() -> str:
     from sailor_runtime.refusal import RefusedError
-    from sailor_runtime.training.data.same_data import compared
+    from sailor_runtime.training.data.same_data import common_identity
     from sailor_runtime.training.data.samples import Identity
 
     spec = run_spec([(6, 2, [(0, 3, 1), (3, 6, 1)])], directory=Path(), node_of_rank=["one", "two"])
     try:
-        compared(spec, [Identity(samples=60, sha256="a" * 64), Identity(samples=61, sha256="b" * 64)])
+        common_identity(spec, [Identity(samples=60, sha256="a" * 64), Identity(samples=61, sha256="b" * 64)])
     except RefusedError as error:
         return str(error)
     raise AssertionError("inputs and targets may be of different texts")

@@ -40,7 +40,7 @@ def node(root: Path, rank: int = 0) -> Checkpoints:
 
 
 def looked(saved: Checkpoints, written: tuple[str, ...] = ()) -> list[str]:
-    saved.look(written)
+    saved.poll(written)
     return sorted(saved._kept)
 
 
@@ -130,7 +130,7 @@ def test_only_partly_copied_checkpoints_are_removed_before_the_next_start(
 
     monkeypatch.setattr(checkpoints.shutil, "copyfile", copy)
     with pytest.raises(OSError, match="lost"):
-        first.look(())
+        first.poll(())
     marks = store / ".sailor"
     assert any(name.startswith(".staged") for name in os.listdir(marks))
     assert [*node(tmp_path, 2).complete()] == ["step-10"]
@@ -159,11 +159,11 @@ def test_a_folder_that_is_removed_before_it_is_copied_leaves_no_mark(
     (saved.folder / "step-10").mkdir()
     (saved.folder / "step-10" / "a").write_text("a")
     monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
-    saved.look(())
+    saved.poll(())
     assert os.listdir(tmp_path / "store" / ".sailor") == ["step-10.0.begun"]
     (saved.folder / "step-10" / "a").unlink()
     (saved.folder / "step-10").rmdir()
-    saved.look(())
+    saved.poll(())
     assert os.listdir(tmp_path / "store" / ".sailor") == []
 
 
@@ -178,10 +178,10 @@ def test_a_changed_folder_stays_complete_only_with_a_single_writer_and_again_onc
         looked(saved)
     monkeypatch.setattr(checkpoints, "_QUIET_FOLDER_S", 100.0)
     (saved.folder / "last" / "b.tmp").write_text("half")
-    saved.look(())
+    saved.poll(())
     assert [*saved.complete()] == meanwhile
     (saved.folder / "last" / "b.tmp").unlink()
-    saved.look(())
+    saved.poll(())
     assert [*saved.complete()] == ["last"]
 
 
@@ -235,9 +235,9 @@ def test_after_a_kill_only_what_was_left_alone_before_or_written_after_sigterm_c
     monkeypatch.setattr(checkpoints, "_QUIET_FILE_S", 100.0)
     saved = node(tmp_path)
     (saved.folder / "step-10.pt").write_text("ten")
-    assert saved.look((), over=True, clean=False) == []
-    assert saved.look((), over=True, clean=False, stop_requested_at=time.time()) == []
-    assert [one["name"] for one in saved.look((), over=True, clean=False, stop_requested_at=time.time() - 10)] == [
+    assert saved.poll((), over=True, clean=False) == []
+    assert saved.poll((), over=True, clean=False, stop_requested_at=time.time()) == []
+    assert [one["name"] for one in saved.poll((), over=True, clean=False, stop_requested_at=time.time() - 10)] == [
         "step-10.pt"
     ]
 
@@ -255,8 +255,8 @@ def test_after_a_kill_a_file_counts_that_ends_as_its_format_does(
     with zipfile.ZipFile(saved.folder / "step-4.pt", "w") as archive:
         archive.writestr("data.pkl", bytes(5000))
     (saved.folder / "step-5.pt").write_bytes((saved.folder / "step-4.pt").read_bytes()[:-30])
-    assert saved.look(()) == []
-    assert [one["name"] for one in saved.look((), over=True, clean=False)] == ["step-1.safetensors", "step-4.pt"]
+    assert saved.poll(()) == []
+    assert [one["name"] for one in saved.poll((), over=True, clean=False)] == ["step-1.safetensors", "step-4.pt"]
 
 
 def test_after_a_kill_a_folder_counts_that_has_the_last_file_of_its_format(
@@ -277,8 +277,8 @@ def test_after_a_kill_a_folder_counts_that_has_the_last_file_of_its_format(
     save(second, "step-1/__1_0.distcp", "step-2/model/__1_0.distcp", "step-2/optimizer/__1_0.distcp")
     save(second, "step-3/__1_0.distcp", "step-3/rng_state_1.pth")
     for saved in (first, second):
-        assert saved.look(()) == []
-        saved.look((), over=True, clean=False)
+        assert saved.poll(()) == []
+        saved.poll((), over=True, clean=False)
     assert sorted(first.complete()) == ["step-1", "step-5"]
 
 
@@ -292,16 +292,16 @@ def test_a_save_that_was_renamed_from_a_temporary_name_counts_immediately(
         (saved.folder / name).mkdir()
         (saved.folder / name / "weights").write_text("tensors")
     (saved.folder / "step-4.partial").write_text("tensors")
-    assert saved.look(()) == []
+    assert saved.poll(()) == []
     for old, new in ((".step-1", "step-1"), ("step-2.tmp", "step-2"), ("step-4.partial", "step-4")):
         (saved.folder / old).rename(saved.folder / new)
     # What somebody still writes to is not whole yet.
     open_file = str(saved.folder / "step-2" / "weights")
-    assert [one["name"] for one in saved.look((open_file,))] == ["step-1", "step-4"]
-    assert [one["name"] for one in saved.look((), over=True, clean=False)] == ["step-2"]
+    assert [one["name"] for one in saved.poll((open_file,))] == ["step-1", "step-4"]
+    assert [one["name"] for one in saved.poll((), over=True, clean=False)] == ["step-2"]
     # Afterwards it is as any other.
     (saved.folder / "step-1" / "weights").write_text("other tensors")
-    assert saved.look((), over=True, clean=False) == []
+    assert saved.poll((), over=True, clean=False) == []
 
 
 def test_folders_of_known_formats_wait_for_their_last_file(tmp_path: Path) -> None:

@@ -154,10 +154,10 @@ def test_data_is_distinguished_by_size_and_content(tmp_path):
 def test_nodes_that_hold_different_data_are_named(tmp_path, text):
     spec = run_spec([(12, 1, [(0, 3, 1), (3, 6, 1)])], directory=tmp_path, node_of_rank=["one", "two"])
     here = _samples(text).identity()
-    assert same_data.compared(spec, [here, None]) == same_data.compared(spec, [here, here]) == here
+    assert same_data.common_identity(spec, [here, None]) == same_data.common_identity(spec, [here, here]) == here
     text.write_bytes(text.read_bytes()[:-300])
     with pytest.raises(RefusedError, match=r"not the same on all nodes: 62 samples .* on one, 43 samples .* on two"):
-        same_data.compared(spec, [here, _samples(text).identity()])
+        same_data.common_identity(spec, [here, _samples(text).identity()])
 
 
 @pytest.mark.parametrize(

@@ -652,4 +652,4 @@ def test_training_continues_under_another_plan_as_if_never_interrupted(results, 
     assert "parameters of a gpt2 model" in capsys.readouterr().out
     saved = SavedWeights(tmp_path / "model")
     for name, spec in range_parameters(model, range(model.layers)).items():
-        torch.testing.assert_close(saved.whole(spec, torch.float64), expected[name], atol=1e-6, rtol=0)
+        torch.testing.assert_close(saved.full_parameter(spec, torch.float64), expected[name], atol=1e-6, rtol=0)

@@ -181,7 +181,7 @@ def _model(name: str, weights: Path | None = None) -> ModelSpec:
 
 def _logits(model: ModelSpec) -> torch.Tensor:
     architecture, first = architecture_of(model), first_weights(model, 0)
-    whole, _ = architecture.whole(lambda spec: first(spec, torch.float32), torch.float32, dropout=False)
+    whole, _ = architecture.full_model(lambda spec: first(spec, torch.float32), torch.float32, dropout=False)
     with torch.no_grad():
         return architecture.logits(whole, TOKENS, None)
 
@@ -208,7 +208,7 @@ def test_transformers_computes_the_same_logits_from_what_is_exported(name, tmp_p
     for parameter, spec in range_parameters(model, range(model.layers)).items():
         assert torch.equal(loaded.get_parameter(parameter), first(spec, torch.float32)), parameter
     architecture = architecture_of(model)
-    whole, _ = architecture.whole(lambda spec: first(spec, torch.float32), torch.float32, dropout=False)
+    whole, _ = architecture.full_model(lambda spec: first(spec, torch.float32), torch.float32, dropout=False)
     with torch.no_grad():
         torch.testing.assert_close(
             architecture.logits(whole, TOKENS, None), loaded(TOKENS).logits, atol=1e-5, rtol=1e-4

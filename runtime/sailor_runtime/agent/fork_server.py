@@ -73,7 +73,7 @@ class ForkServer:
             self._process.wait()
         return rank
 
-    def look(self, timeout_s: float = 0.0) -> None:
+    def poll(self, timeout_s: float = 0.0) -> None:
         """Read the server's answers, waiting up to `timeout_s` for them."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
         if not readable:
@@ -115,7 +115,7 @@ class ForkedRank:
 
     def poll(self) -> int | None:
         if self.returncode is None and self._other is None:
-            self._fork_server.look()
+            self._fork_server.poll()
             if self.pid is None and not self._fork_server.alive:
                 # A server that can't import torch needs no report: the rank will say what is wrong.
                 self._other = self._instead()
@@ -140,5 +140,5 @@ class ForkedRank:
             elif self.pid is None and not self._fork_server.alive:
                 self.returncode = -signal.SIGKILL
             else:
-                self._fork_server.look(0.05)
+                self._fork_server.poll(0.05)
         return self.returncode

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_runtime.command import tree
-from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place, step_of
+from sailor_runtime.command.checkpoints import Checkpoints, StoreError, open_store, step_of
 from sailor_runtime.command.environment import environment
 from sailor_runtime.command.output import Output
 from sailor_runtime.object_store import leave
@@ -58,7 +58,7 @@ class Supervisor:
         self._code.mkdir(parents=True, exist_ok=True)
         number = spec.working_nodes.index(self._node)
         attempt = f"{spec.run}/{spec.generation}"
-        self._checkpoints = Checkpoints(home / "checkpoints", place(spec.checkpoint.directory), number, attempt)
+        self._checkpoints = Checkpoints(home / "checkpoints", open_store(spec.checkpoint.directory), number, attempt)
         self._environment = environment(spec, self._node, home, self._checkpoints.folder)
         logs = home / "logs"
         self._output = Output(
@@ -264,7 +264,7 @@ class Supervisor:
 
     def _copy_once(self, written: set[str], **how: Any) -> None:
         try:
-            for saved in self._checkpoints.look(written, **how):
+            for saved in self._checkpoints.poll(written, **how):
                 self._saved(saved)
             self._copy_problem = ""
         except (StoreError, OSError) as error:

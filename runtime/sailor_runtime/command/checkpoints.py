@@ -59,7 +59,7 @@ class Folder:
     def upload(self, path: Path, name: str) -> None:
         self._put(name, lambda staged: shutil.copyfile(path, staged))
 
-    def sum(self, name: str, into: Path) -> tuple[int, str]:
+    def checksum(self, name: str, into: Path) -> tuple[int, str]:
         shutil.copyfile(self._path / name, into)
         return into.stat().st_size, ""
 
@@ -81,7 +81,7 @@ class Folder:
         os.replace(staged, path)
 
 
-def place(directory: str) -> Store | Folder:
+def open_store(directory: str) -> Store | Folder:
     """Return the place of a run's checkpoints. Raises StoreError or OSError if it is unreachable."""
     return Store(directory) if is_url(directory) else Folder(Path(directory))
 
@@ -171,7 +171,7 @@ class Checkpoints:
             local.parent.mkdir(parents=True, exist_ok=True)
             partial = local.with_name(f".{local.name}.partial")
             try:
-                whole = self.store.sum(f"{name}/{path}" if path else name, into=partial)[0] == size
+                whole = self.store.checksum(f"{name}/{path}" if path else name, into=partial)[0] == size
             except FileNotFoundError:
                 whole = False
             if not whole:
@@ -207,7 +207,7 @@ class Checkpoints:
                 found[name] = files
         return found
 
-    def look(
+    def poll(
         self, written: Iterable[str], *, over: bool = False, clean: bool = True, stop_requested_at: float | None = None
     ) -> list[dict[str, Any]]:
         """Copy newly complete checkpoints; return an event for each. `written`: files that are open for writing.
@@ -409,4 +409,4 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-__all__ = ["Checkpoints", "StoreError", "place", "step_of"]
+__all__ = ["Checkpoints", "StoreError", "open_store", "step_of"]

@@ -9,13 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-from sailor_runtime.command.checkpoints import Checkpoints, StoreError, place
+from sailor_runtime.command.checkpoints import Checkpoints, StoreError, open_store
 from sailor_runtime.object_store import leave
 
 
 def main(url: str, folder: Path) -> int:
     try:
-        saved = Checkpoints(folder, place(url), 0, "fetch")
+        saved = Checkpoints(folder, open_store(url), 0, "fetch")
         found = saved.complete()
         size = sum(size for files in found.values() for size, _ in files.values())
         sys.stdout.write(json.dumps({"checkpoint": "", "bytes": size}) + "\n")

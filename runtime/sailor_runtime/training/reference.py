@@ -86,7 +86,7 @@ class _Island:
     def __init__(self, model: ModelSpec, training: TrainingSpec, dtype: torch.dtype, samples: Sequence[range]) -> None:
         self._training, self._samples = training, samples
         self._architecture, first = architecture_of(model), first_weights(model, training.seed)
-        self._whole, self._weights = self._architecture.whole(
+        self._whole, self._weights = self._architecture.full_model(
             lambda spec: first(spec, dtype), dtype, dropout=training.dropout > 0.0
         )
         self.trained = {name: weight for name, weight in self._weights.items() if weight.requires_grad}
@@ -105,7 +105,7 @@ class _Island:
             dropout = Dropout(
                 probability=training.dropout, seed=training.seed, step=step, samples=torch.arange(start, end)
             )
-            dropping = self._architecture.dropping(dropout) if training.dropout > 0.0 else None
+            dropping = self._architecture.dropout_mode(dropout) if training.dropout > 0.0 else None
             loss = self._architecture.loss_sum(self._whole, chunk[:, :-1], chunk[:, 1:], dropping)
             loss = loss / (batch * self.share * training.sequence_length)
             loss.backward()

@@ -235,7 +235,7 @@ class _Rank:
         stopped = False
         while engine.next_step < self._spec.training.steps and not stopped:
             self._control.poll()
-            wanted = self._saver.wanted(leads=self._world.rank == 0)
+            wanted = self._saver.save_requested(leads=self._world.rank == 0)
             step = engine.step([float(wanted), float(self._control.stop)])
             self._report(engine, step)
             if engine.next_step == first_step + _TRACED:
@@ -243,7 +243,7 @@ class _Rank:
             stopped = step.flags[1] > 0
             if step.flags[0] > 0 and not stopped and engine.next_step < self._spec.training.steps:
                 self._saver.begin(engine)
-            self._saver.look()
+            self._saver.poll()
             self._meter(engine)
         rows = engine.exchange()
         if self._metrics is not None:
@@ -255,7 +255,7 @@ class _Rank:
         self._events.write("ended", reason="finished" if finished else "requested", step=engine.next_step)
 
     def _meter(self, engine: Engine, *, now: bool = False) -> None:
-        sent = self._traffic.look(now=now)
+        sent = self._traffic.read(now=now)
         if sent is not None:
             self._events.write("traffic", step=engine.next_step, sent=sent)
 

@@ -88,7 +88,7 @@ def verify(
 def weight_difference(engine: Engine, world: World, expected: reference.ReferenceResult | None) -> float:
     """Return the largest difference between `expected` (needed on rank 0) and any rank's weights; a collective."""
     spec, largest = engine.spec, 0.0
-    engine.weights.settle()
+    engine.weights.wait_for_all()
     parameters = sorted(range_parameters(spec.model, range(spec.model.layers)).items())
     for island, (name, parameter) in product(range(engine.islands), parameters):
         whole = torch.empty(parameter.shape, dtype=torch.float64, device=engine.device)
@@ -96,7 +96,7 @@ def weight_difference(engine: Engine, world: World, expected: reference.Referenc
             whole.copy_((expected.weights, *expected.others)[island][name])
         dist.broadcast(whole, 0, group=world.everyone)
         if name in engine.module.shards and island == engine.island:
-            for offsets, held in engine.weights.held(name):
+            for offsets, held in engine.weights.local_parts(name):
                 box = tuple(slice(first, first + size) for first, size in zip(offsets, held.shape, strict=True))
                 difference = (held - whole[box]).abs().max().item()
                 largest = math.inf if math.isnan(difference) else max(largest, difference)

@@ -60,16 +60,16 @@ def _saver(checkpoints: Checkpoints, events: list[Any], every_s: float = 3600.0)
 
 def _save(saver: Saver, step: int) -> None:
     saver.begin(Engine(step))
-    saver.look()
+    saver.poll()
 
 
 def test_only_who_leads_looks_at_the_clock_and_nobody_while_a_save_runs():
     checkpoints = Checkpoints([])
     saver = _saver(checkpoints, [], every_s=0.0)
-    assert saver.wanted(leads=True)
-    assert not saver.wanted(leads=False)
+    assert saver.save_requested(leads=True)
+    assert not saver.save_requested(leads=False)
     checkpoints.running = True
-    assert not saver.wanted(leads=True)
+    assert not saver.save_requested(leads=True)
 
 
 def test_the_clock_asks_for_no_save_while_the_loss_rises_but_a_request_does(tmp_path):
@@ -78,13 +78,13 @@ def test_the_clock_asks_for_no_save_while_the_loss_rises_but_a_request_does(tmp_
     spec = CheckpointSpec(directory="run", every_s=0.0, keep=2)
     control = Control(requests)
     saver = Saver(spec, Checkpoints([]), control, dict, None, lambda: rising[0])
-    assert not saver.wanted(leads=True)
+    assert not saver.save_requested(leads=True)
     requests.write_text('{"checkpoint": 1, "stop": false}')
     control.poll()
-    assert saver.wanted(leads=True)
+    assert saver.save_requested(leads=True)
     control.checkpoint_done()
     rising[0] = False
-    assert saver.wanted(leads=True)
+    assert saver.save_requested(leads=True)
 
 
 def test_occasional_failures_of_saves_are_reported_and_survived():

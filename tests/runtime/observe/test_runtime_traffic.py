@@ -65,12 +65,12 @@ def test_bytes_are_counted_by_node_and_stay_counted_when_a_connection_ends(
     ]
     monkeypatch.setattr(traffic, "connections", lambda: iter(now))
     meter = TrafficMeter(spec_of(tmp_path, "10.0.0.1", "10.0.0.2"), 0)
-    assert meter.look() == {"n1": 111}
-    assert meter.look() is None, "it is not time yet"
+    assert meter.read() == {"n1": 111}
+    assert meter.read() is None, "it is not time yet"
     now[:2] = [Connection("b", own, there, 20, 1)]
-    assert meter.look(now=True) == {"n1": 120}
+    assert meter.read(now=True) == {"n1": 120}
     now[:] = [Connection("e", own, there, 1, 1)]
-    assert meter.look(now=True) == {"n1": 121}
+    assert meter.read(now=True) == {"n1": 121}
 
 
 def test_packets_to_another_cloud_are_counted_with_what_the_tunnel_adds(
@@ -81,4 +81,4 @@ def test_packets_to_another_cloud_are_counted_with_what_the_tunnel_adds(
     sent = Connection("a", ("10.0.0.1", 1), ("10.0.0.2", 2), 1_420_000, 1000)
     monkeypatch.setattr(traffic, "connections", lambda: iter([sent]))
     # 20 bytes of IPv4, 8 of UDP, 16 and 16 of WireGuard around each of 1,000 packets.
-    assert TrafficMeter(dataclasses.replace(spec, nodes=clouds), 0).look() == {"n1": 1_480_000}
+    assert TrafficMeter(dataclasses.replace(spec, nodes=clouds), 0).read() == {"n1": 1_480_000}

@@ -97,7 +97,7 @@ class CheckpointStore:
         try:
             files = self.describe(name)["files"]
             for file in sorted(files)[share::shares]:
-                if self._store.sum(f"{name}/{file}") != (files[file]["size"], files[file]["sha256"]):
+                if self._store.checksum(f"{name}/{file}") != (files[file]["size"], files[file]["sha256"]):
                     return f"{self.location(name)}/{file} is not what was written"
         except (FileNotFoundError, ValueError, KeyError) as error:
             return f"{self.location(name)}: {error}"

@@ -35,7 +35,7 @@ def fetch(store: Store, name: str, files: dict[str, dict[str, object]], folder: 
     partial.mkdir(parents=True)
     (partial / DESCRIPTION).write_bytes(store.read(f"{name}/{DESCRIPTION}"))
     for file, wanted in sorted(files.items()):
-        if store.sum(f"{name}/{file}", into=partial / file) != (wanted["size"], wanted["sha256"]):
+        if store.checksum(f"{name}/{file}", into=partial / file) != (wanted["size"], wanted["sha256"]):
             raise StoreError(f"{store.url}/{name}/{file} is not what was written")
     for path in (*partial.iterdir(), partial):
         sync(path)

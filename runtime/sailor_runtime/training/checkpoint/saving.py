@@ -54,7 +54,7 @@ class Saver:
             return "there is no checkpoint yet"
         return f"the last good checkpoint is {self._last.path}"
 
-    def wanted(self, *, leads: bool) -> bool:
+    def save_requested(self, *, leads: bool) -> bool:
         """Whether this rank asks for a save: its node requests one, or it leads and a save is due.
 
         Not while one still runs: a store that does not answer must not block training. Not by the clock while the loss
@@ -72,7 +72,7 @@ class Saver:
         self._control.checkpoint_done()
         self._began = time.monotonic()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Record a save that has ended. Raises RefusedError if too many in a row have failed."""
         self._note(self._checkpoints.finished())
 

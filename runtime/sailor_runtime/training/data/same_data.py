@@ -21,10 +21,10 @@ def agreed_identity(spec: RunSpec, place: Place, samples: Samples, world: World)
     reads = place.stage in (0, len(spec.pipelines[place.pipeline].stages) - 1)
     everyone: list[Any] = [None] * world.size
     dist.all_gather_object(everyone, samples.identity() if reads else None, group=world.everyone)
-    return compared(spec, everyone)
+    return common_identity(spec, everyone)
 
 
-def compared(spec: RunSpec, everyone: list[Identity | None]) -> Identity:
+def common_identity(spec: RunSpec, everyone: list[Identity | None]) -> Identity:
     """Return the common identity from all ranks that read data. Raises RefusedError if they differ."""
     first = everyone[0]
     assert first is not None, "rank 0 stands at the beginning of a pipeline"

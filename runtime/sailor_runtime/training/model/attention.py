@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import Function
 
-from sailor_runtime.training.model.dropout import Dropping
+from sailor_runtime.training.model.dropout import DropoutMode
 
 NAME = "sailor_blocks"
 # The most scores of a block, of all heads and samples: about 300 MB with their dropout.
@@ -76,7 +76,7 @@ def _attention(
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """Return the mixed values, [samples, tokens, heads, size]; arguments are those of transformers' attentions."""
-    dropping = Dropping.current()
+    dropping = DropoutMode.current()
     block = _Block(
         mask=attention_mask,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,

@@ -23,7 +23,7 @@ class _Lifted(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def lifted(dtype: torch.dtype) -> Iterator[None]:
+def keep_float64(dtype: torch.dtype) -> Iterator[None]:
     """If a model computes in float64, prevent its modules' casts to float32 for norms, rotations or softmax."""
     with _Lifted() if dtype == torch.float64 else contextlib.nullcontext():
         yield

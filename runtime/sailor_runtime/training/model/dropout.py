@@ -81,14 +81,14 @@ class Dropout:
         return self(values, layer, site, rows * tokens + torch.arange(column, column + keys, device=device))
 
 
-class Dropping(TorchFunctionMode):
+class DropoutMode(TorchFunctionMode):
     """Replaces torch's dropout in a model's modules by `dropout`, which ignores the modules' own probabilities.
 
     A dropout site is identified by its order in the layer. Values with four dimensions are attention weights. They
     belong to this rank's heads; under tensor parallelism these start at `first_head` of all `heads`.
     """
 
-    _entered: ClassVar[list[Dropping]] = []
+    _entered: ClassVar[list[DropoutMode]] = []
 
     def __init__(self, dropout: Dropout, heads: int, first_head: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Dropping(TorchFunctionMode):
         self._entered.pop()
 
     @classmethod
-    def current(cls) -> Dropping | None:
+    def current(cls) -> DropoutMode | None:
         """Return the active instance."""
         return cls._entered[-1] if cls._entered else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.dropout import Dropout, DropoutMode
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
@@ -69,17 +69,17 @@ class Architecture(ABC):
         """
 
     @abstractmethod
-    def whole(
+    def full_model(
         self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
     ) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model as one process runs it, and its parameters by name."""
 
     @abstractmethod
-    def dropping(self, dropout: Dropout) -> Dropping:
+    def dropout_mode(self, dropout: Dropout) -> DropoutMode:
         """Return the dropout inside a whole model."""
 
     @abstractmethod
-    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
+    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: DropoutMode | None) -> Tensor:
         """Return the sum of the tokens' losses by the whole model's own forward pass."""
 
     @abstractmethod

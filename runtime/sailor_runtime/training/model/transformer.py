@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training.model import attention
-from sailor_runtime.training.model.casts import lifted
+from sailor_runtime.training.model.casts import keep_float64
 from sailor_runtime.training.model.cutting import VOCABULARY, Cut, set_parameter
-from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.dropout import Dropout, DropoutMode
 from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.loss import loss_in_chunks, vocabulary_loss
 from sailor_runtime.training.model.parameters import ParameterSpec
@@ -181,7 +181,7 @@ class Transformer(Architecture):
             values |= {f"{root}.{name}": value.detach() for name, value in module.named_parameters()}
         return {name: values[name] for name in self._of_layer[layer] if name in values}
 
-    def whole(
+    def full_model(
         self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
     ) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model as transformers runs it in one process, and its parameters by name."""
@@ -196,14 +196,14 @@ class Transformer(Architecture):
             causal.get_output_embeddings().weight = causal.get_input_embeddings().weight
         return causal.eval(), parameters
 
-    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
+    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: DropoutMode | None) -> Tensor:
         logits = self.logits(whole, tokens, dropping)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
-    def dropping(self, dropout: Dropout) -> Dropping:
-        return Dropping(dropout, self.config.num_attention_heads, 0)
+    def dropout_mode(self, dropout: Dropout) -> DropoutMode:
+        return DropoutMode(dropout, self.config.num_attention_heads, 0)
 
-    def logits(self, whole: nn.Module, tokens: Tensor, dropping: Dropping | None) -> Tensor:
+    def logits(self, whole: nn.Module, tokens: Tensor, dropping: DropoutMode | None) -> Tensor:
         """Return the logits of transformers' own forward pass of a whole model."""
         handles = []
         if dropping is not None:
@@ -212,7 +212,7 @@ class Transformer(Architecture):
                 begin = lambda module, given, kept, layer=number + 1: dropping.begin(layer)  # noqa: E731
                 handles.append(block.register_forward_pre_hook(begin, with_kwargs=True))
             dropping.begin(0)
-        with dropping or contextlib.nullcontext(), lifted(next(whole.parameters()).dtype):
+        with dropping or contextlib.nullcontext(), keep_float64(next(whole.parameters()).dtype):
             logits: Tensor = whole(input_ids=tokens, use_cache=False).logits
         for handle in handles:
             handle.remove()
@@ -377,9 +377,9 @@ class _Layers(StageLayers):
     def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         dropping: Any = contextlib.nullcontext()
         if microbatch.dropout.probability > 0.0:
-            dropping = Dropping(microbatch.dropout, *self._heads)
+            dropping = DropoutMode(microbatch.dropout, *self._heads)
             dropping.begin(layer)
-        with lifted(self._dtype):
+        with keep_float64(self._dtype):
             # Looked up before anything is dropped, since the model's own code would drop meanwhile.
             given = self._arguments(value) if layer in self._blocks and value is not None else []
             with dropping:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
-from sailor_runtime.training.model.casts import lifted
+from sailor_runtime.training.model.casts import keep_float64
 from sailor_runtime.training.model.cutting import Cut, set_parameter
-from sailor_runtime.training.model.dropout import Dropout, Dropping
+from sailor_runtime.training.model.dropout import Dropout, DropoutMode
 from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
@@ -69,13 +69,13 @@ class UserModule(Architecture):
     def first_values(self, layer: int) -> dict[str, Tensor]:
         return {spec.name: self.root.get_parameter(spec.name).detach() for spec in self._specs[layer]}
 
-    def dropping(self, dropout: Dropout) -> Dropping:
-        return Dropping(dropout, self.heads, 0)
+    def dropout_mode(self, dropout: Dropout) -> DropoutMode:
+        return DropoutMode(dropout, self.heads, 0)
 
     def install(self, layer: int, module: nn.Module, parallel: TensorParallel) -> None:
         self._cut.install(f"layers.{layer}", module, parallel)
 
-    def whole(
+    def full_model(
         self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
     ) -> tuple[nn.Module, dict[str, Tensor]]:
         whole, parameters = copy.deepcopy(self.root), {}
@@ -89,11 +89,11 @@ class UserModule(Architecture):
         _move_buffers(whole, torch.device("cpu"), dtype)
         return whole, parameters
 
-    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: Dropping | None) -> Tensor:
+    def loss_sum(self, whole: nn.Module, tokens: Tensor, targets: Tensor, dropping: DropoutMode | None) -> Tensor:
         nothing = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(len(tokens)))
         batch = Microbatch(tokens=tokens, targets=targets, weight=1.0, dropout=nothing)
         value = tokens
-        with dropping or contextlib.nullcontext(), lifted(next(whole.parameters()).dtype):
+        with dropping or contextlib.nullcontext(), keep_float64(next(whole.parameters()).dtype):
             for layer, module in enumerate(whole.get_submodule("layers").children()):
                 if dropping is not None:
                     dropping.begin(layer)
@@ -152,9 +152,9 @@ class _Layers(StageLayers):
     def __call__(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         dropping: Any = contextlib.nullcontext()
         if microbatch.dropout.probability > 0.0:
-            dropping = Dropping(microbatch.dropout, self._architecture.heads, self._first_head)
+            dropping = DropoutMode(microbatch.dropout, self._architecture.heads, self._first_head)
             dropping.begin(layer)
-        with dropping, lifted(self._dtype):
+        with dropping, keep_float64(self._dtype):
             result: Tensor = self._modules[layer](microbatch.tokens if value is None else value)
             if layer == self._architecture.layers - 1:
                 result = self._architecture.loss(result, microbatch) * (microbatch.tokens.numel() * microbatch.weight)

@@ -27,7 +27,7 @@ _OF_EXPERT = {
 def first_weights(model: ModelSpec, seed: int) -> FirstWeights:
     """Return a function that returns one whole parameter, independent of the plan."""
     if model.weights is not None:
-        return SavedWeights(model.weights).whole
+        return SavedWeights(model.weights).full_parameter
     return RandomWeights(model, seed)
 
 
@@ -38,7 +38,7 @@ class SavedWeights:
         self._folder = str(folder).rstrip("/")
         self._files = _files_by_key(self._folder)
 
-    def whole(self, spec: ParameterSpec, dtype: torch.dtype) -> Tensor:
+    def full_parameter(self, spec: ParameterSpec, dtype: torch.dtype) -> Tensor:
         """Return one parameter. Raises RefusedError if it is missing or has another shape."""
         value = self._of_experts(spec) if ".experts." in spec.name and self._key(spec.name) is None else None
         if value is None:

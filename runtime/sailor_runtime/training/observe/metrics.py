@@ -54,8 +54,8 @@ def spent(
     wire_s: seconds of one tensor on an idle link, by kind of receive and range of layers. No receive counts for longer:
     beyond that, the sender had not computed the tensor yet.
     """
-    waits = [span for span in spans if span.doing in WAITING]
-    transfer = sum(min(span.seconds, wire_s.get((span.doing, span.chunk), 0.0)) for span in waits)
+    waits = [span for span in spans if span.activity in WAITING]
+    transfer = sum(min(span.seconds, wire_s.get((span.activity, span.chunk), 0.0)) for span in waits)
     gathers = total_s(spans, Activity.GATHER)
     return Spent(
         iteration_s=iteration_s,

@@ -54,7 +54,7 @@ def _name(kind: str, process: int, thread: int, title: str) -> dict[str, Any]:
 
 def _event(span: Span, process: int, thread: int, *, chunks: int) -> dict[str, Any]:
     event: dict[str, Any] = {
-        "name": str(span.doing),
+        "name": str(span.activity),
         "ph": "X",
         "pid": process,
         "tid": thread,

@@ -70,7 +70,7 @@ class TrafficMeter:
         dist.all_gather_object(everyone, [one.local for one in connections()], group=world.everyone)
         self._ends = {tuple(end): self._spec.node_of(rank).id for rank, ends in enumerate(everyone) for end in ends}
 
-    def look(self, *, now: bool = False) -> dict[str, int] | None:
+    def read(self, *, now: bool = False) -> dict[str, int] | None:
         """Return the bytes by node if a reading is due or requested."""
         if not now and time.monotonic() < self._due:
             return None

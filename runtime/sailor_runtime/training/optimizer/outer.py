@@ -88,11 +88,11 @@ class Outer:
             gradient.zero_()
         for piece, start in zip(pieces, self.start, strict=True):
             moved = (start - piece.value.detach()) * self._share
-            self._weights.within(gradients[piece.parameter], piece).copy_(moved)
+            self._weights.piece_view(gradients[piece.parameter], piece).copy_(moved)
         self._all_reduce.clear()
         self._all_reduce.finish()
         for piece, start, momentum in zip(pieces, self.start, self.momentum, strict=True):
-            gradient = self._weights.within(gradients[piece.parameter], piece).to(start.device)
+            gradient = self._weights.piece_view(gradients[piece.parameter], piece).to(start.device)
             momentum.mul_(MOMENTUM).add_(gradient)
             start.sub_(gradient + MOMENTUM * momentum, alpha=LEARNING_RATE)
             piece.value.copy_(start)

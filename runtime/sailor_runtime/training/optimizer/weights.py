@@ -162,7 +162,7 @@ class MasterWeights:
             for part in bucket.parts:
                 self._module.parameters[part.parameter].untyped_storage().resize_(0)
 
-    def held(self, name: str) -> list[tuple[tuple[int, ...], Tensor]]:
+    def local_parts(self, name: str) -> list[tuple[tuple[int, ...], Tensor]]:
         """Return this rank's parts of a parameter between steps, with their offsets in the parameter."""
         shard = self._module.shards[name]
         if name not in self._module.absent:
@@ -171,7 +171,7 @@ class MasterWeights:
             box for piece in self.pieces if piece.parameter == name for box in piece.boxes(shard, piece.value.detach())
         ]
 
-    def settle(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait until all layers have the weights that others updated."""
         for layer in self._module.layers:
             self.wait_for(layer)
@@ -204,7 +204,7 @@ class MasterWeights:
         for row, each in zip(rows, targets, strict=True):
             _laid(row, each, into=True)
 
-    def within(self, shard_value: Tensor, piece: Piece) -> Tensor:
+    def piece_view(self, shard_value: Tensor, piece: Piece) -> Tensor:
         """Return the view of a piece in a tensor of its parameter's shard."""
         return _within(shard_value, self._module.shards[piece.parameter], piece.region)
 

@@ -36,7 +36,7 @@ class Span(NamedTuple):
     `chunk`: the index of the stage's range of layers.
     """
 
-    doing: Activity
+    activity: Activity
     microbatch: int
     start_s: float
     end_s: float
@@ -100,4 +100,4 @@ class Spans:
 
 def total_s(spans: list[Span], *doings: Activity) -> float:
     """Return the seconds spent on some activities."""
-    return sum(span.seconds for span in spans if span.doing in doings)
+    return sum(span.seconds for span in spans if span.activity in doings)
