@@ -98,12 +98,13 @@ def cancellable(journal: Journal, root: Root | WantedRoot) -> dict[str, Resource
     """Return the cancellable capacity that a run may have bought in a root, by entry name."""
     from sailor_cloud.provision import providers
 
-    bought = providers.of(root.provider)
+    machine_provider = providers.of(root.provider)
     return {
         row.capacity: row
         for row in fold(journal.entries()).live
         if (row.data.get("stack"), row.data.get("region")) == (root.stack, root.region)
-        if row.capacity is not None and row.resource in bought.capacity_kinds - bought.uncancellable_kinds
+        if row.capacity is not None
+        and row.resource in machine_provider.capacity_kinds - machine_provider.uncancellable_kinds
     }
 
 

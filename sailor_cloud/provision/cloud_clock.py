@@ -75,10 +75,10 @@ def by_cloud(own: Clock, places: Scopes, on_change: Callable[[str, float], None]
 def time_servers(places: Scopes) -> list[str]:
     """Return an address of each cloud that answers anybody."""
     found = []
-    for provider, bought in providers.all_providers():
+    for provider, machine_provider in providers.all_providers():
         mine = of_provider(places, provider)
         try:
-            url = bought.time_server(mine) if mine else ""
+            url = machine_provider.time_server(mine) if mine else ""
         except Exception as error:
             # Other requests report a wrong profile or region; it must not prevent a teardown.
             logger.debug("no time from %s: %s", provider, error)

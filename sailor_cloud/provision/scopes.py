@@ -49,15 +49,19 @@ def scopes_named(kind: str, names: Iterable[str]) -> Scopes:
     Raises RequestError for an impossible name.
     """
     chosen = tuple(names)
-    mine = {provider: bought for provider, bought in providers.all_providers() if kind in bought.scope_kinds}
+    mine = {
+        provider: machine_provider
+        for provider, machine_provider in providers.all_providers()
+        if kind in machine_provider.scope_kinds
+    }
     for name in chosen:
-        if not any(bought.is_valid_scope_name(kind, name) for bought in mine.values()):
+        if not any(machine_provider.is_valid_scope_name(kind, name) for machine_provider in mine.values()):
             raise RequestError(f"--{kind} {name!r}: no {' or '.join(mine)} {kind} has such a name")
     return Scopes(
         Scope(provider=provider, kind=kind, name=name)
-        for provider, bought in mine.items()
+        for provider, machine_provider in mine.items()
         for name in chosen
-        if bought.is_valid_scope_name(kind, name)
+        if machine_provider.is_valid_scope_name(kind, name)
     )
 
 
@@ -74,8 +78,8 @@ def journaled_scopes(entries: Iterable[Entry]) -> Scopes:
     started = [entry for entry in entries if entry.event is Event.PROVISION_STARTED]
     return Scopes(
         Scope(provider=provider, kind=kind, name=str(name))
-        for provider, bought in providers.all_providers()
-        for kind in bought.scope_kinds
+        for provider, machine_provider in providers.all_providers()
+        for kind in machine_provider.scope_kinds
         for entry in started
         for name in _listed(entry.data.get(f"{provider}_{kind}s"))
     )
@@ -161,11 +165,13 @@ def places_of(folder: RunFolder, *, also: Scopes = NOWHERE) -> Places:
 def _unnamed(scopes: Scopes) -> list[str]:
     """Return the clouds without any known place, each with the option that names one."""
     clouds = [
-        (name, bought) for name, bought in providers.all_providers() if providers.is_cloud(name) and bought.scope_kinds
+        (name, machine_provider)
+        for name, machine_provider in providers.all_providers()
+        if providers.is_cloud(name) and machine_provider.scope_kinds
     ]
     return [
-        f"{name}; --{bought.scope_kinds[0]} names where to look there"
-        for name, bought in clouds
+        f"{name}; --{machine_provider.scope_kinds[0]} names where to look there"
+        for name, machine_provider in clouds
         if not of_provider(scopes, name)
     ]
 
@@ -196,8 +202,12 @@ def _of_root(base: Path) -> Scopes:
     for file in (*base.rglob(VARIABLES_FILE), *base.rglob("terraform.tfstate*")):
         with contextlib.suppress(OSError):
             texts.append(file.read_bytes().decode(errors="replace"))
-    mine = [bought for provider, bought in providers.all_providers() if base.name.startswith(f"{provider}-")]
-    return Scopes().union(*(bought.scopes_named_in(base.name, "\n".join(texts)) for bought in mine))
+    mine = [
+        machine_provider
+        for provider, machine_provider in providers.all_providers()
+        if base.name.startswith(f"{provider}-")
+    ]
+    return Scopes().union(*(machine_provider.scopes_named_in(base.name, "\n".join(texts)) for machine_provider in mine))
 
 
 def _allowed(plan: PlanDocument) -> Scopes:
@@ -221,16 +231,24 @@ def sweep_scopes(
     that a user without rights for them gets no errors.
     """
     looks: list[ResourceSearch] = []
-    for provider, bought in providers.all_providers():
-        kinds = bought.non_compute_kinds if other_kinds is None else bought.non_compute_kinds & frozenset(other_kinds)
-        looks += bought.searches(of_provider(scopes, provider), run_id=run_id, other_kinds=kinds)
+    for provider, machine_provider in providers.all_providers():
+        kinds = (
+            machine_provider.non_compute_kinds
+            if other_kinds is None
+            else machine_provider.non_compute_kinds & frozenset(other_kinds)
+        )
+        looks += machine_provider.searches(of_provider(scopes, provider), run_id=run_id, other_kinds=kinds)
     return _together(looks)
 
 
 def sweep_untagged(scopes: Scopes, *, run_id: str) -> CloudSweep:
     """Search for a run's untaggable resources, which no search for all runs finds; errors become problems."""
-    every = [(bought, of_provider(scopes, provider)) for provider, bought in providers.all_providers()]
-    return _together([look for bought, mine in every for look in bought.untagged_searches(mine, run_id=run_id)])
+    every = [
+        (machine_provider, of_provider(scopes, provider)) for provider, machine_provider in providers.all_providers()
+    ]
+    return _together(
+        [look for machine_provider, mine in every for look in machine_provider.untagged_searches(mine, run_id=run_id)]
+    )
 
 
 def remove_from(

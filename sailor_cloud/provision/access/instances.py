@@ -37,13 +37,13 @@ def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:
     Raises CredentialsError if a cloud rejects the caller, ProvisionError if it can't be asked.
     """
     found: list[Instance] = []
-    for provider, bought in providers.all_providers():
+    for provider, machine_provider in providers.all_providers():
         try:
-            found += bought.instances(of_provider(scopes, provider), run_id)
+            found += machine_provider.instances(of_provider(scopes, provider), run_id)
         except ProvisionError:
             raise
         except Exception as error:
-            kind = CredentialsError if bought.is_refusal(error) else ProvisionError
+            kind = CredentialsError if machine_provider.is_refusal(error) else ProvisionError
             raise kind(f"can't ask which nodes of run {run_id} exist: {error}") from error
     return tuple(sorted(found, key=lambda instance: (instance.node, instance.id)))
 

@@ -93,7 +93,11 @@ def reachable_nodes(folder: RunFolder, document: PlanDocument) -> tuple[Reachabl
 
 def running_names(folder: RunFolder) -> frozenset[str]:
     """Return the existing nodes of the run, of any plan. Raises ProvisionError if a cloud can't be asked."""
-    here = {found.node for _, bought in providers.all_providers() for found in bought.local_resources(folder)}
+    here = {
+        found.node
+        for _, machine_provider in providers.all_providers()
+        for found in machine_provider.local_resources(folder)
+    }
     scopes = journaled_scopes(read(folder.journal_file))
     return frozenset({*here, *(instance.node for instance in instances(scopes, folder.run_id))} - {""})
 

@@ -95,7 +95,11 @@ def change_of(event: Mapping[str, Any]) -> Change | None:
 def node_at(address: str) -> str:
     """Return the node at a Terraform address, or an empty string."""
     found = _NODE.fullmatch(address)
-    return found[2] if found and any(found[1] == bought.machines for _, bought in providers.all_providers()) else ""
+    return (
+        found[2]
+        if found and any(found[1] == machine_provider.machines for _, machine_provider in providers.all_providers())
+        else ""
+    )
 
 
 _STEPS = {

@@ -53,10 +53,10 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
     for provider in used:
         if not providers.is_cloud(provider):
             continue
-        bought = providers.of(provider)
+        machine_provider = providers.of(provider)
         try:
-            _refuse_ended(bought.credentials_expiry(), now)
-            bought.check_caller(job.cloud)
+            _refuse_ended(machine_provider.credentials_expiry(), now)
+            machine_provider.check_caller(job.cloud)
         except CredentialsError as error:
             refused.append(error)
     if refused and len(refused) == len(used):
@@ -85,8 +85,8 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
     notes: list[str] = []
     missing: list[str] = []
     for provider in clouds:
-        bought = providers.of(provider)
-        end = bought.credentials_expiry()
+        machine_provider = providers.of(provider)
+        end = machine_provider.credentials_expiry()
         _refuse_ended(end, now)
         if end is not None and (end.expires_at is None or end.expires_at < ends_at):
             when = "at an unknown time" if end.expires_at is None else f"at {end.expires_at:%Y-%m-%d %H:%M} UTC"
@@ -94,7 +94,7 @@ def check_account(document: PlanDocument, *, now: datetime, ssh_from: str | None
                 f"{end.credentials} expire {when}, and the run may last until {ends_at:%Y-%m-%d %H:%M} UTC: from "
                 f"then on nothing can be bought, watched or deleted from here; {end.renewal_hint}"
             )
-        rights = bought.missing_permissions(document, kinds.get(provider, frozenset()))
+        rights = machine_provider.missing_permissions(document, kinds.get(provider, frozenset()))
         missing += [f"{provider}: {permission}" for permission in rights.names]
         if rights.unchecked_reason:
             notes.append(f"the permissions on {provider} can't be checked beforehand: {rights.unchecked_reason}")

@@ -47,7 +47,7 @@ class KeptBucket:
 
 def is_uncancellable(kind: str) -> bool:
     """Whether purchases of a Terraform type can't be cancelled."""
-    return any(kind in bought.uncancellable_kinds for _, bought in providers.all_providers())
+    return any(kind in machine_provider.uncancellable_kinds for _, machine_provider in providers.all_providers())
 
 
 def kept_block(kind: str, name: str, ends: str) -> KeptResource:
@@ -94,7 +94,11 @@ def usd_per_month(document: PlanDocument) -> float:
 
 def _buckets() -> dict[str, str]:
     """Return the command that deletes a bucket, by bucket type."""
-    return {bought.bucket: bought.delete_bucket for _, bought in providers.all_providers() if bought.bucket}
+    return {
+        machine_provider.bucket: machine_provider.delete_bucket
+        for _, machine_provider in providers.all_providers()
+        if machine_provider.bucket
+    }
 
 
 TERRAFORM = "Terraform"
@@ -128,12 +132,12 @@ class Leftovers:
     def _silent(self) -> Iterator[LiveResource]:
         """Yield nodes on machines that don't answer; their scheduler may report the job as ended anyway."""
         rows = [row for row in fold(read(self.folder.journal_file)).live if row.resource == NODE and "host" in row.data]
-        for provider, bought in providers.all_providers():
+        for provider, machine_provider in providers.all_providers():
             mine = [row for row in rows if row.data.get("provider") == provider]
             machines = {str(row.data["host"]) for row in mine}
             try:
                 unsure = (
-                    {machine: unanswered({machine}) for machine in bought.unresponsive_machines(machines)}
+                    {machine: unanswered({machine}) for machine in machine_provider.unresponsive_machines(machines)}
                     if mine
                     else {}
                 )
@@ -144,7 +148,7 @@ class Leftovers:
                     yield LiveResource(
                         provider=provider,
                         region=str(row.data.get("region", "")),
-                        type=bought.machine,
+                        type=machine_provider.machine,
                         name=str(row.data.get("cloud_id", "")),
                         run_id=self.folder.run_id,
                         node=row.key,
@@ -168,16 +172,16 @@ class Leftovers:
             return BY_TAG if not swept.problems and not self.places.doubts else None
         if providers.on_this_machine(provider):
             return BY_TAG
-        bought = providers.of(provider)
+        machine_provider = providers.of(provider)
         region = str(row.data.get("region", ""))
         if row.resource == NODE:
-            kinds: tuple[str, ...] = (bought.machine,)
-        elif bought.can_find(row.resource, row.key, run_id=self.folder.run_id, scopes=self.places.scopes):
+            kinds: tuple[str, ...] = (machine_provider.machine,)
+        elif machine_provider.can_find(row.resource, row.key, run_id=self.folder.run_id, scopes=self.places.scopes):
             kinds = (row.resource,)
         elif (row.data.get("stack"), region) in cleared:
             return TERRAFORM
-        elif row.resource in bought.dependent_kinds or (
-            row.resource in bought.unsearchable_kinds and row.created_at is None
+        elif row.resource in machine_provider.dependent_kinds or (
+            row.resource in machine_provider.unsearchable_kinds and row.created_at is None
         ):
             kinds = ()
         else:
@@ -214,9 +218,9 @@ def sweep_this_machine(folder: RunFolder) -> CloudSweep:
     """Return a run's resources on this machine, which always answers."""
     found: list[LiveResource] = []
     asked = []
-    for provider, bought in providers.all_providers():
+    for provider, machine_provider in providers.all_providers():
         if providers.on_this_machine(provider):
-            found += bought.local_resources(folder)
+            found += machine_provider.local_resources(folder)
             asked.append(SearchedPlace(scope=Scope(provider=provider, kind="machine", name=""), kind=NODE))
     return CloudSweep(found=tuple(found), searched=tuple(asked))
 
@@ -245,8 +249,9 @@ def provider_of(row: ResourceState) -> str | None:
         return str(provider)
     fitting = [
         name
-        for name, bought in known.items()
-        if row.resource in bought.searchable_kinds | bought.dependent_kinds | bought.unsearchable_kinds
+        for name, machine_provider in known.items()
+        if row.resource
+        in machine_provider.searchable_kinds | machine_provider.dependent_kinds | machine_provider.unsearchable_kinds
     ]
     return fitting[0] if fitting else None
 

@@ -142,7 +142,11 @@ def scopes_of_resources(resources: Iterable[LiveResource]) -> Scopes:
         name: [resource for resource in found if resource.provider == name] for name, _ in providers.all_providers()
     }
     return Scopes().union(
-        *(bought.scopes_containing(mine[name]) for name, bought in providers.all_providers() if mine[name])
+        *(
+            machine_provider.scopes_containing(mine[name])
+            for name, machine_provider in providers.all_providers()
+            if mine[name]
+        )
     )
 
 

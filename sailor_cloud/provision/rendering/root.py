@@ -147,14 +147,14 @@ def write_root(
     With the copy, `down` works after an upgrade of sailor-cloud. A rewrite keeps the state.
     """
     root = root_of(folder, provider, region, stack=stack)
-    bought = providers.of(provider)
+    machine_provider = providers.of(provider)
     base = folder.terraform_dir(root.stack, region)
-    for part in (f"stacks/{root.stack}", *(f"modules/{name}" for name in bought.modules[root.part])):
-        for file in sorted((bought.hcl / part).glob("*.tf*")):
+    for part in (f"stacks/{root.stack}", *(f"modules/{name}" for name in machine_provider.modules[root.part])):
+        for file in sorted((machine_provider.hcl / part).glob("*.tf*")):
             target = private_dir(base / part) / file.name
             shutil.copyfile(file, target)
             target.chmod(0o600)
-    for file in sorted((bought.hcl / "stacks" / root.stack).glob("*.py")):
+    for file in sorted((machine_provider.hcl / "stacks" / root.stack).glob("*.py")):
         target = root.path / f"{file.stem}.zip"
         target.write_bytes(_package(file))
         target.chmod(0o600)

@@ -507,7 +507,7 @@ def test_a_cloud_that_throttles_is_asked_for_less_after_a_pause(run: Run, monkey
     told = run.down()
     assert (told.clean, told.problems) == (True, ())
     assert len(run.paper.pauses) == 2
-    assert paces[0].at_once == 50  # type: ignore[union-attr] # a quarter of 200
+    assert paces[0].max_concurrent == 50  # type: ignore[union-attr] # a quarter of 200
 
 
 def test_a_cloud_that_keeps_throttling_is_abandoned(run: Run) -> None:
