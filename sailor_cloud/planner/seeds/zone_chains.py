@@ -6,10 +6,11 @@ while stages compute. Large models gain most: their gradients are many times lar
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any, NamedTuple, TypeVar
 
 from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
@@ -17,8 +18,8 @@ from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
-from sailor_cloud.planner.space.draft import Draft, nodes_of, seats_of
-from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.draft import Draft, seats_of
+from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
@@ -27,23 +28,60 @@ _ZONES, _ACCELERATORS = 8, 3
 # What is tried: devices of a stage at most, pipelines that share each node, and microbatch sizes.
 _DEGREES, _SHARING, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (1, 2, 4, 8)
 # For each number of zones, the chains that are cut and those that are judged; and all drafts that are evaluated.
-_CUT, _JUDGED, _EVALUATED = 32, 8, 6
+_CUT, _JUDGED, _EVALUATED = 64, 24, 6
+# Of these, at most so many of one kind.
+_ALIKE_CUT, _ALIKE = 8, 2
 
+_Entry = TypeVar("_Entry", bound=tuple[Any, ...])
+
+_TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
+
+# By zone and accelerator: a pool and its number of nodes.
+_Nodes = dict[str, dict[str, tuple[int, int]]]
 # The slots of each pipeline.
 _Pipelines = list[tuple[Slot, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Chain:
-    """`sharing` pipelines on each of `sets` sets of nodes, with at most `degree` devices for each stage.
+class _Link(NamedTuple):
+    """The nodes of one pool in a chain: `depth` nodes in a row, each with `stages` stages of `sharing` pipelines."""
 
-    `nodes`: pools in the order of the stages, with their number of nodes in a set.
-    """
-
-    nodes: tuple[tuple[int, int], ...]
-    sets: int
+    pool: int
+    tp: int
+    stages: int
     sharing: int
-    degree: int
+    depth: int
+
+
+class _Chain(NamedTuple):
+    """Equal pipelines through the nodes of some pools, in the order of the stages."""
+
+    links: tuple[_Link, ...]
+    pipelines: int
+
+    @property
+    def stages(self) -> int:
+        return sum(link.stages * link.depth for link in self.links)
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """The number of pipelines, and the devices of the largest nodes."""
+        return self.pipelines, max(link.tp * link.stages * link.sharing for link in self.links)
+
+    def nodes(self) -> Counter[int]:
+        """Return the number of nodes of each pool."""
+        return Counter({link.pool: link.depth * -(-self.pipelines // link.sharing) for link in self.links})
+
+    def slots(self) -> _Pipelines:
+        """Return the slots of each pipeline."""
+        return [
+            tuple(
+                Slot(link.pool, number // link.sharing * link.depth + node, link.tp)
+                for link in self.links
+                for node in range(link.depth)
+                for _ in range(link.stages)
+            )
+            for number in range(self.pipelines)
+        ]
 
 
 @dataclass(slots=True)
@@ -57,140 +95,172 @@ class ZoneChains:
     _cutter: Cutter = field(init=False)
     # By accelerator: the least device-seconds of a sample.
     _work: dict[str, float] = field(init=False)
-    # By zone and accelerator: a pool and its number of nodes.
-    _nodes: dict[str, dict[str, tuple[int, int]]] = field(init=False)
+    # The largest nodes, and smaller ones, whose cards are faster in proportion.
+    _nodes: list[_Nodes] = field(init=False)
 
     def __post_init__(self) -> None:
         self._assessor = Assessor(self.space, self.target)
         self._cutter = Cutter(self.space)
         work = {name: float(seconds.sum()) for name, seconds in device_seconds(self.space).items()}
         self._work = {name: work[name] for name in sorted(work, key=lambda name: (work[name], name))[:_ACCELERATORS]}
-        self._nodes = defaultdict(dict)
-        for row, index in self._largest().items():
-            here = self.space.candidates.rows[row]
-            self._nodes[here.zone][here.accelerator] = index, self.space.pools[index].max_nodes
+        sizes = sorted({pool.devices for pool in self.space.pools}, reverse=True)
+        every = [self._nodes_of(most) for most in sizes]
+        self._nodes = [nodes for number, nodes in enumerate(every) if nodes and nodes not in every[:number]]
 
     def draw(self) -> list[Draft]:
         """Return the best plans, with figures under the replay; they may break limits a little."""
         drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
-            rated = sorted({(each[1][0], each[2]): each for each in self._rated(zones)}.values())
-            timed = sorted(filter(None, (self._timed(pipelines, size) for _, pipelines, size in rated[:_CUT])))
-            for _, shapes in timed[:_JUDGED]:
+            rated = sorted(dict.fromkeys(self._rated(zones)))
+            timed = sorted(filter(None, (self._timed(chain) for _, chain in _diverse(rated, _CUT, _ALIKE_CUT))))
+            for _, chain, shapes in _diverse(timed, _JUDGED, _ALIKE):
                 drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
         best = sorted(drafts.values(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
 
-    def _largest(self) -> dict[int, int]:
-        """Return the pool of each row with the most devices in all, then with the largest nodes, then the cheapest."""
+    def _nodes_of(self, most: int) -> _Nodes:
+        """Return the nodes of each row that have most devices in all, then each, up to `most`.
+
+        If time is the goal, those with the fastest network card are next, then the cheapest.
+        """
         space, found = self.space, dict[int, int]()
 
-        def rank(index: int) -> tuple[float, float, float]:
-            pool = space.pools[index]
-            return -pool.devices * pool.max_nodes, -pool.devices, space.rates[index].expected
+        def rank(index: int) -> tuple[float, ...]:
+            pool, timed = space.pools[index], self.target.goal in _TIMES
+            card = space.card_bytes_per_s(index) if timed else 0.0
+            return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
 
         for index, pool in enumerate(space.pools):
-            if pool.accelerator.name in self._work and rank(index) < rank(found.setdefault(pool.row, index)):
-                found[pool.row] = index
-        return found
+            if pool.accelerator.name in self._work and pool.devices <= most:
+                if rank(index) < rank(found.setdefault(pool.row, index)):
+                    found[pool.row] = index
+        nodes: _Nodes = defaultdict(dict)
+        for row, index in found.items():
+            here = space.candidates.rows[row]
+            nodes[here.zone][here.accelerator] = index, space.pools[index].max_nodes
+        return dict(nodes)
 
     def _zones(self) -> Iterator[list[str]]:
-        """Yield a zone of each cloud's largest region, then with more and more of the zones with the fastest links."""
+        """Yield a zone of each cloud's largest region, then with more and more of the zones with the fastest links.
+
+        A zone joins the end that it has the faster link to. Several clouds are also chained together.
+        """
         region_of = self.space.scenario.catalog.region_of
         clouds: dict[str, list[str]] = defaultdict(list)
         devices: dict[str, int] = defaultdict(int)
-        for zone, nodes in sorted(self._nodes.items()):
+        for zone, nodes in sorted(self._nodes[0].items()):
             for index, count in nodes.values():
                 devices[region_of(zone)] += self.space.pools[index].devices * count
             clouds[self.space.pools[index].offer.provider].append(zone)
-        for there in clouds.values():
+        every = [zone for there in clouds.values() for zone in there]
+        known: set[frozenset[str]] = set()
+        for there in (*clouds.values(), every):
             chain = [max(there, key=lambda zone: devices[region_of(zone)])]
             for _ in there[:_ZONES]:
-                yield list(chain)
+                if frozenset(chain) not in known:
+                    known.add(frozenset(chain))
+                    yield list(chain)
                 others = [zone for zone in there if zone not in chain]
-                chain += sorted(others, key=lambda zone: -self._bytes_per_s(chain[-1], zone))[:1]
+                nearest = sorted(product(others, (-1, 0)), key=lambda one: -self._bytes_per_s(chain[one[1]], one[0]))
+                for zone, end in nearest[:1]:
+                    chain = [*chain, zone] if end else [zone, *chain]
 
     def _bytes_per_s(self, zone: str, other: str) -> float:
         """Return the speed of the fastest link between two zones."""
         return max(
             self.space.link(src, dst, same_node=False, pairs=1).bandwidth_bytes_per_s
-            for (src, _), (dst, _) in product(self._nodes[zone].values(), self._nodes[other].values())
+            for (src, _), (dst, _) in product(self._nodes[0][zone].values(), self._nodes[0][other].values())
         )
 
-    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Pipelines, int]]:
-        """Yield promising pipelines through zones, with the seconds of their passes if stages are equally fast."""
-        for most in range(1, len(self._work) + 1):
-            names = list(self._work)[:most]
-            every = [self._nodes[zone][name] for zone in zones for name in names if name in self._nodes[zone]]
+    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Chain]]:
+        """Yield promising chains through zones, with the seconds of their passes if stages are equally fast."""
+        for every in self._orders(zones):
             for chain in self._chains(every):
                 self.space.known.deadline.check()
-                pipelines = self._pipelines(chain)
-                sample_s = self._sample_s(pipelines)
-                if not self._promising(pipelines, sample_s):
-                    continue
-                for size in (size for size in _SIZES if len(pipelines) * size <= self.space.batch):
-                    rounds = self._microbatches(pipelines, size) + len(pipelines[0]) - 1
-                    yield rounds * size * len(pipelines) * sample_s, pipelines, size
+                sample_s = self._sample_s(chain)
+                if self._promising(chain, sample_s):
+                    rounds = self._microbatches(chain, 1) + chain.stages - 1
+                    yield rounds * chain.pipelines * sample_s, chain
 
-    def _timed(self, pipelines: _Pipelines, size: int) -> tuple[float, list[Shape]] | None:
+    def _orders(self, zones: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
+        """Yield the nodes of zones in an order of stages: zone by zone, and accelerator by accelerator.
+
+        The latter passes the zones to and fro, so that equal accelerators are neighbours and few links are slow.
+        """
+        for most in range(1, len(self._work) + 1):
+            names = list(self._work)[:most]
+            by_zone = [(zone, name) for zone in zones for name in names]
+            by_name = [(zone, name) for turn, name in enumerate(names) for zone in zones[:: 1 - 2 * (turn % 2)]]
+            for nodes, order in product(self._nodes, dict.fromkeys((tuple(by_zone), tuple(by_name)))):
+                yield [nodes[zone][name] for zone, name in order if name in nodes.get(zone, {})]
+
+    def _timed(self, chain: _Chain) -> tuple[float, _Chain, list[Shape]] | None:
         """Return the seconds of the passes with the least busiest stage, and the pipelines; None if they do not fit."""
-        microbatches, seats = self._microbatches(pipelines, size), seats_of(pipelines[0])
-        found = self._cutter.cut(seats, size=size, microbatches=microbatches, replicas=len(pipelines))
-        if found is None:
-            return None
-        cut, busiest_s = found
-        return (microbatches + len(seats) - 1) * busiest_s, [Shape(slots, cut, size) for slots in pipelines]
+        pipelines, best = chain.slots(), None
+        for size in (size for size in _SIZES if chain.pipelines * size <= self.space.batch):
+            microbatches = self._microbatches(chain, size)
+            found = self._cutter.cut(
+                seats_of(pipelines[0]), size=size, microbatches=microbatches, replicas=chain.pipelines
+            )
+            if found is None:
+                break
+            cut, busiest_s = found
+            passes_s = (microbatches + chain.stages - 1) * busiest_s
+            if best is None or passes_s < best[0]:
+                best = passes_s, chain, [Shape(slots, cut, size) for slots in pipelines]
+        return best
 
-    def _microbatches(self, pipelines: _Pipelines, size: int) -> int:
-        return -(-self.space.batch // (len(pipelines) * size))
+    def _microbatches(self, chain: _Chain, size: int) -> int:
+        return -(-self.space.batch // (chain.pipelines * size))
 
-    def _sample_s(self, pipelines: _Pipelines) -> float:
+    def _sample_s(self, chain: _Chain) -> float:
         """Return the seconds per sample of the global batch if no device is ever idle."""
         pools = self.space.pools
-        return 1.0 / sum(
-            slot.tp / self._work[pools[slot.pool].accelerator.name] for slots in pipelines for slot in slots
+        each = sum(
+            link.tp * link.stages * link.depth / self._work[pools[link.pool].accelerator.name] for link in chain.links
         )
+        return 1.0 / (each * chain.pipelines)
 
-    def _promising(self, pipelines: _Pipelines, sample_s: float) -> bool:
+    def _promising(self, chain: _Chain, sample_s: float) -> bool:
         """Return whether pipelines that are never idle keep all limits and are better than the known plan."""
-        nodes, most = nodes_of(tuple(pipelines)), self.space.scenario.job.constraints.max_nodes
+        nodes, most = chain.nodes(), self.space.scenario.job.constraints.max_nodes
         if most is not None and nodes.total() > most:
             return False
         figures = Bill.of(self.space, nodes).figures(self.space.batch * sample_s, 0.0)
         return float(self.target.excess(figures)) == 1.0 and figures[self.target.goal] < self.known
 
     def _chains(self, every: Sequence[tuple[int, int]]) -> Iterator[_Chain]:
-        """Yield chains on pools with numbers of nodes; pools with fewer nodes than sets are left out."""
-        counts = {count for _, count in every} | {count // 2 for _, count in every}
-        for sets, sharing, degree in product(sorted(counts - {0}), _SHARING, _DEGREES):
-            nodes = tuple((pool, count // sets) for pool, count in every if count >= sets)
-            chain = _Chain(nodes, sets, sharing, degree)
-            each = [self._stages(pool, chain) for pool, _ in nodes]
-            stages = sum(number * stages for (_, number), stages in zip(nodes, each, strict=True))
-            if len(nodes) > 1 and all(each) and stages <= min(MAX_STAGES, self.space.layers):
-                yield chain
+        """Yield chains on pools with numbers of nodes; pools with too few nodes for all pipelines are left out."""
+        longest = min(MAX_STAGES, self.space.layers)
+        for sharing, degree in product(_SHARING, _DEGREES):
+            each = [(count, self._link(pool, sharing, degree)) for pool, count in every]
+            numbers = {
+                count // depth * link.sharing for count, link in each for depth in range(1, min(count, longest) + 1)
+            }
+            for pipelines in sorted(number for number in numbers if number <= self.space.batch):
+                depths = [(link, count // -(-pipelines // link.sharing)) for count, link in each]
+                links = tuple(link._replace(depth=depth) for link, depth in depths if depth)
+                chain = _Chain(links, pipelines)
+                if len(links) > 1 and chain.stages <= longest:
+                    yield chain
 
-    def _degree(self, pool: int, chain: _Chain) -> int:
-        """Return the largest possible number of devices of a stage; 0 if there is none."""
-        most = min(chain.degree, self.space.pools[pool].devices // chain.sharing)
-        return max((tp for tp in self.space.tp_degrees[pool] if tp <= most), default=0)
+    def _link(self, pool: int, sharing: int, degree: int) -> _Link:
+        """Return the link of one node of a pool, with at most `degree` devices for each stage."""
+        devices = self.space.pools[pool].devices
+        tp = max(tp for tp in self.space.tp_degrees[pool] if tp <= degree)
+        shared = min(sharing, devices // tp)
+        return _Link(pool, tp, devices // (tp * shared), shared, 1)
 
-    def _stages(self, pool: int, chain: _Chain) -> int:
-        """Return how many stages of a pipeline are on each node; 0 if that is impossible."""
-        tp = self._degree(pool, chain)
-        return self.space.pools[pool].devices // (tp * chain.sharing) if tp else 0
 
-    def _pipelines(self, chain: _Chain) -> _Pipelines:
-        return [
-            tuple(
-                Slot(pool, number * group + node, self._degree(pool, chain))
-                for pool, number in chain.nodes
-                for node in range(number)
-                for _ in range(self._stages(pool, chain))
-            )
-            for group in range(chain.sets)
-            for _ in range(chain.sharing)
-        ]
+def _diverse(ranked: Sequence[_Entry], most: int, alike: int) -> list[_Entry]:
+    """Return the first chains, at most so many of one kind."""
+    numbers: Counter[tuple[int, int]] = Counter()
+    found = []
+    for entry in ranked:
+        numbers[entry[1].kind] += 1
+        if numbers[entry[1].kind] <= alike:
+            found.append(entry)
+    return found[:most]
 
 
 def _cuts(shapes: list[Shape]) -> Iterator[list[Shape]]:
