@@ -28,7 +28,7 @@ _ZONES, _ACCELERATORS = 8, 3
 # What is tried: devices of a stage at most, pipelines that share each node, and microbatch sizes.
 _DEGREES, _SHARING, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (1, 2, 4, 8)
 # For each number of zones, the chains that are cut and those that are judged; and all drafts that are evaluated.
-_CUT, _JUDGED, _EVALUATED = 64, 24, 6
+_CUT, _JUDGED, _EVALUATED = 64, 24, 16
 # Of these, at most so many of one kind.
 _ALIKE_CUT, _ALIKE = 8, 2
 
