@@ -111,9 +111,9 @@ class ZoneChains:
         """Return the best plans, with figures under the replay; they may break limits a little."""
         drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
-            rated = sorted(dict.fromkeys(self._rated(zones)))
+            rated = sorted(self._rated(zones))
             timed = sorted(filter(None, (self._timed(chain) for _, chain in _diverse(rated, _CUT, _ALIKE_CUT))))
-            for _, chain, shapes in _diverse(timed, _JUDGED, _ALIKE):
+            for *_, shapes in _diverse(timed, _JUDGED, _ALIKE):
                 drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
         best = sorted(drafts.values(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
@@ -131,9 +131,9 @@ class ZoneChains:
             return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
 
         for index, pool in enumerate(space.pools):
-            if pool.accelerator.name in self._work and pool.devices <= most:
-                if rank(index) < rank(found.setdefault(pool.row, index)):
-                    found[pool.row] = index
+            wanted = pool.accelerator.name in self._work and pool.devices <= most
+            if wanted and rank(index) < rank(found.setdefault(pool.row, index)):
+                found[pool.row] = index
         nodes: _Nodes = defaultdict(dict)
         for row, index in found.items():
             here = space.candidates.rows[row]
@@ -174,13 +174,11 @@ class ZoneChains:
 
     def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Chain]]:
         """Yield promising chains through zones, with the seconds of their passes if stages are equally fast."""
-        for every in self._orders(zones):
-            for chain in self._chains(every):
-                self.space.known.deadline.check()
-                sample_s = self._sample_s(chain)
-                if self._promising(chain, sample_s):
-                    rounds = self._microbatches(chain, 1) + chain.stages - 1
-                    yield rounds * chain.pipelines * sample_s, chain
+        for chain in dict.fromkeys(chain for every in self._orders(zones) for chain in self._chains(every)):
+            sample_s = self._sample_s(chain)
+            if self._promising(chain, sample_s):
+                rounds = self._microbatches(chain, 1) + chain.stages - 1
+                yield rounds * chain.pipelines * sample_s, chain
 
     def _orders(self, zones: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
         """Yield the nodes of zones in an order of stages: zone by zone, and accelerator by accelerator.
@@ -206,8 +204,10 @@ class ZoneChains:
                 break
             cut, busiest_s = found
             passes_s = (microbatches + chain.stages - 1) * busiest_s
-            if best is None or passes_s < best[0]:
-                best = passes_s, chain, [Shape(slots, cut, size) for slots in pipelines]
+            if best is not None and passes_s >= best[0]:
+                # Larger microbatches only lengthen the bubble from here on.
+                break
+            best = passes_s, chain, [Shape(slots, cut, size) for slots in pipelines]
         return best
 
     def _microbatches(self, chain: _Chain, size: int) -> int:
@@ -238,6 +238,7 @@ class ZoneChains:
                 count // depth * link.sharing for count, link in each for depth in range(1, min(count, longest) + 1)
             }
             for pipelines in sorted(number for number in numbers if number <= self.space.batch):
+                self.space.known.deadline.check()
                 depths = [(link, count // -(-pipelines // link.sharing)) for count, link in each]
                 links = tuple(link._replace(depth=depth) for link, depth in depths if depth)
                 chain = _Chain(links, pipelines)
