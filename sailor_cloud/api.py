@@ -432,7 +432,7 @@ def explain(
     if not with_gains:
         return so_far
     taken = process_time() - begun if given is None else taken
-    deadline = Deadline().in_cpu_s(max(2.0, min(taken, 10.0 - taken)))
+    deadline = Deadline(process_time, process_time() + max(2.0, min(taken, 10.0 - taken)))
     if time_limit_s is not None:
         deadline = Deadline(clock.monotonic_s, started_s + time_limit_s)
     more = gains(

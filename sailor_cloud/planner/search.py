@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -492,7 +493,7 @@ class _Run:
 
         figures = replayed(self.chosen.draft, self.chosen.evaluation)
         deadline = self.space.known.deadline
-        deadline.in_cpu_s(_PROOF_S)
+        deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
         known_s, value = float(figures[Figure.ITERATION_S]), float(figures[self.target.goal])
         bound, branch = proven_bound(self.space, self.target, known_s, self.answer.bound)
         self.answer, self.weakest_branch = replace(self.answer, bound=bound), branch or None
@@ -513,7 +514,7 @@ class _Run:
         value = float(replayed(self.chosen.draft, self.chosen.evaluation)[self.target.goal])
         deadline = self.space.known.deadline
         if prove:
-            deadline.in_cpu_s(_PROOF_S)
+            deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
         parts = variants(self.space, self.asked.restrictions)
         bounds = [uniform_bound(part, self.target, value, branched=prove) for part in parts]
         deadline.lift()

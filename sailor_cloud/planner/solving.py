@@ -37,7 +37,7 @@ TIGHTER = 1.0005
 # The number of plans from other searches that are replayed before the search for a target fails.
 _MOST_TRIED = 32
 # A plan with the least of one of these nearly has the least of both: preemption and start-up differ little.
-_TIMES = frozenset({Figure.ITERATION_S, Figure.DURATION_S})
+_TIMES = frozenset(figure for figure in Figure if figure.is_time)
 # Plans that are tried with ZeRO-1, and the progress at which plans are improved. With half as many plans, the plan of
 # 128 A100 and 384 V100 is 2.5 % slower.
 _SHARDED, _SEARCHED = 256, 0.7
@@ -248,7 +248,7 @@ class Searched:
         The search ignores limits on the minimised figure, since they do not change which plan is best. So the result
         does not depend on how tight such a limit is.
         """
-        ignored = _TIMES if target.goal in _TIMES else {target.goal}
+        ignored = _TIMES if target.goal.is_time else {target.goal}
         free = self._searched(space, _unlimited(target, ignored))
         own = replace(target, limits=tuple(limit for limit in target.limits if limit.figure is target.goal))
         if free.drafts and Assessor(space, own).keeps(free.drafts[0]) and not _within(space, target, free.drafts[:1]):

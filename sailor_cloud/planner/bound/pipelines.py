@@ -424,13 +424,13 @@ class Box:
         """Return the least and the largest number of microbatches that the first of the last `stages` stages holds."""
         return min(stages, -(-samples // self.most)), min(stages, samples // self.least)
 
-    def _behind(
+    def _over_cut(
         self, behind: Sequence[Singles], kind: int, first: int, better: np.ufunc, sign: int = 1
     ) -> list[Singles]:
-        """Return what is behind a stage, and behind its cut too.
+        """Return the seconds of the stages behind a cut, with the cut; `first` is the first layer behind it.
 
-        The second part is that with a cut between zones, if pipelines cross zones: `better` of one here and one behind.
-        `first`: the first layer after the cut. `sign`: 1 if a cut adds its time, -1 if it takes it away.
+        If pipelines cross zones, the second array is that of stages with a crossing cut: the `better` of a crossing cut
+        further behind and of this one. `sign`: 1 if a cut adds its time, -1 if it takes it away.
         """
         cut = sign * self.sizes.cut_s(kind, self.least)[first:, None]
         found = [each + cut for each in behind]
@@ -465,7 +465,7 @@ class Box:
                         continue
                     every = [each[1:, fewest : units + 1 - kind.units] for each in rest[-1]]
                     if stages > 1:
-                        every = self._behind(every, number, 1, np.minimum)
+                        every = self._over_cut(every, number, 1, np.minimum)
                     for behind, there in zip(every, found, strict=True):
                         way = (spans.way_s[:many, :, None] + _windows(behind, many, self.layers)).min(axis=1)
                         into = there[:many, fewest + kind.units :]
@@ -512,8 +512,8 @@ class Box:
                 behinds = [each[first + 1 :, taken] for each in rest[stages - 1]]
                 afters = [each[first + 1 :, taken] for each in latest]
                 if stages > 1:
-                    behinds = self._behind(behinds, number, first + 1, np.minimum)
-                    afters = self._behind(afters, number, first + 1, np.maximum, -1)
+                    behinds = self._over_cut(behinds, number, first + 1, np.minimum)
+                    afters = self._over_cut(afters, number, first + 1, np.maximum, -1)
                 for behind, after, there in zip(behinds, afters, found, strict=True):
                     # Add the wait for the first microbatch and the return of the last one; with few microbatches, only
                     # the longer of both.

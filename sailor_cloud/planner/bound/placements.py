@@ -142,8 +142,8 @@ class Supply:
 
     The first `near` columns are the devices of each accelerator. With a home, the next columns are busy devices
     elsewhere, idle ones elsewhere, and samples that cross zones. `units`: what a column adds to the units at home, to
-    those for the work at home and elsewhere, to those elsewhere, and to all, shape [4, columns]. `samples`: to the
-    samples that cross zones.
+    those for the work at home and elsewhere, to those elsewhere, and to all, shape [4, columns]; without a home all are
+    the same. `samples`: to the samples that cross zones.
     """
 
     units: Floats
@@ -168,8 +168,7 @@ class Supply:
             return None
         if placement.crossing is None:
             rows, limits = np.vstack([rows, *[rate] * len(money)]), np.concatenate([limits, money_limits])
-            none = np.zeros((3, len(each)))
-            return cls(np.vstack([each, none]), np.zeros(len(each)), rows, limits, len(each))
+            return cls(np.tile(each, (4, 1)), np.zeros(len(each)), rows, limits, len(each))
         home = space.part(placement.pools, zero_stage=space.zero_stage)
         near, near_limits = _taken(offered(home), sorted(rates))
         away = space.part(placement.other_pools, zero_stage=space.zero_stage)
@@ -180,15 +179,15 @@ class Supply:
         layer = np.min([units[name] * work[name] for name in sorted(rates)], axis=0) / most_s
         paid = zip(placement.crossing.layer_usd, layer, strict=True)
         per_unit_usd = min((usd / taken for usd, taken in paid if taken > 0.0), default=0.0) / space.batch
-        none, zero = np.zeros((len(each), len(each))), np.zeros(len(each))
+        none, column, zero = np.zeros((len(each), len(each))), np.zeros((len(each), 1)), np.zeros(len(each))
         per_usd = [limit.iterations * SECONDS_PER_HOUR / limit.paid_s for limit in money]
         missing = np.diag([float(name not in device_rates(away)) for name in sorted(rates)])
         every_row = [
             np.hstack([rows, rows, rows, np.zeros((len(rows), 1))]),
             np.hstack([near, np.zeros((len(near), 2 * len(each) + 1))]),
             np.hstack([np.zeros((len(far), len(each))), far, far, np.zeros((len(far), 1))]),
-            np.hstack([absent, none, none, np.zeros((len(each), 1))]),
-            np.hstack([none, missing, missing, np.zeros((len(each), 1))]),
+            np.hstack([absent, none, none, column]),
+            np.hstack([none, missing, missing, column]),
             # Other zones do at most all work of what crosses.
             np.concatenate([zero, each, zero, [-layer.sum()]]),
             np.concatenate([zero, zero, zero, [1.0]]),

@@ -52,6 +52,16 @@ class Column(NamedTuple):
     samples: int
 
 
+class Taken(NamedTuple):
+    """What a pipeline takes of each row of a supply's units: for each of its own units, and besides."""
+
+    by_unit: Floats
+    fixed: Floats
+
+    def of(self, units: int) -> Floats:
+        return self.by_unit * units + self.fixed
+
+
 class Worth(NamedTuple):
     """The value of a pipeline: of a sample, less that of a unit, less a fixed one; all at least 0."""
 
@@ -60,7 +70,6 @@ class Worth(NamedTuple):
     fixed: float
 
     def of(self, column: Column) -> float:
-        """Return the value of a pipeline."""
         return self.sample * column.samples - self.unit * column.units - self.fixed
 
 
@@ -82,8 +91,10 @@ class Branch:
     open_from_s: float = 0.0
     columns: dict[Column, float] = field(default_factory=dict)
     priced_s: float = 0.0
+    # By whether pipelines cross zones: their boxes, what they take, and a column without samples.
     _boxes: dict[bool, list[Box]] = field(default_factory=dict)
-    _fewest: Floats = field(default_factory=lambda: np.zeros(2))
+    _taken: dict[bool, Taken] = field(default_factory=dict)
+    _empty: dict[bool, Column] = field(default_factory=dict)
 
     @property
     def space(self) -> Space:
@@ -119,90 +130,85 @@ class Branch:
             units = prices_within(self.placement, self.count, seconds) or self.units
             if units != self.units:
                 self.units, self._boxes, self.columns = units, {}, {}
-        crossing = self.placement.crossing is not None
         if not self._boxes:
             self._begin()
         supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
         if supply is None:
             return True
-        batch, others = self.space.batch, (self.count.least - 1) * min(column.units for column in self.columns)
-        most = {False: supply.at_home() - others * (not crossing), True: supply.at_all() - others if crossing else 0}
-        if most[crossing] < 1:
+        # Every pipeline takes at least so many units of home.
+        batch, fewest = self.space.batch, self._empty[False].units
+        others = (self.count.least - 1) * fewest
+        most = {False: supply.at_home() - others, True: supply.at_all() - others}
+        if most[False] < fewest:
             return True
         # At first one pipeline that crosses zones does the whole batch on the fewest devices, which takes no search.
-        whole, relaxed = Column(True, int(self._fewest.sum()), batch), crossing
+        relaxed = self._empty[True]._replace(samples=batch) if True in self._empty else None
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
-            columns += [whole] * relaxed
+            columns += [relaxed] if relaxed is not None else []
             if len(columns) == 1:
                 # Initially, as if every unit did its share of the batch.
                 worths, sample = np.array([(1.0 - _FIRST) * batch / supply.at_home(), 0.0, 0.0, 0.0]), 1.0
             else:
                 solved = self._solved(columns, supply)
-                if solved is None:
-                    # There are too few devices for so many pipelines.
-                    return True
                 if -solved.cost >= batch * (1.0 - _ROUNDED):
-                    if not relaxed:
+                    if relaxed is None:
                         return False
-                    relaxed = False
+                    relaxed = None
                     continue
                 worths, sample = solved.prices[:_ROWS], float(solved.prices[_ROWS])
             left = batch - supply.most(worths, 1.0 - sample)
             least_value = min(left / number for number in self.count) - _ROUNDED * batch
             worth = {
-                False: Worth(1.0, float(worths[[0, 1, 3]].sum()), 0.0),
-                True: Worth(sample, float(worths[3]), float(worths[[0, 2]] @ self._fewest)),
+                crosses: Worth(sample if crosses else 1.0, float(worths @ taken.by_unit), float(worths @ taken.fixed))
+                for crosses, taken in self._taken.items()
             }
             found = [
                 column
                 for crosses in self._boxes
-                if not (relaxed and crosses)
+                if not (crosses and relaxed is not None)
                 if (column := self._better(crosses, seconds, worth[crosses], least_value, most[crosses])) is not None
             ]
-            if not found and not (relaxed and worth[True].of(whole) > least_value):
-                return True
-            relaxed = relaxed and bool(found)
-            if found and all(column in columns for column in found):
+            if not found:
+                if relaxed is None or worth[True].of(relaxed) <= least_value:
+                    return True
+                relaxed = None
+            elif all(column in columns for column in found):
                 # Prices are rounded.
                 return False
             self.columns.update(dict.fromkeys(found, seconds))
 
     def _begin(self) -> None:
-        """Create the boxes, and a column without samples of each class."""
-        there, home = self.placement, kinds_of(self.placement, self.count, self.units)
-        sizes = Sizes(self.space, self.count, home, crossing=there.every_crosses)
-        self._boxes[False] = list(boxes(sizes, self.space.batch))
-        fewest = min(kind.units for kind in home)
-        self.columns[Column(False, fewest, 0)] = 0.0
+        """Create the boxes of pipelines that cross zones and of others, and columns without samples."""
+        there = self.placement
+        home = kinds_of(there, self.count, self.units)
+        self._enter(Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1], [0, 0, 0, 0])
         if there.crossing is not None:
-            every = kinds_of(there, self.count, self.units, crossing=True)
-            self._boxes[True] = list(boxes(Sizes(self.space, self.count, every, crossing=True), self.space.batch))
-            away = set(there.other_pools)
-            least = min(kind.units for kind in every if away & set(kind.pools))
-            self._fewest = np.array([fewest, least])
-            self.columns[Column(True, fewest + least, 0)] = 0.0
+            every, away = kinds_of(there, self.count, self.units, crossing=True), set(there.other_pools)
+            # They take at least a stage at home and one elsewhere.
+            fewest = [min(kind.units for kind in kinds) for kinds in (home, [k for k in every if away & set(k.pools)])]
+            sizes = Sizes(self.space, self.count, every, crossing=True)
+            self._enter(sizes, [0, 0, 0, 1], [fewest[0], 0, fewest[1], 0], sum(fewest))
 
-    def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution | None:
-        """Return the most samples that the columns do, as a negative cost; None if they are too many.
+    def _enter(self, sizes: Sizes, by_unit: Sequence[int], fixed: Sequence[int], fewest: int | None = None) -> None:
+        crosses = fewest is not None
+        self._boxes[crosses] = list(boxes(sizes, self.space.batch))
+        self._taken[crosses] = Taken(np.array(by_unit, dtype=np.float64), np.array(fixed, dtype=np.float64))
+        self._empty[crosses] = Column(crosses, fewest or min(kind.units for kind in sizes.kinds), 0)
+        self.columns[self._empty[crosses]] = 0.0
+
+    def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution:
+        """Return the most samples that the columns do, as a negative cost.
 
         The first prices are those of the rows of `supply.units`, then that of a sample that crosses zones.
         """
-        crossing, units, samples = np.array(columns, dtype=np.float64).T
-        home = 1.0 - crossing
-        ones, none = np.ones(len(units)), np.zeros((len(supply.limits), len(units)))
+        crossing, _, samples = np.array(columns, dtype=np.float64).T
+        taken = np.array([self._taken[column.crossing].of(column.units) for column in columns]).T
+        ones, none = np.ones(len(columns)), np.zeros((len(supply.limits), len(columns)))
         padding = np.zeros(len(supply.samples))
-        taken = [
-            home * units + crossing * self._fewest[0],
-            home * units,
-            crossing * self._fewest[1],
-            units,
-        ]
-        if not crossing.any():
-            taken[1:] = [np.zeros(len(units))] * 3
         rows = np.block(
             [
-                [np.array(taken), -supply.units],
+                [taken, -supply.units],
                 [-samples * crossing, supply.samples],
                 [ones, padding],
                 [-ones, padding],
@@ -210,7 +216,9 @@ class Branch:
             ],
         )
         limits = np.concatenate([np.zeros(_ROWS + 1), [self.count.most, -self.count.least], supply.limits])
-        return linear(np.concatenate([-samples * home, -supply.samples]), rows, limits)
+        solved = linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples]), rows, limits)
+        assert solved is not None, "the fewest units for every pipeline are a solution"
+        return solved
 
     def _better(self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: int) -> Column | None:
         """Return the pipeline with the largest value of those that cross zones or not; None below `least_value`."""

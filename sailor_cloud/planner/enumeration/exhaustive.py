@@ -184,7 +184,7 @@ class _Enumeration:
 
     def _below_s(self, walk: Walk) -> float:
         """If the goal is time, return the seconds from which on no plan of a walk beats the incumbent."""
-        if self.target.goal not in (Figure.ITERATION_S, Figure.DURATION_S) or not np.isfinite(self.best):
+        if not self.target.goal.is_time or not np.isfinite(self.best):
             return inf
         one, two = self._figures(walk, np.array([1.0, 2.0]), np.zeros(2))[self.target.goal]
         return float(1.0 + (self.best - one) / (two - one))

@@ -164,7 +164,7 @@ class Improver:
     def made(self, neighbour: Neighbour, stage: int, better_than: Draft | None = None) -> Draft | None:
         """Return the draft of a neighbour with its figures; None if it does not fit or can't beat `better_than`."""
         evaluator, below_s = self.evaluator(stage), math.inf
-        assessor, timed = evaluator.assessor, self.target.goal in (Figure.ITERATION_S, Figure.DURATION_S)
+        assessor, timed = evaluator.assessor, self.target.goal.is_time
         if better_than is not None and timed and self.rank(better_than)[0] == 1.0:
             below_s = better_than.foreseen[Figure.ITERATION_S]
         count = neighbour.microbatches

@@ -27,7 +27,6 @@ _FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
 _KEPT, _ALIKE = 8, 2
 # Pipelines are not sized if their passes alone take so much longer than the best plan known on the same nodes.
 _HOPELESS = 1.05
-_TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class GroupSearch:
 
     def __post_init__(self) -> None:
         assessor = self.evaluator.assessor
-        self._ground = Ground.of(assessor.space, fastest_cards=assessor.target.goal in _TIMES)
+        self._ground = Ground.of(assessor.space, fastest_cards=assessor.target.goal.is_time)
 
     def for_the_best(self, turn: int) -> list[Asked]:
         """Return what to draw in a turn, after the drafts of earlier turns were entered; empty at the end.
@@ -72,7 +71,7 @@ class GroupSearch:
         """
         if turn == 0:
             return [Asked(groups) for groups in self._fresh(self._ground.whole(self.evaluator.assessor))]
-        timed = self.evaluator.assessor.target.goal in _TIMES
+        timed = self.evaluator.assessor.target.goal.is_time
         promising = [entry for entry in self._best_of_sorts() if self._value(entry) < self.known]
         if turn > 1 + _CLIMBS or (timed and not promising):
             return []
@@ -211,7 +210,7 @@ def draw_on_all_accelerators(space: Space, target: Target) -> None:
 
     Fewer pipelines are judged faster, so they come first. The search ends at the first groups that break limits.
     """
-    if target.goal in _TIMES and len({pool.accelerator.name for pool in space.pools}) > 1:
+    if target.goal.is_time and len({pool.accelerator.name for pool in space.pools}) > 1:
         search = GroupSearch(Evaluator(Assessor(space, target)))
         every = search.for_the_best(0)
         most = max((len(asked.groups) for asked in every), default=0)

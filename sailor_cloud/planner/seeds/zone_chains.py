@@ -19,7 +19,7 @@ from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
 from sailor_cloud.planner.space.draft import Draft, seats_of
-from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
@@ -33,8 +33,6 @@ _CUT, _JUDGED, _EVALUATED = 64, 24, 16
 _ALIKE_CUT, _ALIKE = 8, 2
 
 _Entry = TypeVar("_Entry", bound=tuple[Any, ...])
-
-_TIMES = (Figure.ITERATION_S, Figure.DURATION_S)
 
 # By zone and accelerator: a pool and its number of nodes.
 _Nodes = dict[str, dict[str, tuple[int, int]]]
@@ -126,8 +124,8 @@ class ZoneChains:
         space, found = self.space, dict[int, int]()
 
         def rank(index: int) -> tuple[float, ...]:
-            pool, timed = space.pools[index], self.target.goal in _TIMES
-            card = space.card_bytes_per_s(index) if timed else 0.0
+            pool = space.pools[index]
+            card = space.card_bytes_per_s(index) if self.target.goal.is_time else 0.0
             return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
 
         for index, pool in enumerate(space.pools):

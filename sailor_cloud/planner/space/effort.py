@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -18,36 +17,12 @@ class NoPlanInTimeError(SailorError):
     """The time limit ended a search before it had a plan; the job may well have one."""
 
 
-# Seconds between two readings of a process's CPU time, which is a slow system call.
-_READ_EVERY_S = 0.01
-
-
-@dataclass(slots=True)
-class CpuClock:
-    """The CPU seconds of this process, as of at most 10 ms ago."""
-
-    _read_at_s: float = -math.inf
-    _cpu_s: float = 0.0
-
-    def __call__(self) -> float:
-        now_s = time.perf_counter()
-        if now_s - self._read_at_s >= _READ_EVERY_S:
-            self._read_at_s, self._cpu_s = now_s, time.process_time()
-        return self._cpu_s
-
-
 @dataclass(slots=True)
 class Deadline:
     """Ends a search at a time of a clock; long computations check it."""
 
     now_s: Callable[[], float] = lambda: 0.0
     at_s: float = math.inf
-
-    def in_cpu_s(self, seconds: float) -> Deadline:
-        """End after so many CPU seconds of this process from now on."""
-        self.now_s = CpuClock()
-        self.at_s = self.now_s() + seconds
-        return self
 
     def check(self) -> None:
         """Raise OutOfTimeError once the time is up."""

@@ -34,6 +34,10 @@ class Figure(StrEnum):
     USD_PER_HOUR = "usd_per_hour"
     NODES = "nodes"
 
+    @property
+    def is_time(self) -> bool:
+        return self in (Figure.ITERATION_S, Figure.DURATION_S)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
