@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 # How many later end times are tried if no removal of microbatches leaves exactly the batch.
-_MORE_ENDS = 8
+_MORE_ENDS = 64
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
@@ -28,9 +29,10 @@ def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, f
     """Return microbatch counts, at least one each, that add up to the batch exactly; None if there are none.
 
     paces: bottleneck and fill seconds of each pipeline. First finds the least time in which all together process at
-    least the batch. Then removes the surplus: larger sizes first, and among equal sizes those that would end last.
+    least the batch. Then removes exactly the surplus: as many of larger sizes as possible, and among equal sizes those
+    that would end last.
     """
-    if sum(sizes) > batch:
+    if sum(sizes) > batch or batch % math.gcd(*sizes):
         return None
     seconds = _least_s(batch, sizes, paces)
     for _ in range(_MORE_ENDS):
@@ -75,24 +77,43 @@ def _trim(
     counts: Sequence[int], sizes: Sequence[int], paces: Sequence[tuple[float, float]], surplus: int
 ) -> tuple[int, ...] | None:
     """Return the counts with `surplus` samples fewer, or None if no choice yields exactly that."""
-    if not surplus:
-        return tuple(counts)
+    removable: Counter[int] = Counter()
+    for size, count in zip(sizes, counts, strict=True):
+        # Each pipeline keeps one microbatch.
+        removable[size] += count - 1
+    removed = _removed(sorted(removable.items(), reverse=True), surplus, set())
+    if removed is None:
+        return None
     left = list(counts)
-    last = [
-        (-size, -_last_s(pace, count), p)
-        for p, (size, pace, count) in enumerate(zip(sizes, paces, counts, strict=True))
-    ]
-    heapify(last)
-    while surplus > 0:
-        if not last:
-            return None
-        size, _, p = heappop(last)
-        # A size that exceeds the surplus once always exceeds it; each pipeline keeps one microbatch.
-        if -size <= surplus and left[p] > 1:
+    for size, times in removed:
+        last = [(-_last_s(paces[p], left[p]), p) for p in range(len(sizes)) if sizes[p] == size and left[p] > 1]
+        heapify(last)
+        for _ in range(times):
+            _, p = heappop(last)
             left[p] -= 1
-            surplus += size
-            heappush(last, (size, -_last_s(paces[p], left[p]), p))
+            if left[p] > 1:
+                heappush(last, (-_last_s(paces[p], left[p]), p))
     return tuple(left)
+
+
+def _removed(
+    removable: Sequence[tuple[int, int]], surplus: int, failed: set[tuple[int, int]]
+) -> list[tuple[int, int]] | None:
+    """Return how many microbatches of each size add up to the surplus, as many as possible of the first sizes.
+
+    `removable`: sizes and how many there are. `failed`: numbers of sizes with a surplus that they can't make up.
+    """
+    if not surplus:
+        return []
+    if not removable or (len(removable), surplus) in failed:
+        return None
+    (size, most), *rest = removable
+    for times in range(min(most, surplus // size), -1, -1):
+        others = _removed(rest, surplus - times * size, failed)
+        if others is not None:
+            return [(size, times), *others]
+    failed.add((len(removable), surplus))
+    return None
 
 
 def _last_s(pace: tuple[float, float], count: int) -> float:

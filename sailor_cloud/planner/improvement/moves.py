@@ -56,12 +56,19 @@ class _Group:
     seats: tuple[Seat, ...]
     cut: tuple[int, ...]
     size: int
-    # Samples of the first of them in an iteration; others may have a microbatch more or less.
-    samples: int
+    # Samples of each in an iteration.
+    samples: tuple[int, ...]
 
     @property
     def lengths(self) -> list[int]:
         return [end - first for first, end in pairwise(self.cut)]
+
+    def sized(self, size: int, samples: int = 0) -> list[Shape]:
+        """Return the members with another microbatch size, or only those with so many samples."""
+        return [
+            shape._replace(microbatch_size=size) if samples in (0, own) else shape
+            for shape, own in zip(self.members, self.samples, strict=True)
+        ]
 
 
 @dataclass(slots=True)
@@ -150,12 +157,12 @@ class _Plan:
         self.shapes = shapes_of(self.draft)
         self.count = max(part.microbatches for part in self.draft.pipelines)
         found: dict[tuple[tuple[Seat, ...], tuple[int, ...], int], list[Shape]] = {}
-        samples: dict[tuple[object, ...], int] = {}
+        samples: dict[tuple[object, ...], list[int]] = {}
         for shape, part in zip(self.shapes, self.draft.pipelines, strict=True):
             key = seats_of(shape.slots), shape.cut, shape.microbatch_size
             found.setdefault(key, []).append(shape)
-            samples.setdefault(key, part.microbatches * part.microbatch_size)
-        self.groups = [_Group(tuple(members), *key, samples[key]) for key, members in found.items()]
+            samples.setdefault(key, []).append(part.microbatches * part.microbatch_size)
+        self.groups = [_Group(tuple(members), *key, tuple(samples[key])) for key, members in found.items()]
         pools, rates = self.space.pools, self.space.rates
         cheapest: dict[int, int] = {}
         for number in sorted(
@@ -165,14 +172,20 @@ class _Plan:
         self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | set(cheapest.values()))
 
     def microbatches(self) -> Iterator[Neighbour]:
-        """Yield other microbatch sizes of one group, and of all groups for other numbers of microbatches."""
+        """Yield other microbatch sizes of one group, and of all groups for other numbers of microbatches.
+
+        Members of a group that have a microbatch more or less than the first may also have a size of their own.
+        """
         if self.space.even_batches:
             yield from self._sized(self.shapes)
             return
         for group in self.groups:
-            sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size, *self._whole(group)}
-            for size in sorted(sizes - {0, group.size}):
-                yield Neighbour(self._with(group, [each._replace(microbatch_size=size) for each in group.members]))
+            several = set(group.samples) if len(set(group.samples)) > 1 else set()
+            for samples in (0, *sorted(several)):
+                sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size}
+                sizes.update(self._whole(group, samples or group.samples[0]))
+                for size in sorted(sizes - {0, group.size}):
+                    yield Neighbour(self._with(group, group.sized(size, samples)))
         counts = {self.count - 1, self.count + 1, self.count // 2, 2 * self.count, 3 * self.count // 2}
         for count in sorted({self.count, *counts} - {0}):
             yield Neighbour(self.shapes, count)
@@ -184,10 +197,10 @@ class _Plan:
                     sized = [each._replace(microbatch_size=size, cut=cut) for each in group.members]
                     yield Neighbour(self._with(group, sized))
 
-    def _whole(self, group: _Group) -> Iterator[int]:
-        """Yield the next smaller and larger sizes that divide a member's samples, or an equal share of the batch."""
+    def _whole(self, group: _Group, samples: int) -> Iterator[int]:
+        """Yield the next smaller and larger sizes that divide `samples`, or an equal share of the batch."""
         equal, rest = divmod(self.space.batch, len(self.shapes))
-        for share in {group.samples, *([equal] if rest == 0 else [])}:
+        for share in {samples, *([equal] if rest == 0 else [])}:
             sizes = divisors(share)
             yield from sizes[bisect_left(sizes, group.size) - 1 :][:1] if group.size > 1 else []
             yield from sizes[bisect_right(sizes, group.size) :][:1]

@@ -197,3 +197,23 @@ def test_one_node_of_several_alike_is_bought_as_another_offer_or_all_of_them_are
         if len(neighbour.shapes) == 3 and set(nodes) != {pool} and sum(nodes.values()) == 3:
             bought.add(nodes[pool])
     assert {0, 2} <= bought
+
+
+def test_pipelines_with_a_microbatch_more_may_have_a_size_of_their_own():
+    """Three of four equal pipelines do 24 samples, the last does 28: in four of seven it ends sooner than in seven."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        training__global_batch_size=100,
+        resources__0__zones=["us-central1-a"],
+        resources__0__accelerators={"V100-16": 16},
+    )
+    space = make_space(job)
+    shapes = [shape._replace(microbatch_size=4) for shape in side_by_side(space, 4)]
+    draft = Assessor(space, Target(goal=Figure.ITERATION_S, limits=())).draft(shapes, microbatches=[6, 6, 6, 7])
+    (move,) = [move for move in Neighbourhood(space).kinds(draft) if move.__name__ == "microbatches"]
+    improver = Improver(space, target_of(job))
+    neighbours = [each for each in move() if sorted(shape.microbatch_size for shape in each.shapes) == [4, 4, 4, 7]]
+    made = [improver.made(neighbour, 0) for neighbour in neighbours]
+    assert [sorted((part.microbatch_size, part.microbatches) for part in each.pipelines) for each in made] == [
+        [(4, 6), (4, 6), (4, 6), (7, 4)]
+    ]
