@@ -305,8 +305,8 @@ def _search(problem: Problem, asked: SearchOptions, clock: Clock, started: float
         problem.space.known.record = None
     if problem.space.scenario.engine.formulas is not None and asked.time_limit_s is None:
         run.bound_uniform(prove=asked.prove)
-    elif asked.prove:
-        run.prove()
+    elif asked.prove or asked.time_limit_s is None:
+        run.raise_bound(prove=asked.prove)
     seconds = clock.monotonic_s() - started
     return run.document(Search(seconds=seconds, cut_short=run.cut_short, weakest_branch=run.weakest_branch))
 
@@ -484,20 +484,24 @@ class _Run:
         if self.asked.frontier and self.decision is not None and not self.points:
             self.decision = replace(self.decision, notes=(*self.decision.notes, _NO_FRONTIER))
 
-    def prove(self) -> None:
-        """Raise the bound for as long as a proof may take; only an enumeration of all plans may find a better one."""
+    def raise_bound(self, *, prove: bool) -> None:
+        """Raise the bound: by what egress costs, or for as long as a proof may take.
+
+        Only the enumeration of all plans, to prove, may find a better plan.
+        """
         by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
         if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:
             return
         from sailor_cloud.planner.bound.proof import proven_bound
 
         figures = replayed(self.chosen.draft, self.chosen.evaluation)
-        deadline = self.space.known.deadline
-        deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
         known_s, value = float(figures[Figure.ITERATION_S]), float(figures[self.target.goal])
-        bound, branch = proven_bound(self.space, self.target, known_s, self.answer.bound)
+        deadline = self.space.known.deadline
+        if prove:
+            deadline.now_s, deadline.at_s = time.process_time, time.process_time() + _PROOF_S
+        bound, branch = proven_bound(self.space, self.target, known_s, self.answer.bound, branched=prove)
         self.answer, self.weakest_branch = replace(self.answer, bound=bound), branch or None
-        if share_above(value, bound) > OPTIMAL_GAP and not self.asked.restrictions:
+        if prove and share_above(value, bound) > OPTIMAL_GAP and not self.asked.restrictions:
             self._enumerate(value)
         deadline.lift()
 

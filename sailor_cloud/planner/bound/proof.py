@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.planner.bound.bounds import device_seconds, least_fixed_s
+from sailor_cloud.planner.bound.bounds import device_seconds, least_fixed_s, spending
 from sailor_cloud.planner.bound.pipelines import Box, Count, Sizes, boxes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, Supply, placements
 from sailor_cloud.planner.bound.programme import Solution, linear
@@ -276,21 +276,41 @@ def _next(samples: int, above: float, step: int) -> int:
     return max(samples + step, math.floor(above / step + 1.0) * step)
 
 
-def proven_bound(space: Space, target: Target, known_s: float, bound: float) -> tuple[float, str]:
+def proven_bound(
+    space: Space, target: Target, known_s: float, bound: float, *, branched: bool = True
+) -> tuple[float, str]:
     """Return the bound on a goal of time, raised until the deadline, and its branch; "" if no branch was raised.
 
-    `known_s`: an iteration of a known plan.
+    `known_s`: an iteration of a known plan. If not `branched`, only money and egress raise the bound, without search.
     """
     steps = space.scenario.job.training.steps
+    raised = proven_s if branched else placed_s
     match target.goal:
         case Figure.ITERATION_S:
-            found_s, branch = proven_s(space, target, known_s, bound)
+            found_s, branch = raised(space, target, known_s, bound)
             return max(bound, found_s), branch
         case Figure.DURATION_S if steps is not None:
             fixed_s = least_fixed_s(space)
-            found_s, branch = proven_s(space, target, known_s, (bound - fixed_s) / steps)
+            found_s, branch = raised(space, target, known_s, (bound - fixed_s) / steps)
             return max(bound, steps * found_s + fixed_s), branch
     return bound, ""
+
+
+def placed_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:
+    """Return a lower bound on the seconds of an iteration from work alone in any placement, and no branch.
+
+    Devices of several zones cost egress, which leaves less money for them.
+    """
+    least_s = known_s
+    if not spending(space, target, at_least_s, known_s):
+        return at_least_s, ""
+    for stage in zero_stages(space):
+        there = space.at(stage)
+        for placement in placements(there):
+            least_s = min(least_s, placement.work_bound_s(target, prices(there), least_s))
+            if least_s <= at_least_s:
+                return at_least_s, ""
+    return least_s, ""
 
 
 def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:

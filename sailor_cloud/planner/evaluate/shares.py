@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-
-# How many later end times are tried if no removal of microbatches leaves exactly the batch.
-_MORE_ENDS = 64
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
@@ -32,16 +28,16 @@ def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, f
     least the batch. Then removes exactly the surplus: as many of larger sizes as possible, and among equal sizes those
     that would end last.
     """
-    if sum(sizes) > batch or batch % math.gcd(*sizes):
+    every = sorted(set(sizes), reverse=True)
+    if sum(sizes) > batch or _sums([(size, batch) for size in every], batch - sum(sizes)) is None:
         return None
     seconds = _least_s(batch, sizes, paces)
-    for _ in range(_MORE_ENDS):
+    while True:
         counts = _counts(seconds, paces)
         trimmed = _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
         if trimmed is not None:
             return trimmed
         seconds = _next_end_s(counts, paces)
-    return None
 
 
 def _least_s(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:
@@ -81,11 +77,14 @@ def _trim(
     for size, count in zip(sizes, counts, strict=True):
         # Each pipeline keeps one microbatch.
         removable[size] += count - 1
-    removed = _removed(sorted(removable.items(), reverse=True), surplus, set())
-    if removed is None:
+    each = sorted(removable.items(), reverse=True)
+    sums = _sums(each, surplus)
+    if sums is None:
         return None
     left = list(counts)
-    for size, times in removed:
+    for (size, most), others in zip(each, sums[1:], strict=True):
+        times = next(k for k in range(min(most, surplus // size), -1, -1) if others >> (surplus - k * size) & 1)
+        surplus -= times * size
         last = [(-_last_s(paces[p], left[p]), p) for p in range(len(sizes)) if sizes[p] == size and left[p] > 1]
         heapify(last)
         for _ in range(times):
@@ -96,24 +95,23 @@ def _trim(
     return tuple(left)
 
 
-def _removed(
-    removable: Sequence[tuple[int, int]], surplus: int, failed: set[tuple[int, int]]
-) -> list[tuple[int, int]] | None:
-    """Return how many microbatches of each size add up to the surplus, as many as possible of the first sizes.
+def _sums(each: Sequence[tuple[int, int]], wanted: int) -> list[int] | None:
+    """Return the sums up to `wanted` that sizes make, as bits: of all sizes, of all but the first, and so on.
 
-    `removable`: sizes and how many there are. `failed`: numbers of sizes with a surplus that they can't make up.
+    `each`: sizes, and how often each may be used. None if no sum is `wanted`.
     """
-    if not surplus:
-        return []
-    if not removable or (len(removable), surplus) in failed:
-        return None
-    (size, most), *rest = removable
-    for times in range(min(most, surplus // size), -1, -1):
-        others = _removed(rest, surplus - times * size, failed)
-        if others is not None:
-            return [(size, times), *others]
-    failed.add((len(removable), surplus))
-    return None
+    found = [1]
+    for size, most in reversed(each):
+        sums, step = found[0], 1
+        most = min(most, wanted // size)
+        while most > 0:
+            # Doubling the steps reaches every number of times up to `most`.
+            step = min(step, most)
+            sums |= sums << step * size
+            most -= step
+            step *= 2
+        found.insert(0, sums & ((2 << wanted) - 1))
+    return found if found[0] >> wanted & 1 else None
 
 
 def _last_s(pace: tuple[float, float], count: int) -> float:

@@ -206,7 +206,7 @@ class Deciding:
             if by_goal is not None and pick is goal_pick(self.space.scenario.job.goal):
                 best = by_goal if best is None or proven or not self._better(best, by_goal) else best
             if best is not None:
-                found[pick] = self._tie_broken(near, best, number)
+                found[pick] = self._tie_broken(near, best, pick)
         if len(found) == 2:
             found[Pick.BALANCED] = self._balanced(front, found[Pick.CHEAPEST], found[Pick.FASTEST])
         return found
@@ -214,9 +214,9 @@ class Deciding:
     def unbeaten_picks(self, picks: dict[Pick, Chosen]) -> dict[Pick, Chosen]:
         """Return the picks, each replaced by a known plan that is better in time or money and no worse in the other."""
         feasible = [draft for draft in self._drafts.values() if self._excess(draft) == 1.0]
-        return {pick: self._unbeaten(chosen, feasible) for pick, chosen in picks.items()}
+        return {pick: self._unbeaten(chosen, feasible, pick) for pick, chosen in picks.items()}
 
-    def _unbeaten(self, chosen: Chosen, drafts: Sequence[Draft]) -> Chosen:
+    def _unbeaten(self, chosen: Chosen, drafts: Sequence[Draft], pick: Pick) -> Chosen:
         seconds, usd = _figures(chosen)
 
         def places(draft: Draft) -> tuple[float, float]:
@@ -225,20 +225,35 @@ class Deciding:
         better = [draft for draft in drafts if max(places(draft)) <= 1.0 and min(places(draft)) < 1.0 - _ALIKE]
         for draft in sorted(better, key=lambda draft: (sum(places(draft)), draft.order()))[:_TRIED]:
             other = self._first([draft])
-            if other is not None and all(new <= old for new, old in zip(_figures(other), (seconds, usd), strict=True)):
+            if (
+                other is not None
+                and all(new <= old for new, old in zip(_figures(other), (seconds, usd), strict=True))
+                and self._serves(pick, other, chosen)
+            ):
                 return other
         return chosen
 
-    def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, number: int) -> Chosen:
-        """Return the best plan in the other figure among those that equal the best one in time (0) or money (1)."""
-        first, second = (run_seconds, of_run) if number == 0 else (of_run, run_seconds)
+    def _serves(self, pick: Pick, one: Chosen, other: Chosen) -> bool:
+        """Return whether a plan serves the goal as well as another one, if the pick is the goal's.
+
+        The run of a plan with the highest throughput may end later than that of others: more nodes start later and are
+        interrupted more often.
+        """
+        if pick is not goal_pick(self.space.scenario.job.goal):
+            return True
+        mine, theirs = (float(replayed(each.draft, each.evaluation)[self.target.goal]) for each in (one, other))
+        return mine <= theirs * (1.0 + _EQUAL)
+
+    def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, pick: Pick) -> Chosen:
+        """Return the best plan in the other figure among those that equal the best one in time or money."""
+        number, first, second = (1, of_run, run_seconds) if pick is Pick.CHEAPEST else (0, run_seconds, of_run)
         near = [draft for draft in drafts if first(draft) <= _figures(best)[number] * (1.0 + _EQUAL)]
         for draft in sorted(near, key=lambda draft: (second(draft), draft.order()))[:_TRIED]:
             shown = self._first([draft])
             if shown is None:
                 continue
             mine, theirs = _figures(shown), _figures(best)
-            equal = mine[number] <= theirs[number] * (1.0 + _EQUAL)
+            equal = mine[number] <= theirs[number] * (1.0 + _EQUAL) and self._serves(pick, shown, best)
             if equal and mine[1 - number] < theirs[1 - number] * (1.0 - _ALIKE):
                 return shown
         return best

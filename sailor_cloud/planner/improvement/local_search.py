@@ -1,8 +1,8 @@
 """Local search: from good plans to better neighbours, judged by the replay, until none is better or effort runs out.
 
 In a descent the kinds of moves take turns. Kinds that helped get more neighbours, and the first better neighbour is
-taken. From its local optimum a descent restarts with a few random moves. Everything is seeded and bounded by counts, so
-the same input gives the same plan.
+taken. From its local optimum a descent restarts with a few random moves. Each gain prolongs it. Everything is seeded and
+bounded by counts, so the same input gives the same plan.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _MOST_TURNS, _OF_A_KIND = 8, 60
 # how much worse than the best plan it may be to continue.
 _KICKS, _WORSE = 2, 1.3
 _RESTART, _NEAR = 60.0, 1.02
+# A gain of this much prolongs a descent by this share of its effort, up to so many times its effort in all.
+_WORTH, _AGAIN, _LONGEST = 0.002, 0.5, 4.0
 # A plan counts as one more evaluation for each of this many stages, roughly in proportion to the work.
 _STAGES = 40
 # A neighbour with the ZeRO stage that it is at.
@@ -157,7 +159,7 @@ class Improver:
     def descend(self, start: Draft, effort: float) -> list[Draft]:
         """Return the best drafts that keep all limits and that descents from one draft reach, best first.
 
-        `effort`: the number of evaluations; large plans count more.
+        `effort`: the number of evaluations, more if they still gain; large plans count more.
         """
         return _Descent(self, effort).run(self.expected(start))
 
@@ -182,12 +184,19 @@ class _Descent:
     found: list[Draft] = field(default_factory=list)
     spent: float = 0.0
     until: float = math.inf
+    # How many evaluations it may take by now, and the value of the last gain.
+    most: float = field(init=False)
+    reached: float = math.inf
     random: Random = field(default_factory=lambda: Random(0))
     _seen: set[tuple[int, tuple[object, ...]]] = field(default_factory=set)
     # The number of neighbours of each kind in a turn; more for kinds that helped.
     _turns: dict[int, int] = field(default_factory=lambda: defaultdict(lambda: 1))
 
+    def __post_init__(self) -> None:
+        self.most = self.effort
+
     def run(self, start: Draft) -> list[Draft]:
+        self.reached = self._value(start)
         best = current = self._down(start)
         rank = self.improver.rank
         swaps = self._swapped(current)
@@ -213,7 +222,7 @@ class _Descent:
         return excess * float(value)
 
     def _over(self) -> bool:
-        return self.spent >= min(self.effort, self.until)
+        return self.spent >= min(self.most, self.until)
 
     def _down(self, current: Draft) -> Draft:
         """Return the local optimum from a draft. Kinds of moves take turns until none has a better neighbour."""
@@ -222,6 +231,9 @@ class _Descent:
             current, better = better, self._better(better)
             if better is not None:
                 self.found.append(better)
+                if self._value(better) < self.reached * (1.0 - _WORTH):
+                    self.reached = self._value(better)
+                    self.most = max(self.most, min(self.spent + _AGAIN * self.effort, _LONGEST * self.effort))
         return current
 
     def _better(self, current: Draft) -> Draft | None:

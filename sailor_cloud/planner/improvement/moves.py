@@ -22,7 +22,7 @@ from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
 from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
-from sailor_cloud.planner.space.draft import Draft, nodes_of, seats_of
+from sailor_cloud.planner.space.draft import Draft, seats_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors
 from sailor_cloud.planner.space.space import Seat, Space
@@ -73,14 +73,27 @@ class _Group:
 
 @dataclass(slots=True)
 class Neighbourhood:
-    """The moves in one space."""
+    """The moves in one space.
+
+    `cheapest`: for each row, the pool with the cheapest devices, and that with the cheapest nodes of the smallest size.
+    """
 
     space: Space
+    cheapest: list[int] = field(init=False)
     _cutter: Cutter = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[int, ...] | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self._cutter = Cutter(self.space)
+        pools, rates = self.space.pools, self.space.rates
+        self.cheapest = [
+            min((number for number, pool in enumerate(pools) if pool.row == row), key=key)
+            for row in sorted({pool.row for pool in pools})
+            for key in (
+                lambda n: (rates[n].expected / pools[n].devices, -pools[n].devices),
+                lambda n: (pools[n].devices, rates[n].expected),
+            )
+        ]
         self._cuts = self.space.remembered.setdefault("cuts of neighbours", {})
 
     def kinds(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
@@ -128,13 +141,16 @@ class Neighbourhood:
         return self._cuts[key]
 
     def bought(self, shapes: Shapes) -> bool:
-        """Return whether the nodes of pipelines can be bought."""
+        """Return whether no node uses more devices than it has, and all nodes can be bought."""
         self.space.known.deadline.check()
-        nodes = nodes_of(tuple(shape.slots for shape in shapes))
-        devices: Counter[int] = Counter()
+        pools, nodes, devices = self.space.pools, Counter[int](), Counter[int]()
+        for (pool, _), load in _loads(shapes).items():
+            if load > pools[pool].devices:
+                return False
+            nodes[pool] += 1
         for pool, count in nodes.items():
-            devices[self.space.pools[pool].row] += count * self.space.pools[pool].devices
-        return all(count <= self.space.pools[pool].max_nodes for pool, count in nodes.items()) and all(
+            devices[pools[pool].row] += count * pools[pool].devices
+        return all(count <= pools[pool].max_nodes for pool, count in nodes.items()) and all(
             count <= self.space.candidates.rows[row].devices for row, count in devices.items()
         )
 
@@ -149,7 +165,7 @@ class _Plan:
     count: int = field(init=False)
     space: Space = field(init=False)
     groups: list[_Group] = field(init=False)
-    # Pools for moved stages: those in use, and for each row the one with the cheapest devices.
+    # Pools for moved stages: those in use, and the cheapest.
     _open: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,13 +179,7 @@ class _Plan:
             found.setdefault(key, []).append(shape)
             samples.setdefault(key, []).append(part.microbatches * part.microbatch_size)
         self.groups = [_Group(tuple(members), *key, tuple(samples[key])) for key, members in found.items()]
-        pools, rates = self.space.pools, self.space.rates
-        cheapest: dict[int, int] = {}
-        for number in sorted(
-            range(len(pools)), key=lambda n: (rates[n].expected / pools[n].devices, -pools[n].devices)
-        ):
-            cheapest.setdefault(pools[number].row, number)
-        self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | set(cheapest.values()))
+        self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | set(self.around.cheapest))
 
     def microbatches(self) -> Iterator[Neighbour]:
         """Yield other microbatch sizes of one group, and of all groups for other numbers of microbatches.
@@ -423,7 +433,7 @@ class _Plan:
     def _joined_nodes(self) -> Iterator[Neighbour]:
         """Yield plans in which one node of the same accelerator, zone and market holds the stages of two."""
         pools, kinds = self.space.pools, self._nodes()
-        load = self._loads(self.shapes)
+        load = _loads(self.shapes)
         pairs = [(a[0], b[0]) for a, b in combinations(kinds, 2)] + [(each[0], each[1]) for each in kinds if each[1:]]
         for pair in pairs:
             if len({_merge_key(pools[pool].offer) for pool, _ in pair}) == 1:
@@ -437,7 +447,7 @@ class _Plan:
         for group in self.groups:
             for pool, other in product(sorted({seat.pool for seat in group.seats}), others):
                 shapes = self._with(group, bought := self._repacked(group.members, pool, other))
-                if bought and self._is_valid(shapes):
+                if bought and self.around.bought(shapes):
                     yield Neighbour(shapes, self.count)
 
     def _nodes(self) -> list[list[_Node]]:
@@ -505,7 +515,7 @@ class _Plan:
 
     def _sized(self, shapes: Shapes) -> Iterator[Neighbour]:
         """Yield pipelines with their microbatch sizes, and with new ones."""
-        if not shapes or not self._is_valid(shapes):
+        if not shapes or not self.around.bought(shapes):
             return
         if self.space.even_batches:
             sizes = [size for size in divisors(self.space.batch) if size * len(shapes) <= self.space.batch]
@@ -514,20 +524,6 @@ class _Plan:
             return
         for count in (None, self.count):
             yield Neighbour(shapes, count)
-
-    def _is_valid(self, shapes: Shapes) -> bool:
-        """Return whether no node uses more devices than it has, and all nodes can be bought."""
-        pools, loads = self.space.pools, self._loads(shapes)
-        return all(load <= pools[pool].devices for (pool, _), load in loads.items()) and self.around.bought(shapes)
-
-    @staticmethod
-    def _loads(shapes: Iterable[Shape]) -> Counter[_Node]:
-        """Return the number of devices in use on each node."""
-        loads: Counter[_Node] = Counter()
-        for shape in shapes:
-            for pool, instance, tp in shape.slots:
-                loads[pool, instance] += tp
-        return loads
 
     def _units(self) -> list[list[_Group]]:
         """Return the groups one by one, and those with a common cut together."""
@@ -556,7 +552,7 @@ class _Plan:
             if slots is None:
                 return
             made.append(shape._replace(slots=slots))
-        if not self._is_valid(tuple(made)):
+        if not self.around.bought(tuple(made)):
             return
         cuts = [_borders(lengths)] if lengths is not None else []
         first = next(shape for shape, before in zip(made, self.shapes, strict=True) if id(before) in changed)
@@ -584,7 +580,7 @@ class _Plan:
         for cut in filter(self.space.allows, cuts):
             shapes = self._with(group, [Shape(slots=each, cut=cut, microbatch_size=size) for each in slots])
             if len(slots) == len(group.members):
-                if self._is_valid(shapes):
+                if self.around.bought(shapes):
                     yield Neighbour(shapes)
             else:
                 yield from self._sized(shapes)
@@ -601,7 +597,7 @@ class _Plan:
 
         `without`: the stage that frees its devices first.
         """
-        load = self._loads(self.shapes)
+        load = _loads(self.shapes)
         if without is not None:
             for shape in group.members:
                 load[shape.slots[without][:2]] -= shape.slots[without].tp
@@ -627,7 +623,7 @@ class _Plan:
 
     def _one_more(self, shape: Shape) -> Shape | None:
         """Return a copy of a pipeline on free devices and on new nodes."""
-        load = self._loads(self.shapes)
+        load = _loads(self.shapes)
         slots: list[Slot] = []
         for pool, _, tp in shape.slots:
             devices = self.space.pools[pool].devices
@@ -662,6 +658,15 @@ class _Plan:
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
+
+
+def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:
+    """Return the number of devices in use on each node."""
+    loads: dict[_Node, int] = defaultdict(int)
+    for shape in shapes:
+        for pool, instance, tp in shape.slots:
+            loads[pool, instance] += tp
+    return loads
 
 
 def _merge_key(offer: Offer) -> tuple[object, ...]:

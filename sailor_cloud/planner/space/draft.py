@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from sailor_cloud.model.plan import Node, Pipeline, PipelineSchedule, Plan, Recompute, Stage
@@ -84,6 +84,7 @@ def significant(value: float) -> float:
     return float(f"{value:.9g}")
 
 
+@lru_cache(maxsize=1 << 15)
 def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
     """Return a pipeline's seats, with nodes numbered in the order of their first use."""
     numbers: dict[tuple[int, int], int] = {}

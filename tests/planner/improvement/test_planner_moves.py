@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from factories.planning import example, make_space
+from sailor_cloud.model.offer import Market
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.improvement import Improver, Neighbourhood
+from sailor_cloud.planner.improvement.local_search import _Descent
 from sailor_cloud.planner.improvement.moves import Neighbour, cells_of, fewer_or_more
 from sailor_cloud.planner.space.draft import nodes_of
 from sailor_cloud.planner.space.goals import Figure, Limit, Target, target_of
@@ -217,3 +219,32 @@ def test_pipelines_with_a_microbatch_more_may_have_a_size_of_their_own():
     assert [sorted((part.microbatch_size, part.microbatches) for part in each.pipelines) for each in made] == [
         [(4, 6), (4, 6), (4, 6), (7, 4)]
     ]
+
+
+def test_stages_may_move_to_the_smallest_nodes_and_to_the_cheapest_devices():
+    """A limit on money may leave room for a single device more, but not for another node of eight."""
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"]))
+    four = pool_of(space, "V100-16", 4)
+    cut = (0, space.layers // 2, space.layers)
+    shape = Shape(slots=(Slot(four, 0, 4), Slot(four, 1, 4)), cut=cut, microbatch_size=2)
+    moved_to = {
+        space.pools[slot.pool]
+        for neighbour in neighbours(space, [shape], "splits")
+        for slot in neighbour.shapes[0].slots
+        if slot.pool != four and space.pools[slot.pool].accelerator.name == "V100-16"
+    }
+    assert {(pool.offer.market, pool.devices) for pool in moved_to} == set(
+        product((Market.SPOT, Market.ON_DEMAND), (1, 8))
+    )
+
+
+def test_a_descent_that_still_gains_continues_and_one_from_its_end_stops(space):
+    target = Target(goal=Figure.ITERATION_S, limits=())
+    improver = Improver(space, target)
+    start = improver.expected(Assessor(space, target).draft(side_by_side(space, 2)))
+    descent = _Descent(improver, 40.0)
+    best = descent.run(start)[0]
+    assert 40.0 * 1.25 < descent.spent <= 40.0 * 4.0 + 5.0
+    again = _Descent(improver, 40.0)
+    again.run(Improver(space, target).descend(best, 400.0)[0])
+    assert again.spent <= 40.0 + 5.0
