@@ -124,11 +124,12 @@ class Evaluator:
     def _reduced(self, draft: Draft, tails: Sequence[_Tail], alike: Sequence[int]) -> tuple[float, float]:
         """Return the seconds until all stages finish all-reduce, step and gather, and the USD of egress.
 
-        `alike`: for each pipeline, the index of its tail.
+        `alike`: for each pipeline, the index of its tail. Equal pipelines are in the same all-reduces, so one stands
+        for all of them.
         """
         engine = self.assessor.space.scenario.engine
         overlapped = engine.overlaps_sync(self.assessor.space.zero_stage)
-        ends = {(p, s): end for p, number in enumerate(alike) for s, end in enumerate(tails[number].ends_s)}
+        ends = {(number, s): end for number, tail in enumerate(tails) for s, end in enumerate(tail.ends_s)}
         through: dict[tuple[int, int], float] = {} if overlapped else dict(ends)
         usd = 0.0
         gathers: list[Gather] = []
@@ -139,28 +140,21 @@ class Evaluator:
             # A stage may hold only a tied weight, which has its own all-reduce.
             if not each.nbytes:
                 continue
+            members = list({(alike[p], s) for p, s in each.members})
             sum_s = each.seconds * (1.0 - share)
-            start = max(through.get(member, 0.0) for member in each.members)
-            end = start + sum_s
+            end = max(through.get(member, 0.0) for member in members) + sum_s
             bucket = min(1.0, engine.bucket_bytes / (each.nbytes * gradients))
             if overlapped:
-                ready = [
-                    _ready_s(tails[number], s, each.layers, bucket)
-                    for number, s in {(alike[p], s) for p, s in each.members}
-                ]
+                ready = [_ready_s(tails[number], s, each.layers, bucket) for number, s in members]
                 first, last = max(begun for begun, _ in ready), max(done for _, done in ready)
-                end = max(max(start, first) + sum_s, last + bucket * sum_s)
-            through.update(dict.fromkeys(each.members, end))
+                end = max(end, first + sum_s, last + bucket * sum_s)
+            through.update(dict.fromkeys(members, end))
             usd += each.usd
             if share:
-                distinct = {(alike[p], s) for p, s in each.members}
-                found = {(number, s): _needed_s(tails[number], s, each.layers, bucket) for number, s in distinct}
-                needed = [found[alike[p], s] for p, s in each.members]
-                gathers.append(
-                    Gather(members=each.members, seconds=each.seconds - sum_s, bucket=bucket, needed_s=needed)
-                )
-        for (p, s), end in ends.items():
-            through[p, s] = max(end, through.get((p, s), 0.0)) + engine.idle_s + tails[alike[p]].update_s[s]
+                needed = [_needed_s(tails[number], s, each.layers, bucket) for number, s in members]
+                gathers.append(Gather(members=members, seconds=each.seconds - sum_s, bucket=bucket, needed_s=needed))
+        for (number, s), end in ends.items():
+            through[number, s] = max(end, through.get((number, s), 0.0)) + engine.idle_s + tails[number].update_s[s]
         if engine.overlap_gather:
             return max(through.values()) + max(gather_delay_s(reversed(gathers), through).values()), usd
         for gather in gathers:

@@ -1,8 +1,8 @@
 """Local search: from good plans to better neighbours, judged by the replay, until none is better or effort runs out.
 
 In a descent the kinds of moves take turns. Kinds that helped get more neighbours, and the first better neighbour is
-taken. From its local optimum a descent restarts with a few random moves. Each gain prolongs it. Everything is seeded and
-bounded by counts, so the same input gives the same plan.
+taken. Each gain prolongs a descent. From its local optimum it restarts with a few random moves. Everything is seeded
+and bounded by counts, so the same input gives the same plan.
 """
 
 from __future__ import annotations

@@ -143,16 +143,18 @@ class Neighbourhood:
     def bought(self, shapes: Shapes) -> bool:
         """Return whether no node uses more devices than it has, and all nodes can be bought."""
         self.space.known.deadline.check()
-        pools, nodes, devices = self.space.pools, Counter[int](), Counter[int]()
+        pools, rows = self.space.pools, self.space.candidates.rows
+        nodes: dict[int, int] = defaultdict(int)
         for (pool, _), load in _loads(shapes).items():
             if load > pools[pool].devices:
                 return False
             nodes[pool] += 1
+        devices: dict[int, int] = defaultdict(int)
         for pool, count in nodes.items():
+            if count > pools[pool].max_nodes:
+                return False
             devices[pools[pool].row] += count * pools[pool].devices
-        return all(count <= pools[pool].max_nodes for pool, count in nodes.items()) and all(
-            count <= self.space.candidates.rows[row].devices for row, count in devices.items()
-        )
+        return all(count <= rows[row].devices for row, count in devices.items())
 
 
 @dataclass(slots=True)

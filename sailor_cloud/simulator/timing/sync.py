@@ -112,11 +112,10 @@ def gather_delay_s(gathers: Iterable[Gather], updated: Mapping[tuple[int, int], 
     start, through, held = max(updated.values()), dict(updated), dict.fromkeys(updated, 0.0)
     for gather in gathers:
         begun = max(through[member] for member in gather.members)
-        ends = begun + gather.bucket * gather.seconds, begun + gather.seconds
-        through.update(dict.fromkeys(gather.members, ends[1]))
-        for member, needed in zip(gather.members, gather.needed_s, strict=True):
-            late = (end - start - need for end, need in zip(ends, needed, strict=True))
-            held[member] = max(held[member], *late)
+        first, last = begun + gather.bucket * gather.seconds, begun + gather.seconds
+        through.update(dict.fromkeys(gather.members, last))
+        for member, (first_use, last_use) in zip(gather.members, gather.needed_s, strict=True):
+            held[member] = max(held[member], first - start - first_use, last - start - last_use)
     return held
 
 
