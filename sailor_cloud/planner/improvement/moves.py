@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby, pairwise, product
 from itertools import count as counted
@@ -469,16 +469,13 @@ class _Plan:
         taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
         fresh = (number for number in counted() if number not in taken)
         names = dict.fromkeys(nodes, (other, next(fresh))) if together else {n: (other, next(fresh)) for n in nodes}
-        return tuple(
-            shape._replace(slots=tuple(Slot(*names.get(slot[:2], slot[:2]), slot.tp) for slot in shape.slots))
-            for shape in self.shapes
-        )
+        return _moved(self.shapes, names)
 
     def _repacked(self, shapes: Shapes, pool: int, other: int) -> Shapes:
         """Return pipelines with stages moved from nodes of one pool to those of another, filled one by one."""
         devices = self.space.pools[other].devices
         taken = {slot[:2] for shape in self.shapes for slot in shape.slots if slot.pool == other}
-        names: dict[_Node, int] = {}
+        names: dict[_Node, _Node] = {}
         room: list[int] = []
         fresh = (number for number in range(len(taken) + 10**6) if (other, number) not in taken)
         numbers: list[int] = []
@@ -496,15 +493,8 @@ class _Plan:
                 room.append(devices)
                 numbers.append(next(fresh))
             room[at] -= loads[node]
-            names[node] = numbers[at]
-        return tuple(
-            shape._replace(
-                slots=tuple(
-                    Slot(other, names[slot[:2]], slot.tp) if slot.pool == pool else slot for slot in shape.slots
-                ),
-            )
-            for shape in shapes
-        )
+            names[node] = other, numbers[at]
+        return _moved(shapes, names)
 
     def _recut_all(self, shapes: Shapes) -> Iterator[Neighbour]:
         found = []
@@ -669,6 +659,19 @@ def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:
         for pool, instance, tp in shape.slots:
             loads[pool, instance] += tp
     return loads
+
+
+def _moved(shapes: Iterable[Shape], names: Mapping[_Node, _Node]) -> Shapes:
+    """Return pipelines with the stages of some nodes on other ones."""
+    return tuple(
+        [
+            Shape(tuple([Slot(*names.get(slot[:2], slot[:2]), slot[2]) for slot in slots]), cut, size)
+            if any(slot[:2] in names for slot in slots)
+            else shape
+            for shape in shapes
+            for slots, cut, size in (shape,)
+        ]
+    )
 
 
 def _merge_key(offer: Offer) -> tuple[object, ...]:
