@@ -30,8 +30,8 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 
-# The factor by which a bound from work alone is raised at a time.
-_STEP = 1.01
+# The factors by which a bound from work alone is raised at a time: the first while it can, then the second.
+_STEPS = 1.05, 1.01
 _ROUNDED = 1e-9
 
 
@@ -84,11 +84,12 @@ class Placement:
     def work_bound_s(self, target: Target, units: Mapping[str, int], known_s: float) -> float:
         """Return a lower bound on these plans' iterations in seconds, from work alone; stops at `known_s`."""
         seconds = iteration_bound_s(self.space, target, self.egress_usd)
-        while self.crossing is not None and seconds < known_s:
-            supply = Supply.of(self, target, units, seconds, seconds * _STEP)
-            if supply is not None and supply.most_work() >= self.space.batch:
-                break
-            seconds *= _STEP
+        for step in _STEPS if self.crossing is not None else ():
+            while seconds < known_s:
+                supply = Supply.of(self, target, units, seconds, seconds * step)
+                if supply is not None and supply.most_work() >= self.space.batch:
+                    break
+                seconds *= step
         return seconds
 
 
