@@ -485,9 +485,9 @@ class _Run:
             self.decision = replace(self.decision, notes=(*self.decision.notes, _NO_FRONTIER))
 
     def raise_bound(self, *, prove: bool) -> None:
-        """Raise the bound: by what egress costs, or for as long as a proof may take.
+        """Raise the bound by money and egress, or to prove for as long as a proof may take.
 
-        Only the enumeration of all plans, to prove, may find a better plan.
+        Only a proof may find a better plan, if it enumerates all plans.
         """
         by_goal = self.decision is None or self.decision.chosen is goal_pick(self.space.scenario.job.goal)
         if self.chosen is None or self.answer.bound is None or self.answer.exhausted or not by_goal:

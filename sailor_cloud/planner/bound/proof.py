@@ -34,6 +34,8 @@ _MORE = 1.25
 # The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
 # relative to that time: at the first a branch is closed, at the second one with several numbers of pipelines is halved.
 _RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
+# With more zones, the bound from work alone in each placement takes seconds.
+_PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
 _FIRST = 0.2
 _ROUNDED = 1e-9
@@ -279,9 +281,10 @@ def _next(samples: int, above: float, step: int) -> int:
 def proven_bound(
     space: Space, target: Target, known_s: float, bound: float, *, branched: bool = True
 ) -> tuple[float, str]:
-    """Return the bound on a goal of time, raised until the deadline, and its branch; "" if no branch was raised.
+    """Return the bound on a goal of time, and its branch; "" if no branch was raised.
 
-    `known_s`: an iteration of a known plan. If not `branched`, only money and egress raise the bound, without search.
+    `known_s`: an iteration of a known plan. If `branched`, the bound is raised until the deadline, else only by money
+    and egress.
     """
     steps = space.scenario.job.training.steps
     raised = proven_s if branched else placed_s
@@ -299,17 +302,20 @@ def proven_bound(
 def placed_s(space: Space, target: Target, known_s: float, at_least_s: float) -> tuple[float, str]:
     """Return a lower bound on the seconds of an iteration from work alone in any placement, and no branch.
 
-    Devices of several zones cost egress, which leaves less money for them.
+    Devices of several zones cost egress, which leaves less money for them. `at_least_s` for many zones, and on Ctrl-C.
     """
-    least_s = known_s
-    if not spending(space, target, at_least_s, known_s):
+    least_s, zones = known_s, {pool.offer.zone for pool in space.pools}
+    if not spending(space, target, at_least_s, known_s) or len(zones) > _PLACED_ZONES:
         return at_least_s, ""
-    for stage in zero_stages(space):
-        there = space.at(stage)
-        for placement in placements(there):
-            least_s = min(least_s, placement.work_bound_s(target, prices(there), least_s))
-            if least_s <= at_least_s:
-                return at_least_s, ""
+    try:
+        for stage in zero_stages(space):
+            there = space.at(stage)
+            for placement in placements(there):
+                least_s = min(least_s, placement.work_bound_s(target, prices(there), least_s))
+                if least_s <= at_least_s:
+                    return at_least_s, ""
+    except KeyboardInterrupt:
+        return at_least_s, ""
     return least_s, ""
 
 

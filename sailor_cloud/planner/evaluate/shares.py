@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+
+_ROUNDED = 1e-12
 
 
 def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
@@ -24,20 +27,44 @@ def share_evenly(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, 
 def share_batch(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> tuple[int, ...] | None:
     """Return microbatch counts, at least one each, that add up to the batch exactly; None if there are none.
 
-    paces: bottleneck and fill seconds of each pipeline. First finds the least time in which all together process at
-    least the batch. Then removes exactly the surplus: as many of larger sizes as possible, and among equal sizes those
-    that would end last.
+    paces: bottleneck and fill seconds of each pipeline. In the least time possible, all together process at least the
+    batch, and a surplus can be removed exactly: as many of larger sizes as possible, and among equal sizes those that
+    would end last.
     """
-    every = sorted(set(sizes), reverse=True)
-    if sum(sizes) > batch or _sums([(size, batch) for size in every], batch - sum(sizes)) is None:
+    if not _possible(batch - sum(sizes), sizes):
         return None
-    seconds = _least_s(batch, sizes, paces)
-    while True:
+
+    def within(seconds: float) -> tuple[int, ...] | None:
         counts = _counts(seconds, paces)
-        trimmed = _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
-        if trimmed is not None:
-            return trimmed
-        seconds = _next_end_s(counts, paces)
+        return _trim(counts, sizes, paces, _carried(counts, sizes) - batch)
+
+    low = high = _least_s(batch, sizes, paces)
+    found = within(low)
+    if found is not None:
+        return found
+    # With more time a surplus can still be removed, so the least time lies between one that is too short and one that
+    # is not.
+    step = _next_end_s(_counts(low, paces), paces) - low
+    while found is None:
+        low, high, step = high, high + step, 2.0 * step
+        found = within(high)
+    while True:
+        high = max(_last_s(pace, count) for pace, count in zip(paces, found, strict=True))
+        end = _next_end_s(_counts(low, paces), paces)
+        if end >= high * (1.0 - _ROUNDED):
+            return found
+        middle = max(end, 0.5 * (low + high))
+        sooner = within(middle)
+        low, found = (middle, found) if sooner is None else (low, sooner)
+
+
+def _possible(wanted: int, sizes: Sequence[int]) -> bool:
+    """Return whether multiples of the sizes add up to `wanted` samples."""
+    common, largest = math.gcd(*sizes), max(sizes)
+    if wanted < 0 or wanted % common:
+        return False
+    # From the square of the largest size on, all multiples of the common divisor are sums.
+    return wanted >= largest * largest or _sums([(size, wanted) for size in set(sizes)], wanted) is not None
 
 
 def _least_s(batch: int, sizes: Sequence[int], paces: Sequence[tuple[float, float]]) -> float:

@@ -223,6 +223,7 @@ class Deciding:
             return run_seconds(draft) / seconds, of_run(draft) / (usd or 1.0)
 
         better = [draft for draft in drafts if max(places(draft)) <= 1.0 and min(places(draft)) < 1.0 - _ALIKE]
+        better = self._serving(pick, better, chosen)
         for draft in sorted(better, key=lambda draft: (sum(places(draft)), draft.order()))[:_TRIED]:
             other = self._first([draft])
             if (
@@ -234,20 +235,30 @@ class Deciding:
         return chosen
 
     def _serves(self, pick: Pick, one: Chosen, other: Chosen) -> bool:
-        """Return whether a plan serves the goal as well as another one, if the pick is the goal's.
+        """Return whether a plan equals another one, or is better, in the goal; True if the pick is not the goal's.
 
         The run of a plan with the highest throughput may end later than that of others: more nodes start later and are
         interrupted more often.
         """
         if pick is not goal_pick(self.space.scenario.job.goal):
             return True
-        mine, theirs = (float(replayed(each.draft, each.evaluation)[self.target.goal]) for each in (one, other))
-        return mine <= theirs * (1.0 + _EQUAL)
+        return self._goal(one) <= self._goal(other) * (1.0 + _EQUAL)
+
+    def _serving(self, pick: Pick, drafts: Iterable[Draft], other: Chosen) -> list[Draft]:
+        """Return the drafts that serve the goal as `_serves` says, by their own figures."""
+        if pick is not goal_pick(self.space.scenario.job.goal):
+            return list(drafts)
+        most = self._goal(other) * (1.0 + _EQUAL)
+        return [draft for draft in drafts if draft.foreseen[self.target.goal] <= most]
+
+    def _goal(self, chosen: Chosen) -> float:
+        return float(replayed(chosen.draft, chosen.evaluation)[self.target.goal])
 
     def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, pick: Pick) -> Chosen:
         """Return the best plan in the other figure among those that equal the best one in time or money."""
         number, first, second = (1, of_run, run_seconds) if pick is Pick.CHEAPEST else (0, run_seconds, of_run)
         near = [draft for draft in drafts if first(draft) <= _figures(best)[number] * (1.0 + _EQUAL)]
+        near = self._serving(pick, near, best)
         for draft in sorted(near, key=lambda draft: (second(draft), draft.order()))[:_TRIED]:
             shown = self._first([draft])
             if shown is None:
@@ -433,8 +444,7 @@ class Deciding:
         return None
 
     def _better(self, one: Chosen, other: Chosen) -> bool:
-        mine, theirs = (replayed(each.draft, each.evaluation)[self.target.goal] for each in (one, other))
-        return bool(mine < theirs * (1.0 - TIE))
+        return self._goal(one) < self._goal(other) * (1.0 - TIE)
 
     def _balanced(self, front: Sequence[Draft], cheapest: Chosen, fastest: Chosen) -> Chosen:
         """Return the plan farthest below the line between two plans; the cheapest if there is none below it.

@@ -1,8 +1,8 @@
 """Local search: from good plans to better neighbours, judged by the replay, until none is better or effort runs out.
 
 In a descent the kinds of moves take turns. Kinds that helped get more neighbours, and the first better neighbour is
-taken. Each gain prolongs a descent. From its local optimum it restarts with a few random moves. Everything is seeded
-and bounded by counts, so the same input gives the same plan.
+taken. A descent continues while it gains. From its local optimum it restarts with a few random moves. Everything is
+seeded and bounded by counts, so the same input gives the same plan.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MOST_TURNS, _OF_A_KIND = 8, 60
 # how much worse than the best plan it may be to continue.
 _KICKS, _WORSE = 2, 1.3
 _RESTART, _NEAR = 60.0, 1.02
-# A gain of this much prolongs a descent by this share of its effort, up to so many times its effort in all.
-_WORTH, _AGAIN, _LONGEST = 0.002, 0.5, 4.0
+# After a gain of this much a descent has at least this share of its effort left, up to so many times its effort in all.
+_GAIN, _LEFT, _LONGEST = 0.002, 0.5, 4.0
 # A plan counts as one more evaluation for each of this many stages, roughly in proportion to the work.
 _STAGES = 40
 # A neighbour with the ZeRO stage that it is at.
@@ -184,9 +184,9 @@ class _Descent:
     found: list[Draft] = field(default_factory=list)
     spent: float = 0.0
     until: float = math.inf
-    # How many evaluations it may take by now, and the value of the last gain.
+    # How many evaluations it may take by now, and the excess over limits and the goal at the last gain.
     most: float = field(init=False)
-    reached: float = math.inf
+    reached: tuple[float, float] = (math.inf, math.inf)
     random: Random = field(default_factory=lambda: Random(0))
     _seen: set[tuple[int, tuple[object, ...]]] = field(default_factory=set)
     # The number of neighbours of each kind in a turn; more for kinds that helped.
@@ -196,7 +196,7 @@ class _Descent:
         self.most = self.effort
 
     def run(self, start: Draft) -> list[Draft]:
-        self.reached = self._value(start)
+        self._gained(start)
         best = current = self._down(start)
         rank = self.improver.rank
         swaps = self._swapped(current)
@@ -231,10 +231,22 @@ class _Descent:
             current, better = better, self._better(better)
             if better is not None:
                 self.found.append(better)
-                if self._value(better) < self.reached * (1.0 - _WORTH):
-                    self.reached = self._value(better)
-                    self.most = max(self.most, min(self.spent + _AGAIN * self.effort, _LONGEST * self.effort))
+                if self._gained(better):
+                    self.most = max(self.most, min(self.spent + _LEFT * self.effort, _LONGEST * self.effort))
         return current
+
+    def _gained(self, draft: Draft) -> bool:
+        """Return whether a draft is much better than the last one that was: in its limits, or else in the goal."""
+        excess, (value, _) = self.improver.rank(draft)
+        before = self.reached
+        gained = (
+            excess < before[0] * (1.0 - _GAIN)
+            or excess == 1.0 < before[0]
+            or (excess == before[0] and float(value) < before[1] * (1.0 - _GAIN))
+        )
+        if gained:
+            self.reached = excess, float(value)
+        return gained
 
     def _better(self, current: Draft) -> Draft | None:
         """Return a better neighbour; None if there is none or the effort is spent."""

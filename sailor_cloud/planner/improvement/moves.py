@@ -64,7 +64,7 @@ class _Group:
         return [end - first for first, end in pairwise(self.cut)]
 
     def sized(self, size: int, samples: int = 0) -> list[Shape]:
-        """Return the members with another microbatch size, or only those with so many samples."""
+        """Return all members; those with `samples` samples, or all if 0, have another microbatch size."""
         return [
             shape._replace(microbatch_size=size) if samples in (0, own) else shape
             for shape, own in zip(self.members, self.samples, strict=True)
@@ -75,25 +75,25 @@ class _Group:
 class Neighbourhood:
     """The moves in one space.
 
-    `cheapest`: for each row, the pool with the cheapest devices, and that with the cheapest nodes of the smallest size.
+    `targets`: for each row, the pool with the cheapest devices, and that with the cheapest nodes of the smallest size.
     """
 
     space: Space
-    cheapest: list[int] = field(init=False)
+    targets: set[int] = field(init=False)
     _cutter: Cutter = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[int, ...] | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self._cutter = Cutter(self.space)
         pools, rates = self.space.pools, self.space.rates
-        self.cheapest = [
+        self.targets = {
             min((number for number, pool in enumerate(pools) if pool.row == row), key=key)
             for row in sorted({pool.row for pool in pools})
             for key in (
                 lambda n: (rates[n].expected / pools[n].devices, -pools[n].devices),
                 lambda n: (pools[n].devices, rates[n].expected),
             )
-        ]
+        }
         self._cuts = self.space.remembered.setdefault("cuts of neighbours", {})
 
     def kinds(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
@@ -167,7 +167,7 @@ class _Plan:
     count: int = field(init=False)
     space: Space = field(init=False)
     groups: list[_Group] = field(init=False)
-    # Pools for moved stages: those in use, and the cheapest.
+    # Pools for moved stages: those in use, and `targets`.
     _open: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -181,12 +181,12 @@ class _Plan:
             found.setdefault(key, []).append(shape)
             samples.setdefault(key, []).append(part.microbatches * part.microbatch_size)
         self.groups = [_Group(tuple(members), *key, tuple(samples[key])) for key, members in found.items()]
-        self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | set(self.around.cheapest))
+        self._open = sorted({slot.pool for shape in self.shapes for slot in shape.slots} | self.around.targets)
 
     def microbatches(self) -> Iterator[Neighbour]:
         """Yield other microbatch sizes of one group, and of all groups for other numbers of microbatches.
 
-        Members of a group that have a microbatch more or less than the first may also have a size of their own.
+        If the members of a group have different shares of the batch, those with the same share also get a size alone.
         """
         if self.space.even_batches:
             yield from self._sized(self.shapes)
@@ -236,7 +236,11 @@ class _Plan:
         pipelines is also reordered alone, so that its transfers share links with fewer others.
         """
         pools = self.space.pools
-        alone = [[replace(group, members=group.members[-1:])] for group in self.groups if len(group.members) > 1]
+        alone = [
+            [replace(group, members=group.members[-1:], samples=group.samples[-1:])]
+            for group in self.groups
+            if len(group.members) > 1
+        ]
         for units in (*self._units(), *alone):
             first = units[0]
             stages = len(first.seats)
@@ -469,7 +473,7 @@ class _Plan:
         taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
         fresh = (number for number in counted() if number not in taken)
         names = dict.fromkeys(nodes, (other, next(fresh))) if together else {n: (other, next(fresh)) for n in nodes}
-        return _moved(self.shapes, names)
+        return _renamed(self.shapes, names)
 
     def _repacked(self, shapes: Shapes, pool: int, other: int) -> Shapes:
         """Return pipelines with stages moved from nodes of one pool to those of another, filled one by one."""
@@ -494,7 +498,7 @@ class _Plan:
                 numbers.append(next(fresh))
             room[at] -= loads[node]
             names[node] = other, numbers[at]
-        return _moved(shapes, names)
+        return _renamed(shapes, names)
 
     def _recut_all(self, shapes: Shapes) -> Iterator[Neighbour]:
         found = []
@@ -661,8 +665,8 @@ def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:
     return loads
 
 
-def _moved(shapes: Iterable[Shape], names: Mapping[_Node, _Node]) -> Shapes:
-    """Return pipelines with the stages of some nodes on other ones."""
+def _renamed(shapes: Iterable[Shape], names: Mapping[_Node, _Node]) -> Shapes:
+    """Return pipelines with other nodes in place of some; `names` maps the former to the new ones."""
     return tuple(
         [
             Shape(tuple([Slot(*names.get(slot[:2], slot[:2]), slot[2]) for slot in slots]), cut, size)

@@ -14,11 +14,11 @@ from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, placements
-from sailor_cloud.planner.bound.proof import branches, most_per_device, prices_within, proven_bound, proven_s
+from sailor_cloud.planner.bound.proof import branches, most_per_device, placed_s, prices_within, proven_bound, proven_s
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
-from sailor_cloud.planner.space.goals import Figure, Limit, Target
+from sailor_cloud.planner.space.goals import Figure, Limit, Target, target_of
 from sailor_cloud.planner.space.layouts import Slot, card_flows
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import evaluate
@@ -145,6 +145,7 @@ def assert_in_reach(space: Space, draft: Draft, figures: dict[Figure, float], di
     )
     assert branch.count.least <= len(draft.pipelines)
     assert branch.refuted_s <= seconds * (1 + 1e-9)
+    assert placed_s(space, target, 2.0 * seconds, 0.0)[0] <= seconds * (1 + 1e-9)
     here = branch.placement
     for pipeline in {row.cut: row for row in draft.pipelines}.values():
         zones = {space.pools[slot.pool].offer.zone for slot in pipeline.slots}
@@ -222,6 +223,17 @@ def test_money_for_one_zone_alone_leaves_no_plan_whose_all_reduces_cross_zones()
     assert crossing.egress_usd == pytest.approx(2 * 1_629_724_672 * 0.01 / 2**30)
     assert one.work_bound_s(target, units, 9.0) < 3.1
     assert crossing.work_bound_s(target, units, 9.0) > 50.0
+
+
+def test_egress_of_a_second_zone_raises_the_bound_of_a_job_with_a_budget():
+    job = example("gcp-a100-v100.yaml")
+    space, target = make_space(job), target_of(job)
+    together_s = iteration_bound_s(space, target)
+    assert placed_s(space, target, 9.0, together_s)[0] > 1.3 * together_s
+    assert proven_bound(space, target, 9.0, together_s, branched=False)[0] > 1.3 * together_s
+    # A known plan is the highest bound, and without a budget egress takes no devices away.
+    assert placed_s(space, target, 1.2 * together_s, together_s) == (1.2 * together_s, "")
+    assert placed_s(space, SOONEST, 9.0, together_s) == (together_s, "")
 
 
 def test_money_refutes_what_devices_alone_do_not():

@@ -244,5 +244,5 @@ def test_a_descent_that_still_gains_continues_and_one_from_its_end_stops(space):
     best = descent.run(start)[0]
     assert 40.0 * 1.25 < descent.spent <= 40.0 * 4.0 + 5.0
     again = _Descent(improver, 40.0)
-    again.run(Improver(space, target).descend(best, 400.0)[0])
+    again.run([*Improver(space, target).descend(best, 400.0), best][0])
     assert again.spent <= 40.0 + 5.0
