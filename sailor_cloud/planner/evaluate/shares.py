@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+# Ends of microbatches that differ by less are equal.
 _ROUNDED = 1e-12
 
 

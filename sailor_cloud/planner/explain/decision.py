@@ -222,34 +222,27 @@ class Deciding:
         def places(draft: Draft) -> tuple[float, float]:
             return run_seconds(draft) / seconds, of_run(draft) / (usd or 1.0)
 
-        better = [draft for draft in drafts if max(places(draft)) <= 1.0 and min(places(draft)) < 1.0 - _ALIKE]
-        better = self._serving(pick, better, chosen)
+        goal, most = self.target.goal, self._goal_within(pick, chosen)
+        near = [draft for draft in drafts if draft.foreseen[goal] <= most]
+        better = [draft for draft in near if max(places(draft)) <= 1.0 and min(places(draft)) < 1.0 - _ALIKE]
         for draft in sorted(better, key=lambda draft: (sum(places(draft)), draft.order()))[:_TRIED]:
             other = self._first([draft])
             if (
                 other is not None
                 and all(new <= old for new, old in zip(_figures(other), (seconds, usd), strict=True))
-                and self._serves(pick, other, chosen)
+                and self._goal(other) <= most
             ):
                 return other
         return chosen
 
-    def _serves(self, pick: Pick, one: Chosen, other: Chosen) -> bool:
-        """Return whether a plan equals another one, or is better, in the goal; True if the pick is not the goal's.
+    def _goal_within(self, pick: Pick, chosen: Chosen) -> float:
+        """Return the goal's value up to which a plan may replace a pick; any value if the pick is not the goal's.
 
         The run of a plan with the highest throughput may end later than that of others: more nodes start later and are
         interrupted more often.
         """
-        if pick is not goal_pick(self.space.scenario.job.goal):
-            return True
-        return self._goal(one) <= self._goal(other) * (1.0 + _EQUAL)
-
-    def _serving(self, pick: Pick, drafts: Iterable[Draft], other: Chosen) -> list[Draft]:
-        """Return the drafts that serve the goal as `_serves` says, by their own figures."""
-        if pick is not goal_pick(self.space.scenario.job.goal):
-            return list(drafts)
-        most = self._goal(other) * (1.0 + _EQUAL)
-        return [draft for draft in drafts if draft.foreseen[self.target.goal] <= most]
+        by_goal = pick is goal_pick(self.space.scenario.job.goal)
+        return self._goal(chosen) * (1.0 + _EQUAL) if by_goal else math.inf
 
     def _goal(self, chosen: Chosen) -> float:
         return float(replayed(chosen.draft, chosen.evaluation)[self.target.goal])
@@ -257,14 +250,15 @@ class Deciding:
     def _tie_broken(self, drafts: Sequence[Draft], best: Chosen, pick: Pick) -> Chosen:
         """Return the best plan in the other figure among those that equal the best one in time or money."""
         number, first, second = (1, of_run, run_seconds) if pick is Pick.CHEAPEST else (0, run_seconds, of_run)
-        near = [draft for draft in drafts if first(draft) <= _figures(best)[number] * (1.0 + _EQUAL)]
-        near = self._serving(pick, near, best)
+        goal, most = self.target.goal, self._goal_within(pick, best)
+        equal_to = _figures(best)[number] * (1.0 + _EQUAL)
+        near = [draft for draft in drafts if first(draft) <= equal_to and draft.foreseen[goal] <= most]
         for draft in sorted(near, key=lambda draft: (second(draft), draft.order()))[:_TRIED]:
             shown = self._first([draft])
             if shown is None:
                 continue
             mine, theirs = _figures(shown), _figures(best)
-            equal = mine[number] <= theirs[number] * (1.0 + _EQUAL) and self._serves(pick, shown, best)
+            equal = mine[number] <= equal_to and self._goal(shown) <= most
             if equal and mine[1 - number] < theirs[1 - number] * (1.0 - _ALIKE):
                 return shown
         return best

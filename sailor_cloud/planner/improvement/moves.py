@@ -192,8 +192,8 @@ class _Plan:
             yield from self._sized(self.shapes)
             return
         for group in self.groups:
-            several = set(group.samples) if len(set(group.samples)) > 1 else set()
-            for samples in (0, *sorted(several)):
+            shares = sorted(set(group.samples))
+            for samples in (0, *(shares if len(shares) > 1 else ())):
                 sizes = {group.size - 1, group.size + 1, group.size // 2, 2 * group.size}
                 sizes.update(self._whole(group, samples or group.samples[0]))
                 for size in sorted(sizes - {0, group.size}):
@@ -668,13 +668,10 @@ def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:
 def _renamed(shapes: Iterable[Shape], names: Mapping[_Node, _Node]) -> Shapes:
     """Return pipelines with other nodes in place of some; `names` maps the former to the new ones."""
     return tuple(
-        [
-            Shape(tuple([Slot(*names.get(slot[:2], slot[:2]), slot[2]) for slot in slots]), cut, size)
-            if any(slot[:2] in names for slot in slots)
-            else shape
-            for shape in shapes
-            for slots, cut, size in (shape,)
-        ]
+        shape._replace(slots=tuple([Slot(*names.get(slot[:2], slot[:2]), slot.tp) for slot in shape.slots]))
+        if any(slot[:2] in names for slot in shape.slots)
+        else shape
+        for shape in shapes
     )
 
 
