@@ -23,6 +23,7 @@ from sailor_cloud.simulator import StageTable, boundary_pairs
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
+Whole = NDArray[np.int64]
 
 # The seconds of something impossible, more than anything takes. Products with samples stay finite in single precision.
 _NEVER = 1e18
@@ -68,6 +69,25 @@ class _Spans(NamedTuple):
     longest_s: Singles
     tail_s: Singles
     gather_s: Singles
+
+
+class _Possible(NamedTuple):
+    """The stages that a pipeline may contain, by their first layer: kind, width less one, and the layer after it.
+
+    `after`: the least units that all layers from each one on need. `spare`: what to add to the units above that least,
+    from the first layer on, for those from the end of the stage on.
+    """
+
+    first: Whole
+    kind: Whole
+    width: Whole
+    end: Whole
+    spare: Whole
+    after: Whole
+
+    def of(self, which: Whole) -> _Possible:
+        first, kind, width, end, spare = (each[which] for each in self[:-1])
+        return _Possible(first, kind, width, end, spare, self.after)
 
 
 class _Sized(NamedTuple):
@@ -338,13 +358,13 @@ class Sizes:
         return np.where(some, least, 0.0)
 
 
-def _ranges(layers: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def _ranges(layers: int) -> tuple[Whole, Whole, NDArray[np.bool_]]:
     """Return first layers and ends, shape [layers + 1, layers + 1], and which of them are stages."""
     first, end = np.indices((layers + 1, layers + 1))
     return first, end, first < end
 
 
-def _of(seconds: Floats, which: NDArray[np.int64]) -> Floats:
+def _of(seconds: Floats, which: Whole) -> Floats:
     """Return the seconds of each stage with its recomputation."""
     return np.asarray(np.take_along_axis(seconds, which[None], axis=0)[0])
 
@@ -357,7 +377,9 @@ class Box:
     least: int
     most: int
     _spans: dict[tuple[int, int, int], _Spans | None] = field(default_factory=dict)
+    _stacks: dict[tuple[int, int], _Spans] = field(default_factory=dict)
     _rests: dict[int, list[list[Singles]]] = field(default_factory=dict)
+    _halves: tuple[Box, Box] | None = None
     _forward_share: float = 0.5
     _first_tail_s: float = 0.0
 
@@ -379,8 +401,10 @@ class Box:
         return self.sizes.space.layers
 
     def halves(self) -> tuple[Box, Box]:
-        middle = (self.least + self.most) // 2
-        return Box(self.sizes, self.least, middle), Box(self.sizes, middle + 1, self.most)
+        if self._halves is None:
+            middle = (self.least + self.most) // 2
+            self._halves = Box(self.sizes, self.least, middle), Box(self.sizes, middle + 1, self.most)
+        return self._halves
 
     def unit_s(self) -> float:
         """Return the least price of a sample: seconds of a device, times the device's price."""
@@ -424,20 +448,21 @@ class Box:
         """Return the least and the largest number of microbatches that the first of the last `stages` stages holds."""
         return min(stages, -(-samples // self.most)), min(stages, samples // self.least)
 
-    def _over_cut(
-        self, behind: Sequence[Singles], kind: int, first: int, better: np.ufunc, sign: int = 1
-    ) -> list[Singles]:
-        """Return the seconds of the stages behind a cut, with the cut; `first` is the first layer behind it.
+    def _over_cut(self, behind: Sequence[Singles], cuts: Sequence[Singles], better: np.ufunc) -> list[Singles]:
+        """Return the seconds of the stages behind a cut, with the cut.
 
         If pipelines cross zones, the second array is that of stages with a crossing cut: the `better` of a crossing cut
-        further behind and of this one. `sign`: 1 if a cut adds its time, -1 if it takes it away.
+        further behind and of this one. `cuts`: the seconds of a cut, then of a crossing one.
         """
-        cut = sign * self.sizes.cut_s(kind, self.least)[first:, None]
-        found = [each + cut for each in behind]
+        found = [each + cuts[0] for each in behind]
         if self.sizes.crossing:
-            crossing = sign * self.sizes.cut_s(kind, self.least, crossing=True)[first:, None]
-            found[1] = better(found[1], behind[0] + crossing)
+            found[1] = better(found[1], behind[0] + cuts[1])
         return found
+
+    def _cuts(self, kind: int) -> list[Singles]:
+        """Return the seconds of a cut before each layer and, if pipelines cross zones, of a crossing one."""
+        crossings = (False, True) if self.sizes.crossing else (False,)
+        return [self.sizes.cut_s(kind, self.least, crossing=each) for each in crossings]
 
     def _rest(self, samples: int, units: int) -> list[list[Singles]]:
         """Return the least seconds of a microbatch through the last stages and back, by their number.
@@ -447,32 +472,36 @@ class Box:
         """
         microbatches = -(-samples // self.most)
         held = max(count for count in _HELD if count <= microbatches)
-        if held not in self._rests or self._rests[held][0][0].shape[1] <= units:
+        rest = self._rests.setdefault(held, [])
+        known = rest[0][0].shape[1] if rest else 0
+        if known <= units:
             # Larger tables also serve smaller requests.
             units = max(units, 8 + units * 5 // 4)
-            never = np.full((2 * self.layers + 2, units + 1), _NEVER, dtype=np.float32)
-            rest = [[never.copy() for _ in range(1 + self.sizes.crossing)]]
-            rest[0][0][self.layers] = 0.0
             smallest = min(kind.units for kind in self.sizes.kinds)
-            for stages in range(1, min(self.layers, units // smallest) + 1):
-                found, many = [never.copy() for _ in rest[0]], self.layers - stages + 1
-                # The stages behind take at least `fewest` units.
-                fewest = (stages - 1) * smallest
+            most = min(self.layers, units // smallest)
+            none = np.empty((2 * self.layers + 2, 0), dtype=np.float32)
+            rest += [[none] * (1 + self.sizes.crossing) for _ in range(most + 1 - len(rest))]
+            for number, level in enumerate(rest):
+                rest[number] = [
+                    np.pad(each, ((0, 0), (0, units + 1 - each.shape[1])), constant_values=_NEVER) for each in level
+                ]
+            rest[0][0][self.layers] = 0.0
+            for stages in range(1, most + 1):
+                many = self.layers - stages + 1
                 for number, kind in enumerate(self.sizes.kinds):
                     self.sizes.space.known.deadline.check()
                     spans = self._span(number, min(stages, held), min(stages, held))
-                    if spans is None or fewest + kind.units > units:
+                    # The stages behind take at least as many units as so many of the smallest.
+                    begin = max(known, kind.units + (stages - 1) * smallest)
+                    if spans is None or begin > units:
                         continue
-                    every = [each[1:, fewest : units + 1 - kind.units] for each in rest[-1]]
+                    every = [each[1:, begin - kind.units : units + 1 - kind.units] for each in rest[stages - 1]]
                     if stages > 1:
-                        every = self._over_cut(every, number, 1, np.minimum)
-                    for behind, there in zip(every, found, strict=True):
-                        way = (spans.way_s[:many, :, None] + _windows(behind, many, self.layers)).min(axis=1)
-                        into = there[:many, fewest + kind.units :]
-                        np.minimum(into, way, out=into)
-                rest.append(found)
-            self._rests[held] = rest
-        return self._rests[held]
+                        every = self._over_cut(every, [cut[1:, None] for cut in self._cuts(number)], np.minimum)
+                    for later, there in zip(every, rest[stages], strict=True):
+                        way = (spans.way_s[:many, :, None] + _windows(later, many, self.layers)).min(axis=1)
+                        np.minimum(there[:many, begin:], way, out=there[:many, begin:])
+        return rest
 
     def least_units(self, samples: int, seconds: float, most: int) -> int:
         """Return the fewest units with which a pipeline processes `samples` in time; `most` + 1 if it needs more.
@@ -480,102 +509,116 @@ class Box:
         The program runs from the last stage to the first. It finds the latest time at which the first microbatch may
         leave the previous stage.
         """
-        layers, rest = self.layers, self._rest(samples, most)
-        limit = np.float32(seconds * (1.0 + _SINGLE))
-        never = np.full((2 * layers + 2, most + 1), -_NEVER, dtype=np.float32)
-        latest = [never.copy() for _ in range(1 + self.sizes.crossing)]
-        latest[0][layers] = _NEVER
-        begin, useful = layers, self._useful(samples, seconds, most)
-        smallest = min((self.sizes.kinds[number].units for number in useful), default=1)
-        for stages in range(1, layers + 1):
-            # The stages behind take at least `fewest` units.
-            fewest = (stages - 1) * smallest
-            if fewest + smallest > most:
+        limit = float(np.float32(seconds * (1.0 + _SINGLE)))
+        stages = self._possible(samples, limit, most)
+        left, best = most + 1 - int(stages.after[0]), most + 1
+        if left < 1 or not stages.first.size:
+            return most + 1
+        rest = self._rest(samples, most)
+        every = zip(*(self._cuts(kind) for kind in range(len(self.sizes.kinds))), strict=True)
+        cuts = [np.stack(each)[stages.kind, stages.end, None] for each in every]
+        # The columns of a state are its units above the least that its layers need, after as many empty columns.
+        latest = [np.full((self.layers + 1, 2 * left + 1), -_NEVER, np.float32) for _ in range(1 + self.sizes.crossing)]
+        latest[0][-1, left] = _NEVER
+        pad, alive = left, np.arange(self.layers + 1) == self.layers
+        for number in range(1, self.layers + 1):
+            # Thousands of devices take seconds.
+            self.sizes.space.known.deadline.check()
+            which = np.flatnonzero(alive[stages.end])
+            here = stages.of(which)
+            if not left or not here.first.size:
                 break
-            held, most_held = self._held(stages, samples)
-            found, end, start = [never.copy() for _ in latest], layers - stages + 1, begin
-            for number in useful:
-                # Thousands of devices take seconds for each kind of stage.
-                self.sizes.space.known.deadline.check()
-                kind, spans = self.sizes.kinds[number], self._span(number, held, most_held)
-                if spans is None or fewest + kind.units > most:
-                    continue
-                busy = samples * spans.sample_s
-                width = int((busy.min(axis=0) <= limit).sum())
-                first = max(0, start - width)
-                if first >= end or not width:
-                    continue
-                begin, many = min(begin, first), end - first
-                way, _, longest, tail, gather = (each[first:end, :width, None] for each in spans)
-                free = limit - busy[first:end, :width, None]
-                taken = slice(fewest, most + 1 - kind.units)
-                behinds = [each[first + 1 :, taken] for each in rest[stages - 1]]
-                afters = [each[first + 1 :, taken] for each in latest]
-                if stages > 1:
-                    behinds = self._over_cut(behinds, number, first + 1, np.minimum)
-                    afters = self._over_cut(afters, number, first + 1, np.maximum, -1)
-                for behind, after, there in zip(behinds, afters, found, strict=True):
-                    # Add the wait for the first microbatch and the return of the last one; with few microbatches, only
-                    # the longer of both.
-                    both = 2.0 if samples > stages * self.most else 1.0
-                    idle = _windows(both * behind, many, width) - (both / 2.0 * (most_held - 1)) * longest
-                    np.maximum(idle, 0.0, out=idle)
-                    in_time = idle <= free - tail - np.maximum(gather, 0.0)
-                    if float(tail.max()) - self._first_tail_s > _LONG_TAIL * limit:
-                        late = (free - tail - idle) / self._forward_share
-                        np.minimum(late, free - self._first_tail_s - idle, out=late)
-                    else:
-                        late = np.subtract(free - self._first_tail_s, idle, out=idle)
-                    np.minimum(late, _windows(after, many, width) - way, out=late)
-                    late[~in_time] = -_NEVER
-                    into = there[first:end, fewest + kind.units : most + 1]
-                    np.maximum(into, late.max(axis=1), out=into)
-            latest = found
-            done = np.flatnonzero(latest[-1][0, : most + 1] >= 0.0)
+            held, most_held = self._held(number, samples)
+            way, sample, longest, tail, gather = (
+                each[here.kind, here.first, here.width, None] for each in self._stacked(held, most_held)
+            )
+            free = limit - samples * sample
+            columns = np.minimum(here.spare[:, None] + np.arange(pad, pad + left), pad + left)
+            units = np.clip(columns - pad + stages.after[here.end, None], 0, most)
+            behinds = [each[here.end[:, None], units] for each in rest[number - 1]]
+            afters = [each[here.end[:, None], columns] for each in latest]
+            if number > 1:
+                behinds = self._over_cut(behinds, [cut[which] for cut in cuts], np.minimum)
+                afters = self._over_cut(afters, [-cut[which] for cut in cuts], np.maximum)
+            starts = np.flatnonzero(np.diff(here.first, prepend=-1))
+            alive = np.zeros(self.layers + 1, dtype=bool)
+            # Add the wait for the first microbatch and the return of the last one; with few microbatches, only the
+            # longer of both.
+            both = 2.0 if samples > number * self.most else 1.0
+            for index, (behind, after) in enumerate(zip(behinds, afters, strict=True)):
+                idle = np.maximum(both * behind - (both / 2.0 * (most_held - 1)) * longest, 0.0)
+                late = (free - tail - idle) / self._forward_share
+                np.minimum(late, free - self._first_tail_s - idle, out=late)
+                np.minimum(late, after - way, out=late)
+                late[(idle > free - tail - np.maximum(gather, 0.0)) | (late < 0.0)] = -_NEVER
+                latest[index] = np.full_like(latest[index], -_NEVER)
+                latest[index][here.first[starts], pad : pad + left] = np.maximum.reduceat(late, starts)
+                alive |= (latest[index] >= 0.0).any(axis=1)
+            done = np.flatnonzero(latest[-1][0, pad : pad + left] >= 0.0)
             if done.size:
                 # With more stages, only fewer units are of interest.
-                most = int(done[0]) - 1
-        return most + 1
+                left = int(done[0])
+                best = int(stages.after[0]) + left
+                for each in latest:
+                    each[:, pad + left :] = -_NEVER
+        return best
 
-    def _useful(self, samples: int, seconds: float, most: int) -> list[int]:
-        """Return the kinds of stages that a pipeline of `most` units may contain.
+    def _possible(self, samples: int, seconds: float, most: int) -> _Possible:
+        """Return the stages that a pipeline of `most` units may contain.
 
         A stage occupies all of its units for the whole schedule, even with little work. The other stages must then do
         the rest.
         """
-        each = [(number, kind.units, self._span(number, 1, 1)) for number, kind in enumerate(self.sizes.kinds)]
-        there = [(number, units, samples * spans.sample_s) for number, units, spans in each if spans is not None]
-        single = np.min([units * busy[:, 0] for _, units, busy in there], axis=0)
-        total, found = float(single.sum()), []
-        for number, units, busy in there:
-            sums = np.concatenate([[0.0], np.cumsum(single)])
-            first, width = np.nonzero(busy <= seconds)
-            taken = (sums[first + width + 1] - sums[first]).max(initial=-np.inf)
-            if units + (total - taken) / seconds <= most * (1.0 + _SINGLE):
-                found.append(number)
-        return found
+        units = np.array([kind.units for kind in self.sizes.kinds])
+        busy = samples * self._stacked(1, 1).sample_s
+        single = (units[:, None] * busy[:, :, 0]).min(axis=0).astype(np.float64)
+        sums = np.cumsum(single[::-1]) / seconds * (1.0 - _SINGLE)
+        after = np.ceil(np.minimum(np.append(sums[::-1], 0.0), most + 1)).astype(np.int64)
+        end = np.minimum(np.add.outer(np.arange(self.layers), np.arange(1, self.layers + 1)), self.layers)
+        # The units above the least that the layers from the end of a stage on need, less those from its first one on.
+        spare = after[:-1, None] - after[end] - units[:, None, None]
+        there = (busy <= seconds) & (spare > int(after[0]) - most - 1)
+        first, kind, width = np.nonzero(there.transpose(1, 0, 2))
+        return _Possible(first, kind, width, end[first, width], spare[kind, first, width], after)
+
+    def _stacked(self, held: int, most_held: int) -> _Spans:
+        """Return the stages of all kinds together, shape [kinds, layers, layers]."""
+        key = (held, most_held)
+        if key not in self._stacks:
+            none = np.zeros((self.layers, self.layers), dtype=np.float32)
+            blank = _Spans(none + np.float32(_NEVER), none + np.float32(_NEVER), none, none, none)
+            every = [self._span(number, held, most_held) or blank for number in range(len(self.sizes.kinds))]
+            self._stacks[key] = _Spans(*(np.stack(each) for each in zip(*every, strict=True)))
+        return self._stacks[key]
 
     def floor_units(self, samples: int, seconds: float, most: int) -> int:
         """Return a lower bound on the units of a pipeline with `samples`; much faster than `least_units`.
 
         It weights the time of each stage by its units: its passes, and the path of a microbatch to it and back.
         """
-        behind = np.arange(most + 1, dtype=np.float64)
-        spent = np.full((self.layers + 1, most + 1), np.inf)
-        spent[-1, 0] = 0.0
-        kinds = [
-            (kind.units, spans)
-            for number, kind in enumerate(self.sizes.kinds)
-            if kind.units <= most and (spans := self._span(number, 1, 1)) is not None
-        ]
-        for first in range(self.layers - 1, -1, -1):
-            for units, spans in kinds:
-                left, widths = most + 1 - units, slice(self.layers - first)
-                work = (units * samples) * spans.sample_s[first, widths, None]
-                passes = work + spans.way_s[first, widths, None] * behind[:left] + spent[first + 1 :, :left]
-                np.minimum(spent[first, units:], passes.min(axis=0), out=spent[first, units:])
-        done = np.flatnonzero(spent[0] <= (seconds * (1.0 + _SINGLE) - self._first_tail_s) * behind)
-        return int(done[0]) if done.size else most + 1
+        limit = seconds * (1.0 + _SINGLE)
+        stages = self._possible(samples, limit, most)
+        left = most + 1 - int(stages.after[0])
+        if left < 1:
+            return most + 1
+        spans, units = self._stacked(1, 1), np.array([kind.units for kind in self.sizes.kinds])
+        work, way = (
+            each[stages.kind, stages.first, stages.width].astype(float) for each in (spans.sample_s, spans.way_s)
+        )
+        work *= units[stages.kind] * samples
+        spent = np.full((self.layers + 1, 2 * left + 1), np.inf)
+        spent[-1, left] = 0.0
+        begins = np.searchsorted(stages.first, np.arange(self.layers + 1))
+        for first in np.unique(stages.first)[::-1]:
+            at = slice(begins[first], begins[first + 1])
+            end = stages.end[at, None]
+            columns = np.minimum(stages.spare[at, None] + np.arange(left, 2 * left), 2 * left)
+            behind = columns - left + stages.after[end]
+            passes = work[at, None] + way[at, None] * behind + spent[end, columns]
+            spent[first, left : 2 * left] = passes.min(axis=0)
+        found = np.arange(left) + int(stages.after[0])
+        done = np.flatnonzero(spent[0, left : 2 * left] <= (limit - self._first_tail_s) * found)
+        return int(found[done[0]]) if done.size else most + 1
 
 
 def _windows(rows: Singles, many: int, width: int) -> Singles:
