@@ -25,6 +25,7 @@ from sailor_cloud.planner.bound.bounds import (
 )
 from sailor_cloud.planner.bound.programme import linear
 from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.quotas import quota_arrays
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -51,8 +52,8 @@ class Placement:
     """Plans whose nodes are distributed over zones in one way.
 
     `rings_cross`: whether all-reduces leave a zone; None if some may. `every_crosses`: whether every pipeline has a cut
-    between zones. `egress_usd`: the least of an iteration. `home`:
-    the zone of all pipelines that do not cross. The others follow `crossing` and leave some work to other zones.
+    between zones. `egress_usd`: the least of an iteration. `homes`: zones that sell the same. One of them is home, the
+    zone of all pipelines that do not cross. The others follow `crossing` and leave some work to other zones.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Placement:
     rings_cross: bool | None = None
     every_crosses: bool = False
     egress_usd: float = 0.0
-    home: str | None = None
+    homes: tuple[str, ...] = ()
     crossing: Crossing | None = None
 
     @property
@@ -74,12 +75,12 @@ class Placement:
     @property
     def pools(self) -> list[int]:
         """The pools for pipelines of the pricing problem."""
-        return [number for number, pool in enumerate(self.space.pools) if self.home in (None, pool.offer.zone)]
+        return [n for n, pool in enumerate(self.space.pools) if not self.homes or pool.offer.zone in self.homes]
 
     @property
     def other_pools(self) -> list[int]:
-        """The pools outside the home."""
-        return [number for number, pool in enumerate(self.space.pools) if pool.offer.zone != self.home]
+        """The pools outside the first home."""
+        return [number for number, pool in enumerate(self.space.pools) if pool.offer.zone != self.homes[0]]
 
     def work_bound_s(self, target: Target, units: Mapping[str, int], known_s: float) -> float:
         """Return a lower bound on these plans' iterations in seconds, from work alone; stops at `known_s`."""
@@ -111,8 +112,24 @@ def placements(space: Space) -> Iterator[Placement]:
     )
     usd = crossing.sample_usd * space.batch
     yield Placement(name="every pipeline over several zones", space=space, every_crosses=True, egress_usd=usd)
-    for zone in zones:
-        yield Placement(name=f"some pipelines from {zone} to other zones", space=space, home=zone, crossing=crossing)
+    for homes in _alike(space, zones):
+        name = f"some pipelines from {' or '.join(homes)} to other zones"
+        yield Placement(name=name, space=space, homes=homes, crossing=crossing)
+
+
+def _alike(space: Space, zones: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the zones in groups with the same offers, prices and quotas."""
+    quotas = quota_arrays(space.candidates)
+    sold: dict[str, list[str]] = {zone: [] for zone in zones}
+    for number, (pool, rate) in enumerate(zip(space.pools, space.rates, strict=True)):
+        offer, row = pool.offer, space.candidates.rows[pool.row]
+        kind = (offer.instance_type, offer.accelerator, offer.market, offer.terms)
+        sold[offer.zone].append(repr((kind, rate, row.devices, quotas.units[:, number].tolist())))
+    groups: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for zone, offers in sold.items():
+        key = tuple(sorted(offers))
+        groups[key] = (*groups.get(key, ()), zone)
+    return list(groups.values())
 
 
 def _crossing(space: Space) -> Crossing:
@@ -143,8 +160,8 @@ class Supply:
 
     The first `near` columns are the devices of each accelerator. With a home, the next columns are busy devices
     elsewhere, idle ones elsewhere, and samples that cross zones. `units`: what a column adds to the units at home, to
-    those for the work at home and elsewhere, to those elsewhere, and to all, shape [4, columns]; without a home all are
-    the same. `samples`: to the samples that cross zones.
+    those for the work at home and elsewhere, to those elsewhere, to all, and to the devices, shape [5, columns].
+    Without a home the first four are the same. `samples`: to the samples that cross zones.
     """
 
     units: Floats
@@ -169,8 +186,9 @@ class Supply:
             return None
         if placement.crossing is None:
             rows, limits = np.vstack([rows, *[rate] * len(money)]), np.concatenate([limits, money_limits])
-            return cls(np.tile(each, (4, 1)), np.zeros(len(each)), rows, limits, len(each))
-        home = space.part(placement.pools, zero_stage=space.zero_stage)
+            return cls(np.vstack([*[each] * 4, np.ones(len(each))]), np.zeros(len(each)), rows, limits, len(each))
+        here = [number for number, pool in enumerate(space.pools) if pool.offer.zone == placement.homes[0]]
+        home = space.part(here, zero_stage=space.zero_stage)
         near, near_limits = _taken(offered(home), sorted(rates))
         away = space.part(placement.other_pools, zero_stage=space.zero_stage)
         far, far_limits = _taken(offered(away), sorted(rates))
@@ -204,6 +222,7 @@ class Supply:
                     [*each, *each, *zero, -layer.sum()],
                     [*zero, *each, *each, 0.0],
                     [*each, *each, *each, 0.0],
+                    [*(each > 0.0), *(each > 0.0), *(each > 0.0), 0.0],
                 ]
             ),
             np.concatenate([zero, zero, zero, [1.0]]),
@@ -218,7 +237,7 @@ class Supply:
 
     def at_all(self) -> int:
         """Return the most units of all pipelines."""
-        return int(self._most(self.units[-1]) * (1.0 + _ROUNDED))
+        return int(self._most(self.units[3]) * (1.0 + _ROUNDED))
 
     def most(self, worths: Floats, sample: float) -> float:
         """Return the largest value of the supply.

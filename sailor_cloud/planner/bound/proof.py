@@ -27,8 +27,8 @@ from sailor_cloud.planner.space.space import Space
 
 Floats = NDArray[np.float64]
 
-# The rows of a supply's units.
-_ROWS = 4
+# The rows of a supply's units, and the last one of its devices.
+_ROWS = 5
 # Pipelines with up to this many times the useful units are checked; those with fewer samples then need no other check.
 _MORE = 1.25
 # The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
@@ -43,7 +43,7 @@ _ROUNDED = 1e-9
 _PRICED, _FINEST = 0.03, 5
 # Pipelines that define the value of a device: their microbatches and their devices. The last is the factor by which a
 # time must grow for new prices.
-_PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4), 1.02
+_PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (*range(1, 17), 20, 24, 32), (1, 2, 4), 1.02
 
 
 class Column(NamedTuple):
@@ -55,7 +55,7 @@ class Column(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a pipeline takes of each row of a supply's units: for each of its own units, and besides."""
+    """What a pipeline takes of each row of a supply: for each of its own units, and besides."""
 
     by_unit: Floats
     fixed: Floats
@@ -150,9 +150,12 @@ class Branch:
             columns += [relaxed] if relaxed is not None else []
             if len(columns) == 1:
                 # Initially, as if every unit did its share of the batch.
-                worths, sample = np.array([(1.0 - _FIRST) * batch / supply.at_home(), 0.0, 0.0, 0.0]), 1.0
+                worths, sample = np.eye(_ROWS)[0] * (1.0 - _FIRST) * batch / supply.at_home(), 1.0
             else:
                 solved = self._solved(columns, supply)
+                if solved is None:
+                    # The smallest pipelines are among the columns, and even these are too many.
+                    return True
                 if -solved.cost >= batch * (1.0 - _ROUNDED):
                     if relaxed is None:
                         return False
@@ -184,13 +187,13 @@ class Branch:
         """Create the boxes of pipelines that cross zones and of others, and columns without samples."""
         there = self.placement
         home = kinds_of(there, self.count, self.units)
-        self._enter(Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1], [0, 0, 0, 0])
+        self._enter(Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1, 0], [0, 0, 0, 0, 1])
         if there.crossing is not None:
             every, away = kinds_of(there, self.count, self.units, crossing=True), set(there.other_pools)
             # They take at least a stage at home and one elsewhere.
             fewest = [min(kind.units for kind in kinds) for kinds in (home, [k for k in every if away & set(k.pools)])]
             sizes = Sizes(self.space, self.count, every, crossing=True)
-            self._enter(sizes, [0, 0, 0, 1], [fewest[0], 0, fewest[1], 0], sum(fewest))
+            self._enter(sizes, [0, 0, 0, 1, 0], [fewest[0], 0, fewest[1], 0, 2], sum(fewest))
 
     def _enter(self, sizes: Sizes, by_unit: Sequence[int], fixed: Sequence[int], fewest: int | None = None) -> None:
         crosses = fewest is not None
@@ -199,8 +202,8 @@ class Branch:
         self._empty[crosses] = Column(crosses, fewest or min(kind.units for kind in sizes.kinds), 0)
         self.columns[self._empty[crosses]] = 0.0
 
-    def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution:
-        """Return the most samples that the columns do, as a negative cost.
+    def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution | None:
+        """Return the most samples that the columns do, as a negative cost; None if they are too many.
 
         The first prices are those of the rows of `supply.units`, then that of a sample that crosses zones.
         """
@@ -218,9 +221,7 @@ class Branch:
             ],
         )
         limits = np.concatenate([np.zeros(_ROWS + 1), [self.count.most, -self.count.least], supply.limits])
-        solved = linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples]), rows, limits)
-        assert solved is not None, "the fewest units for every pipeline are a solution"
-        return solved
+        return linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples]), rows, limits)
 
     def _better(self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: int) -> Column | None:
         """Return the pipeline with the largest value of those that cross zones or not; None below `least_value`."""

@@ -10,11 +10,19 @@ import pytest
 
 from factories.planning import example, make_space
 from sailor_cloud.model.job import Job
-from sailor_cloud.planner.bound.bounds import iteration_bound_s, work_bound_s
+from sailor_cloud.planner.bound.bounds import device_rates, iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, placements
-from sailor_cloud.planner.bound.proof import branches, most_per_device, placed_s, prices_within, proven_bound, proven_s
+from sailor_cloud.planner.bound.proof import (
+    Branch,
+    branches,
+    most_per_device,
+    placed_s,
+    prices_within,
+    proven_bound,
+    proven_s,
+)
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
@@ -127,8 +135,8 @@ def placement_of(space: Space, draft: Draft) -> Placement:
         return next(each for each in every if each.rings_cross)
     home = next(each for each in held if len(each) == 1)
     if all(home <= each for each in held):
-        return next(each for each in every if each.home in home)
-    return next(each for each in every if each.rings_cross is None and each.home is None)
+        return next(each for each in every if home & set(each.homes))
+    return next(each for each in every if each.rings_cross is None and not each.homes)
 
 
 def assert_in_reach(space: Space, draft: Draft, figures: dict[Figure, float], dice: random.Random) -> None:
@@ -149,7 +157,7 @@ def assert_in_reach(space: Space, draft: Draft, figures: dict[Figure, float], di
     here = branch.placement
     for pipeline in {row.cut: row for row in draft.pipelines}.values():
         zones = {space.pools[slot.pool].offer.zone for slot in pipeline.slots}
-        crossing = here.home is not None and zones != {here.home}
+        crossing = bool(here.homes) and (len(zones) > 1 or not zones <= set(here.homes))
         kinds = kinds_of(here, branch.count, units, crossing=crossing)
         sizes = Sizes(here.space, branch.count, kinds, crossing=crossing or here.every_crosses)
         size, taken = pipeline.microbatch_size, sum(slot.tp for slot in pipeline.slots)
@@ -223,6 +231,29 @@ def test_money_for_one_zone_alone_leaves_no_plan_whose_all_reduces_cross_zones()
     assert crossing.egress_usd == pytest.approx(2 * 1_629_724_672 * 0.01 / 2**30)
     assert one.work_bound_s(target, units, 9.0) < 3.1
     assert crossing.work_bound_s(target, units, 9.0) > 50.0
+
+
+def test_zones_that_sell_the_same_are_home_in_one_branch():
+    alike = make_space(example("gcp-a100-v100.yaml"))
+    assert [each.homes for each in placements(alike) if each.homes] == [("us-central1-a", "us-central1-b")]
+    one = {"provider": "gcp", "markets": ["spot"]}
+    resources = [
+        {**one, "zones": [f"us-central1-{zone}"], "accelerators": {"V100-16": n}} for zone, n in (("a", 8), ("b", 9))
+    ]
+    apart = make_space(example("gcp-a100-v100.yaml", resources=resources))
+    assert [each.homes for each in placements(apart) if each.homes] == [("us-central1-a",), ("us-central1-b",)]
+
+
+def test_there_are_no_more_pipelines_than_devices_that_money_buys():
+    space = make_space(example("gcp-a100-v100.yaml")).at(1)
+    # For this money there are at most 54 V100, or fewer of both.
+    limit = Limit(name="", figure=Figure.USD_PER_HOUR, at_most=65.0)
+    target = Target(goal=Figure.ITERATION_S, limits=(limit,))
+    crossing = next(each for each in placements(space) if each.rings_cross)
+    most = int(65.0 / min(device_rates(space).values()))
+    for number, refuted in ((most - 2, False), (most + 1, True)):
+        branch = Branch(crossing, target, Count(number, number), {"A100-40": 5, "V100-16": 2})
+        assert branch.refutes(60.0) is refuted
 
 
 def test_egress_of_a_second_zone_raises_the_bound_of_a_job_with_a_budget():
@@ -331,9 +362,8 @@ def test_every_pipeline_has_a_device_of_the_home_zone(at_home, away):
         next(n for n, pool in enumerate(space.pools) if (pool.offer.zone, pool.devices) == (zone, 1)) for zone in zones
     )
     places = [(Slot(here, 0, 1), Slot(here, 1, 1)), *((Slot(here, 2 + n, 1), Slot(there, n, 1)) for n in range(2))]
-    branch = next(
-        each for each in branches(space, SOONEST, {"A100-40": 1}, 9.0) if each.placement.home == "us-central1-a"
-    )
+    every = branches(space, SOONEST, {"A100-40": 1}, 9.0)
+    branch = next(each for each in every if "us-central1-a" in each.placement.homes)
     branch.count, branch.refuted_s = Count(3, 3), 0.0
     if at_home == 2:
         assert branch.refutes(900.0)
