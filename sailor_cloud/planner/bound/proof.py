@@ -34,6 +34,8 @@ _MORE = 1.25
 # The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
 # relative to that time: at the first a branch is closed, at the second one with several numbers of pipelines is halved.
 _RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
+# An open branch is halved at once if its largest number of pipelines is more than so many times the least.
+_WIDE = 4
 # With more zones, the bound from work alone in each placement takes seconds.
 _PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
@@ -43,7 +45,7 @@ _ROUNDED = 1e-9
 _PRICED, _FINEST = 0.03, 5
 # Pipelines that define the value of a device: their microbatches and their devices. The last is the factor by which a
 # time must grow for new prices.
-_PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (*range(1, 17), 20, 24, 32), (1, 2, 4), 1.02
+_PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (*range(1, 17), 20, 24, 32), (1, 2, 4, 8), 1.02
 
 
 class Column(NamedTuple):
@@ -79,9 +81,9 @@ class Worth(NamedTuple):
 class Branch:
     """Plans of a placement with a ZeRO stage and a number of pipelines.
 
-    `units`: the price of a device of each accelerator, a whole number, for times from `priced_s` on. `columns`: the
+    `units`: the price of a device of each accelerator, a whole number, found for the time `priced_s`. `columns`: the
     pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all plans; `open_s` could
-    not be refuted when `open_from_s` was.
+    not be refuted. `neighbour`: a branch whose prices are the first ones.
     """
 
     placement: Placement
@@ -90,9 +92,9 @@ class Branch:
     units: Mapping[str, int]
     refuted_s: float = 0.0
     open_s: float = math.inf
-    open_from_s: float = 0.0
-    columns: dict[Column, float] = field(default_factory=dict)
     priced_s: float = 0.0
+    neighbour: Branch | None = None
+    columns: dict[Column, float] = field(default_factory=dict)
     # By whether pipelines cross zones: their boxes, what they take, and a column without samples.
     _boxes: dict[bool, list[Box]] = field(default_factory=dict)
     _taken: dict[bool, Taken] = field(default_factory=dict)
@@ -110,28 +112,45 @@ class Branch:
 
     def tried(self, seconds: float) -> None:
         """Try to refute a time above `refuted_s`."""
-        if self.refutes(seconds):
-            self.refuted_s = seconds
-        else:
-            self.open_s, self.open_from_s = seconds, self.refuted_s
+        if not self.refutes(seconds):
+            self.open_s = seconds
+            return
+        self.refuted_s = seconds
+        if spending(self.space, self.target, seconds, seconds):
+            # The longer an iteration takes at least, the fewer devices money buys.
+            self.open_s = math.inf
 
     def halves(self) -> tuple[Branch, Branch]:
         """Return the branches of the smaller and of the larger numbers of pipelines."""
         least, most = self.count
-        middle = (least + most) // 2
+        # By ratio, as what members of a ring send depends on their number.
+        middle = min(most - 1, math.isqrt(least * most))
         low, high = (
-            Branch(self.placement, self.target, count, self.units, refuted_s=self.refuted_s)
+            Branch(self.placement, self.target, count, self.units, self.refuted_s, priced_s=self.priced_s)
             for count in (Count(least, middle), Count(middle + 1, most))
         )
         return low, high
 
     def refutes(self, seconds: float) -> bool:
         """Return whether no plan of the branch takes from `refuted_s` to `seconds`; False if that is unknown."""
-        if seconds > self.priced_s * _PRICED_AGAIN and len(self.units) > 1:
-            self.priced_s = seconds
-            units = prices_within(self.placement, self.count, seconds) or self.units
-            if units != self.units:
-                self.units, self._boxes, self.columns = units, {}, {}
+        if not self.priced_s and self.neighbour is not None:
+            self.units, self.priced_s = self.neighbour.units, self.neighbour.priced_s
+        if not self.priced_s:
+            self._priced(seconds)
+        if self._refutes(seconds):
+            return True
+        return seconds > self.priced_s * _PRICED_AGAIN and self._priced(seconds) and self._refutes(seconds)
+
+    def _priced(self, seconds: float) -> bool:
+        """Find new prices, and return whether they differ."""
+        units = prices_within(self.placement, self.count, seconds) if len(self.units) > 1 else None
+        before, self.priced_s = self.units, seconds
+        if units is not None and units != before:
+            self.units, self._boxes, self.columns = units, {}, {}
+        return self.units != before
+
+    def _refutes(self, seconds: float) -> bool:
+        """Return the same as `refutes`, with the prices so far."""
         if not self._boxes:
             self._begin()
         supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
@@ -335,6 +354,10 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
         while True:
             weakest = min(every, key=lambda branch: branch.refuted_s)
             stuck = min(every, key=lambda branch: branch.open_s)
+            if stuck.open_s < known_s and stuck.count.most > _WIDE * stuck.count.least:
+                every.remove(stuck)
+                every += stuck.halves()
+                continue
             above = min(stuck.open_s, known_s)
             one = stuck.open_s > known_s or stuck.count.least == stuck.count.most
             closed_s = (_CLOSED if one else _HALVED) * known_s
@@ -344,12 +367,7 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
                 share = _RAISED if above == known_s else 0.5
                 onward = weakest.refuted_s + share * (above - weakest.refuted_s)
                 weakest.tried(level if level - weakest.refuted_s > closed_s else onward)
-            elif stuck.open_s > known_s:
-                break
-            elif stuck.refuted_s - stuck.open_from_s > closed_s:
-                # The longer an iteration takes at least, the fewer devices money buys.
-                stuck.open_s = math.inf
-            elif stuck.count.least == stuck.count.most:
+            elif stuck.open_s > known_s or stuck.count.least == stuck.count.most:
                 break
             else:
                 every.remove(stuck)
@@ -369,13 +387,14 @@ def branches(space: Space, target: Target, units: Mapping[str, int], known_s: fl
         refuted_s = placement.work_bound_s(target, units, known_s)
         rows = {pool.row for pool in placement.space.pools}
         most = min(space.batch, sum(space.candidates.rows[row].devices for row in rows))
-        least = placement.least_pipelines
+        least, neighbour = placement.least_pipelines, None
         while least <= most:
             # Up to a power of two each: a node that holds a whole ring has a power of two of devices.
             end = min(most, 1 << (least - 1).bit_length()) if least > 2 else least
             if placement.crossing is not None:
                 end = most
-            yield Branch(placement, target, Count(least, end), units, refuted_s=refuted_s)
+            neighbour = Branch(placement, target, Count(least, end), units, refuted_s, neighbour=neighbour)
+            yield neighbour
             least = end + 1
 
 
