@@ -33,9 +33,7 @@ _ROWS = 5
 _MORE = 1.25
 # The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
 # relative to that time: at the first a branch is closed, at the second one with several numbers of pipelines is halved.
-_RAISED, _CLOSED, _HALVED = 2.0 / 3.0, 5e-4, 0.02
-# An open branch is halved at once if its largest number of pipelines is more than so many times the least.
-_WIDE = 4
+_RAISED, _CLOSED, _HALVED = 0.3, 5e-4, 0.02
 # With more zones, the bound from work alone in each placement takes seconds.
 _PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
@@ -354,18 +352,16 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
         while True:
             weakest = min(every, key=lambda branch: branch.refuted_s)
             stuck = min(every, key=lambda branch: branch.open_s)
-            if stuck.open_s < known_s and stuck.count.most > _WIDE * stuck.count.least:
-                every.remove(stuck)
-                every += stuck.halves()
-                continue
             above = min(stuck.open_s, known_s)
             one = stuck.open_s > known_s or stuck.count.least == stuck.count.most
             closed_s = (_CLOSED if one else _HALVED) * known_s
             if above - weakest.refuted_s > closed_s:
-                # As high as another branch, or further towards the open time.
-                level = max((each.refuted_s for each in every if each.columns and each.refuted_s < above), default=0.0)
+                # Towards the open time, or as high as another branch on the way.
                 share = _RAISED if above == known_s else 0.5
                 onward = weakest.refuted_s + share * (above - weakest.refuted_s)
+                level = max(
+                    (each.refuted_s for each in every if each.columns and each.refuted_s <= onward), default=0.0
+                )
                 weakest.tried(level if level - weakest.refuted_s > closed_s else onward)
             elif stuck.open_s > known_s or stuck.count.least == stuck.count.most:
                 break

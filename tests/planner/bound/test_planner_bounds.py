@@ -389,10 +389,10 @@ def test_a_branch_is_halved_where_it_can_t_be_raised():
     *_, whole = branches(space, SOONEST, {"A100-40": 1}, 1.0)
     low, high = whole.halves()
     assert whole.count == (17, 32)
-    assert (low.count, high.count) == ((17, 24), (25, 32))
+    assert (low.count, high.count) == ((17, 23), (24, 32))
     times_s = np.geomspace(work_bound_s(space), 1.0, 60)
     open_s = times_s[bisect_left(times_s, True, key=lambda s: not whole.refutes(s))]
-    # The ring of 25 members has smaller messages than that of 17.
+    # The ring of 24 members has smaller messages than that of 17.
     assert not low.refutes(open_s)
     assert high.refutes(open_s)
 
