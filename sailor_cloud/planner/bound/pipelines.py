@@ -31,8 +31,6 @@ _NEVER = 1e18
 _SINGLE = 1e-5
 # Numbers of microbatches for which the path through the stages is kept; with fewer in flight, stages need less memory.
 _HELD = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Above this share of the time, tails are also compared with the path to a stage.
-_LONG_TAIL = 0.05
 
 
 class Count(NamedTuple):

@@ -8,6 +8,7 @@ and of their layers' all-reduces.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -120,15 +121,15 @@ def placements(space: Space) -> Iterator[Placement]:
 def _alike(space: Space, zones: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the zones in groups with the same offers, prices and quotas."""
     quotas = quota_arrays(space.candidates)
-    sold: dict[str, list[str]] = {zone: [] for zone in zones}
+    sold: dict[str, Counter[tuple[object, ...]]] = {zone: Counter() for zone in zones}
     for number, (pool, rate) in enumerate(zip(space.pools, space.rates, strict=True)):
         offer, row = pool.offer, space.candidates.rows[pool.row]
         kind = (offer.instance_type, offer.accelerator, offer.market, offer.terms)
-        sold[offer.zone].append(repr((kind, rate, row.devices, quotas.units[:, number].tolist())))
-    groups: dict[tuple[str, ...], tuple[str, ...]] = {}
+        sold[offer.zone][*kind, rate, row.devices, *quotas.units[:, number]] += 1
+    groups: dict[frozenset[object], tuple[str, ...]] = {}
     for zone, offers in sold.items():
-        key = tuple(sorted(offers))
-        groups[key] = (*groups.get(key, ()), zone)
+        same = frozenset(offers.items())
+        groups[same] = (*groups.get(same, ()), zone)
     return list(groups.values())
 
 

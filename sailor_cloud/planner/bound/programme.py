@@ -24,14 +24,20 @@ class Solution:
 
 
 def linear(cost: Floats, rows: Floats, limits: Floats) -> Solution | None:
-    """Minimise cost @ x over x >= 0 with rows @ x <= limits; None if there is no such x."""
+    """Minimise cost @ x over x >= 0 with rows @ x <= limits; None if there is no such x.
+
+    Raises RuntimeError if the solver gives up: a bound must not take that for "there is none".
+    """
     import highspy
 
     highs = _linear_solver()
     _pass(highs, cost, rows, limits)
     highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    status = highs.getModelStatus()
+    if status == highspy.HighsModelStatus.kInfeasible:
         return None
+    if status != highspy.HighsModelStatus.kOptimal:
+        raise RuntimeError(f"HiGHS did not solve a linear program: {highs.modelStatusToString(status)}")
     return Solution(
         cost=float(highs.getInfo().objective_function_value),
         prices=np.maximum(0.0, -np.array(highs.getSolution().row_dual)),

@@ -81,7 +81,7 @@ class Branch:
 
     `units`: the price of a device of each accelerator, a whole number, found for the time `priced_s`. `columns`: the
     pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all plans; `open_s` could
-    not be refuted. `neighbour`: a branch whose prices are the first ones.
+    not be refuted. `neighbour`: a branch that may have prices already, to begin with.
     """
 
     placement: Placement
@@ -140,7 +140,7 @@ class Branch:
         return seconds > self.priced_s * _PRICED_AGAIN and self._priced(seconds) and self._refutes(seconds)
 
     def _priced(self, seconds: float) -> bool:
-        """Find new prices, and return whether they differ."""
+        """Find prices for a time, and return whether they are new; columns count in prices, so the old ones go."""
         units = prices_within(self.placement, self.count, seconds) if len(self.units) > 1 else None
         before, self.priced_s = self.units, seconds
         if units is not None and units != before:

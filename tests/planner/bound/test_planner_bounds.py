@@ -14,6 +14,7 @@ from sailor_cloud.planner.bound.bounds import device_rates, iteration_bound_s, w
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, placements
+from sailor_cloud.planner.bound.programme import linear
 from sailor_cloud.planner.bound.proof import (
     Branch,
     branches,
@@ -231,6 +232,16 @@ def test_money_for_one_zone_alone_leaves_no_plan_whose_all_reduces_cross_zones()
     assert crossing.egress_usd == pytest.approx(2 * 1_629_724_672 * 0.01 / 2**30)
     assert one.work_bound_s(target, units, 9.0) < 3.1
     assert crossing.work_bound_s(target, units, 9.0) > 50.0
+
+
+def test_only_a_program_without_a_solution_has_none():
+    row, limit = np.array([[1.0]]), np.array([2.0])
+    solved = linear(np.array([-1.0]), row, limit)
+    assert solved is not None
+    assert (solved.cost, solved.prices.tolist()) == (-2.0, [1.0])
+    assert linear(np.array([-1.0]), row, -limit) is None
+    with pytest.raises(RuntimeError, match="did not solve"):
+        linear(np.array([-1.0]), -row, limit)
 
 
 def test_zones_that_sell_the_same_are_home_in_one_branch():
