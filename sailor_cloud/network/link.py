@@ -74,6 +74,13 @@ class Link:
             return late_s + ramp_s + nbytes / self.max_bytes_per_s
         return late_s + nbytes / self._rate(nbytes)
 
+    def latency_s(self, most_bytes: float) -> float:
+        """Return the least seconds of a transfer of up to `most_bytes` besides those in proportion to its bytes.
+
+        With a lower rate, a transfer takes at least as much.
+        """
+        return self.rtt_s / 2 if most_bytes <= self.min_bytes else self._late_s
+
     def capped(self, bytes_per_s: float) -> Link:
         """Return the link with at most this rate; the start of a transfer stays as slow."""
         if bytes_per_s >= self.max_bytes_per_s:

@@ -6,7 +6,6 @@ microbatches in flight. The replay satisfies every inequality used here; docs/pl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -29,6 +28,7 @@ Whole = NDArray[np.int64]
 _NEVER = 1e18
 # The relative error of single precision in a sum over all stages.
 _SINGLE = 1e-5
+_ROUNDED = 1e-9
 # Numbers of microbatches for which the path through the stages is kept; with fewer in flight, stages need less memory.
 _HELD = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -44,13 +44,13 @@ class Count(NamedTuple):
 class Kind:
     """Stages on `tp` devices of one accelerator; `units` is the price of these devices.
 
-    `pools`: one of each instance type with enough devices. `ring_s_per_byte`: the fastest possible all-reduce.
+    `pools`: one of each instance type with enough devices. `bucket_s`: the fastest possible all-reduce, as in `Rings`.
     """
 
     tp: int
     units: int
     pools: tuple[int, ...]
-    ring_s_per_byte: float
+    bucket_s: tuple[float, float]
 
 
 class _Spans(NamedTuple):
@@ -120,7 +120,7 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, cr
             tp=tp,
             units=units[name] * tp,
             pools=tuple(pools),
-            ring_s_per_byte=rings.s_per_byte(pools, tp, placement.rings_cross),
+            bucket_s=rings.bucket_s(pools, tp, placement.rings_cross),
         )
         for (name, tp), pools in sorted(found.items())
     ]
@@ -128,38 +128,41 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, cr
 
 @dataclass(frozen=True, slots=True)
 class Rings:
-    """The least seconds per byte of all-reduces, by the number of pipelines.
+    """The least seconds of all-reduces, by the number of pipelines: of a bucket with hardly any bytes and a full one.
 
-    `pools`: one for each type and zone. A ring either has a link from a member's node to another node, or lies on a
-    single node. The link carries at most as many pairs of devices as both nodes may have members.
+    Buckets in between take no less than on the straight line between both. `pools`: one for each type and
+    zone. A ring either has a link from a member's node to another node, or lies on a single node. The link carries at
+    most as many pairs of devices as both nodes may have members.
     """
 
     space: Space
     pools: tuple[int, ...]
     count: Count
-    _known: dict[int, float] = field(default_factory=dict)
+    _known: dict[int, Floats] = field(default_factory=dict)
+    _found: set[tuple[Link, bool]] = field(default_factory=set)
 
-    def s_per_byte(self, here: Sequence[int], tp: int, cross: bool | None) -> float:
+    def bucket_s(self, here: Sequence[int], tp: int, cross: bool | None) -> tuple[float, float]:
         """Return the least for rings with a member on `tp` devices of one of the pools.
 
         `cross`: whether the rings leave its zone.
         """
         if self.count.least < 2 or (self.space.scenario.job.training.sync_every or 1) > 1:
-            return 0.0
+            return 0.0, 0.0
         found = [self._in_zone(pool, tp) for pool in here] if cross is not True else []
         if cross is not False:
             found += [self._between_zones(pool, tp) for pool in here]
-        return min(found)
+        start_s, full_s = _least(found)
+        return float(start_s), float(full_s)
 
-    def _in_zone(self, pool: int, tp: int) -> float:
+    def _in_zone(self, pool: int, tp: int) -> Floats:
         """Return the least for rings in one zone."""
         here, members = self.space.pools[pool], self.count.least
-        found = max(self._over_nodes(pool, tp, members), self._of_any(members))
+        found = _later(self._over_nodes(pool, tp, members), self._of_any(members))
         if tp + members - 1 <= here.devices:
-            found = min(found, self._in_node(pool, tp, members))
+            found = np.minimum(found, self._in_node(pool, tp, members))
         return found
 
-    def _between_zones(self, pool: int, tp: int) -> float:
+    def _between_zones(self, pool: int, tp: int) -> Floats:
         """Return the least for rings over several zones, which first reduce inside each zone.
 
         In the member's zone, either all members share one node and its card, or nodes reduce over a link. The slowest
@@ -172,14 +175,14 @@ class Rings:
         found = []
         for members in range(1, most + 1):
             others = self._of_any(-(-(self.count.least - members) // (zones - 1)))
-            found.append(max(self._in_node(pool, tp, members), others) + self._across([pool], tp, members) / members)
+            found.append(_later(self._in_node(pool, tp, members), others) + self._across([pool], tp, members) / members)
         if self.count.most > 2:
             least = max(2, -(-self.count.least // zones))
-            inside = max(self._over_nodes(pool, tp, least), self._of_any(least))
+            inside = _later(self._over_nodes(pool, tp, least), self._of_any(least))
             found.append(inside + 2.0 / self.count.most * self._across(near, tp, 1))
-        return min(found)
+        return _least(found)
 
-    def _of_any(self, members: int) -> float:
+    def _of_any(self, members: int) -> Floats:
         """Return the least for `members` members inside any one zone; infinite if every zone has too few devices.
 
         The accelerators with the fastest cards may be too few for a ring, whose slowest link then determines its speed.
@@ -189,67 +192,97 @@ class Rings:
             for pool in self.pools:
                 there = self.space.pools[pool]
                 zones.setdefault(there.offer.zone, {}).setdefault(there.accelerator.name, []).append(pool)
-            self._known[members] = min(self._of_zone(zone, pools, members) for zone, pools in zones.items())
+            self._known[members] = _least([self._of_zone(zone, pools, members) for zone, pools in zones.items()])
         return self._known[members]
 
-    def _of_zone(self, zone: str, pools: Mapping[str, Sequence[int]], members: int) -> float:
+    def _of_zone(self, zone: str, pools: Mapping[str, Sequence[int]], members: int) -> Floats:
         """Return the least for a number of members in a zone; `pools` by accelerator."""
         space, left = self.space, members
         if members <= max(space.pools[pool].devices for those in pools.values() for pool in those):
-            return 0.0
-        each = sorted(
-            (min(self._over_nodes(pool, space.pools[pool].devices, members) for pool in those), name)
+            return np.zeros(2)
+        each = [
+            (_least([self._over_nodes(pool, space.pools[pool].devices, members) for pool in those]), name)
             for name, those in pools.items()
-        )
-        for seconds, name in each:
+        ]
+        for seconds, name in sorted(each, key=lambda one: (one[0][1], one[1])):
             rows = space.candidates.rows
             left -= sum(row.devices for row in rows if (row.zone, row.accelerator) == (zone, name))
             if left <= 0:
                 return seconds
-        return math.inf
+        return np.full(2, np.inf)
 
-    def _in_node(self, pool: int, tp: int, members: int) -> float:
+    def _in_node(self, pool: int, tp: int, members: int) -> Floats:
         """Return the least for a number of members on one node."""
         if members < 2:
-            return 0.0
-        link = self.space.link(pool, pool, same_node=True, pairs=tp)
-        return 2.0 * (members - 1) / members * self._of(link, members)
+            return np.zeros(2)
+        link, nbytes = self.space.link(pool, pool, same_node=True, pairs=tp), self._message(members)
+        return 2.0 * (members - 1) * np.array([link.latency_s(nbytes), _least_s(link, nbytes)])
 
-    def _over_nodes(self, pool: int, tp: int, members: int) -> float:
+    def _over_nodes(self, pool: int, tp: int, members: int) -> Floats:
         """Return the least for at least `members` members on several nodes of one zone."""
-        here, space = self.space.pools[pool], self.space
-        least = min(
-            self._of(space.link(src, dst, same_node=False, pairs=pairs), members)
+        here, space, nbytes = self.space.pools[pool], self.space, self._message(members)
+        full = min(
+            _least_s(space.link(src, dst, same_node=False, pairs=pairs), nbytes)
             for other in self.pools
             if space.pools[other].offer.zone == here.offer.zone
             for src, dst in ((pool, other), (other, pool))
             for pairs in range(1, min(here.devices, space.pools[other].devices, tp * self.count.most) + 1)
         )
-        return 2.0 * (members - 1) / members * least
+        return 2.0 * (members - 1) * self._slowest(full, members)
 
-    def _across(self, pools: Sequence[int], tp: int, flows: int) -> float:
+    def _across(self, pools: Sequence[int], tp: int, flows: int) -> Floats:
         """Return the least over a link from a pool of one zone to another zone; `flows` share its card."""
-        space, zone = self.space, self.space.pools[pools[0]].offer.zone
+        space, zone, members = self.space, self.space.pools[pools[0]].offer.zone, self.count.least
         # With many zones, the first links alone may take longer than a proof should.
         space.known.deadline.check()
-        return min(
-            self._of(space.link(pool, other, same_node=False, pairs=pairs, flows=flows), self.count.least)
+        full = min(
+            _least_s(space.link(pool, other, same_node=False, pairs=pairs, flows=flows), self._message(members))
             for pool, other in product(pools, self.pools)
             if space.pools[other].offer.zone != zone
             for pairs in range(1, min(tp, space.pools[pool].devices, space.pools[other].devices) + 1)
         )
+        return members * self._slowest(full, members)
 
-    def _of(self, link: Link, members: int) -> float:
-        """Return the least for the messages of a ring with at least `members` members."""
-        return _s_per_byte(link, self.space.scenario.engine.bucket_bytes / members)
+    def _message(self, members: int) -> float:
+        return self.space.scenario.engine.bucket_bytes / members
+
+    def _slowest(self, full_s: float, members: int) -> Floats:
+        """Return the least for a message over the slowest link of a ring, on which a full one takes `full_s` or more.
+
+        That may be any link between nodes, since others may share its card, or a link inside a node that is so slow.
+        """
+        nbytes = self._message(members)
+        starts = [
+            link.latency_s(nbytes) for link, inside in self._links() if not inside or link.transfer_s(nbytes) >= full_s
+        ]
+        return np.array([min(starts), full_s])
+
+    def _links(self) -> set[tuple[Link, bool]]:
+        """Return all possible links, and whether they are inside a node."""
+        if not self._found:
+            space = self.space
+            for one, two in product(self.pools, self.pools):
+                for pairs in range(1, min(space.pools[one].devices, space.pools[two].devices) + 1):
+                    self._found.add((space.link(one, two, same_node=False, pairs=pairs), False))
+                    self._found.add((space.link(one, one, same_node=True, pairs=pairs), True))
+        return self._found
 
 
-def _s_per_byte(link: Link, most: float) -> float:
-    """Return the least seconds per byte of messages of at most `most` bytes."""
+def _least(found: Sequence[Floats]) -> Floats:
+    return np.asarray(np.min(found, axis=0))
+
+
+def _later(one: Floats, two: Floats) -> Floats:
+    """Return what takes longer in a full bucket; both are lower bounds."""
+    return one if one[1] >= two[1] else two
+
+
+def _least_s(link: Link, most: float) -> float:
+    """Return `most` times the least seconds per byte of messages of at most `most` bytes."""
     # The rate is a parabola over the logarithm of the size; if it falls again, its maximum bounds all of it.
     if link.a < 0.0 and -link.b / (2.0 * link.a) < np.log2(most / 1e6):
-        return 1.0 / link.max_bytes_per_s
-    return link.transfer_s(most) / most
+        return most / link.max_bytes_per_s
+    return link.transfer_s(most)
 
 
 @dataclass(slots=True)
@@ -332,14 +365,20 @@ class Sizes:
 
     def _exchanged(self, kind: int, layers: Floats, tied: float) -> tuple[Floats, Floats, Floats, Floats]:
         first, end, some = _ranges(self.space.layers)
-        table, engine, per_byte = self.table(kind, 1), self.space.scenario.engine, self.kinds[kind].ring_s_per_byte
+        table, engine, (start, full) = self.table(kind, 1), self.space.scenario.engine, self.kinds[kind].bucket_s
         prefix = np.concatenate([[0.0], np.cumsum(layers)])
         whole = (first == 0) & (end == self.space.layers)
-        ring = np.where(some, np.maximum(0.0, prefix[end] - prefix[first] - tied * whole), 0.0) * per_byte
+        buckets = np.where(some, np.maximum(0.0, prefix[end] - prefix[first] - tied * whole), 0.0) / engine.bucket_bytes
+        ring = full * buckets + start * (np.ceil(buckets - _ROUNDED) - buckets)
         share = table.sharding
         # Bytes of gradients per byte that a ring counts.
         factor = 2.0 * share.gradient / share.total
-        last = np.minimum(layers * factor, engine.bucket_bytes) / factor * per_byte * share.summed_share
+        last = (
+            np.minimum(layers * factor, engine.bucket_bytes)
+            / factor
+            * (full / engine.bucket_bytes)
+            * share.summed_share
+        )
         update = np.where(some, table.update_s(first, end, shards=self.count.most), 0.0) + engine.idle_s
         last_s = np.where(some, np.append(last, 0.0)[first], 0.0)
         return ring * share.summed_share, last_s, ring * share.gathered_share, update

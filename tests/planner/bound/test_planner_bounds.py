@@ -417,10 +417,10 @@ def test_a_ring_with_more_members_than_fast_cards_waits_for_a_slower_card():
     here = [n for n in types.values() if space.pools[n].accelerator.name == "A100-40"]
     slower = [n for n in types.values() if space.pools[n].accelerator.name == "V100-16"]
     # Two zones with eight A100 each: of 17 members nine or more are in one zone.
-    few, more, many = (rings[count].s_per_byte(here, 1, True) for count in (16, 17, 48))
+    few, more, many = (rings[count].bucket_s(here, 1, True)[1] for count in (16, 17, 48))
     assert few < 0.8 * more
     assert more < 1.2 * many
-    assert many > 0.9 * rings[48].s_per_byte(slower, 1, True)
+    assert many > 0.9 * rings[48].bucket_s(slower, 1, True)[1]
 
 
 def test_prices_follow_what_pipelines_of_one_accelerator_do_in_time():
