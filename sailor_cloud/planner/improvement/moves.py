@@ -35,6 +35,9 @@ Shapes = tuple[Shape, ...]
 # longest, and of those with the most gradients, give layers; this many that compute shortest take them.
 _SHORT, _FEW = 6, 2
 
+# The parts of a group's pairs of pipelines that become wider.
+_PARTS = 1 / 3, 1 / 2, 2 / 3
+
 
 class Neighbour(NamedTuple):
     """Pipelines, and the number of microbatches that sets their microbatch sizes; None keeps their sizes."""
@@ -373,6 +376,21 @@ class _Plan:
                     continue
                 for size in sorted({group.size, max(1, int(group.size * factor))}):
                     yield from self._put(group, slots, None, size=size)
+            yield from self._partly_wider(group)
+
+    def _partly_wider(self, group: _Group) -> Iterator[Neighbour]:
+        """Yield a group in which a part of all pairs of pipelines become one with more tensor parallelism.
+
+        One such pair rarely helps: its samples are not enough for the others to change their microbatches.
+        """
+        pairs = list(zip(group.members[::2], group.members[1::2], strict=False))
+        for part in _PARTS if len(pairs) > 1 else ():
+            instead = list(group.members[2 * len(pairs) :])
+            for number, (a, b) in enumerate(pairs):
+                slots = self._wider(a.slots, b.slots) if int((number + 1) * part) > int(number * part) else None
+                instead += [a, b] if slots is None else [a._replace(slots=slots)]
+            if len(instead) < len(group.members):
+                yield from self._sized(self._with(group, instead))
 
     def _wider(self, a: _Slots, b: _Slots) -> _Slots | None:
         if [slot[:2] for slot in a] != [slot[:2] for slot in b]:

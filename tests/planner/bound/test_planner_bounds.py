@@ -30,7 +30,7 @@ from sailor_cloud.planner.space.draft import Draft, seats_of, to_plan
 from sailor_cloud.planner.space.goals import Figure, Limit, Target, target_of
 from sailor_cloud.planner.space.layouts import Slot, card_flows
 from sailor_cloud.planner.space.space import Seat, Space
-from sailor_cloud.simulator import evaluate
+from sailor_cloud.simulator import evaluate, gradient_sync_s
 
 SOONEST = Target(goal=Figure.ITERATION_S, limits=())
 # Jobs, and plans that are drawn for each.
@@ -421,6 +421,26 @@ def test_a_ring_with_more_members_than_fast_cards_waits_for_a_slower_card():
     assert few < 0.8 * more
     assert more < 1.2 * many
     assert many > 0.9 * rings[48].bucket_s(slower, 1, True)[1]
+
+
+@pytest.mark.parametrize("members", [2, 12, 36])
+def test_an_all_reduce_of_any_size_takes_no_less_than_its_buckets_in_the_bound(members):
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"]))
+    engine = space.scenario.engine
+    types = {(pool.offer.instance_type, pool.accelerator.name): number for number, pool in enumerate(space.pools)}
+    rings = Rings(space, tuple(types.values()), Count(members, members))
+    sizes = np.geomspace(1e5, 4e8, 40)
+    shares = []
+    for pool in types.values():
+        start, full = rings.bucket_s([pool], 1, False)
+        bound = start * np.ceil(sizes / engine.bucket_bytes) + (full - start) * sizes / engine.bucket_bytes
+        # Nodes with a single member each; a shared card is slower.
+        for flows in (1, 4, 8):
+            links = [space.link(pool, other, same_node=False, pairs=1, flows=flows) for other in types.values()]
+            for link in links:
+                seconds = gradient_sync_s(sizes, members, link, engine=engine)
+                shares.append((bound / seconds).max())
+    assert 0.5 < max(shares) <= 1.0 + 1e-9
 
 
 def test_prices_follow_what_pipelines_of_one_accelerator_do_in_time():

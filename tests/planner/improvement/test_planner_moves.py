@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -126,6 +127,20 @@ def test_a_split_gives_a_slower_device_fewer_layers(space):
     best = min(busier, key=busier.__getitem__)
     assert best < space.layers // 2
     assert best in [each.cut[1] for each in mixed if each.slots[0] == place]
+
+
+def test_a_part_of_equal_pipelines_becomes_wider_and_all_keep_their_devices(space):
+    pool = pool_of(space, "V100-16", 4)
+    shapes = tuple(
+        Shape(slots=(Slot(pool, number // 4, 1),), cut=(0, space.layers), microbatch_size=2) for number in range(24)
+    )
+    made = [each.shapes for each in neighbours(space, shapes, "pipelines")]
+    found = {tuple(sorted(shape.slots[0].tp for shape in each)): each for each in made}
+    for pairs in (4, 6, 8):
+        devices = Counter()
+        for shape in found[(1,) * (24 - 2 * pairs) + (2,) * pairs]:
+            devices[shape.slots[0][:2]] += shape.slots[0].tp
+        assert devices == {(pool, node): 4 for node in range(6)}
 
 
 def test_plans_that_differ_in_the_numbers_of_equal_nodes_have_one_key(space):
