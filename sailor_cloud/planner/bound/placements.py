@@ -161,8 +161,8 @@ class Supply:
 
     The first `near` columns are the devices of each accelerator. With a home, the next columns are busy devices
     elsewhere, idle ones elsewhere, and samples that cross zones. `units`: what a column adds to the units at home, to
-    those for the work at home and elsewhere, to those elsewhere, to all, and to the devices, shape [5, columns].
-    Without a home the first four are the same. `samples`: to the samples that cross zones.
+    those for the work at home and elsewhere, to those elsewhere, to all, to the devices at home and to all, shape
+    [6, columns]. Without a home the first four are the same, and the last two. `samples`: to the samples that cross zones.
     """
 
     units: Floats
@@ -187,7 +187,7 @@ class Supply:
             return None
         if placement.crossing is None:
             rows, limits = np.vstack([rows, *[rate] * len(money)]), np.concatenate([limits, money_limits])
-            return cls(np.vstack([*[each] * 4, np.ones(len(each))]), np.zeros(len(each)), rows, limits, len(each))
+            return cls(np.vstack([*[each] * 4, *[np.ones(len(each))] * 2]), np.zeros(len(each)), rows, limits, len(each))
         here = [number for number, pool in enumerate(space.pools) if pool.offer.zone == placement.homes[0]]
         home = space.part(here, zero_stage=space.zero_stage)
         near, near_limits = _taken(offered(home), sorted(rates))
@@ -223,6 +223,7 @@ class Supply:
                     [*each, *each, *zero, -layer.sum()],
                     [*zero, *each, *each, 0.0],
                     [*each, *each, *each, 0.0],
+                    [*(each > 0.0), *zero, *zero, 0.0],
                     [*(each > 0.0), *(each > 0.0), *(each > 0.0), 0.0],
                 ]
             ),
@@ -236,9 +237,12 @@ class Supply:
         """Return the most units of pipelines at home."""
         return int(self._most(self.units[0, : self.near]) * (1.0 + _ROUNDED))
 
-    def at_all(self) -> int:
-        """Return the most units of all pipelines."""
-        return int(self._most(self.units[3]) * (1.0 + _ROUNDED))
+    def at_all(self, crossing: int = 0) -> int:
+        """Return the most units of all pipelines, if at least `crossing` samples cross zones; 0 if these cost too much.
+
+        What a sample costs can't be paid for devices.
+        """
+        return int(self._most(self.units[3], crossing) * (1.0 + _ROUNDED))
 
     def most(self, worths: Floats, sample: float) -> float:
         """Return the largest value of the supply.
@@ -252,16 +256,19 @@ class Supply:
         work = self.units[1]
         return self._most(np.append(work[:-1], 0.0)) / -float(work[-1])
 
-    def _most(self, weights: Floats) -> float:
+    def _most(self, weights: Floats, crossing: int = 0) -> float:
         """Return the largest value of the first columns, by prices of the rows that cover each column."""
-        rows = self.rows[:, : len(weights)]
-        solved = linear(-weights, rows, self.limits)
-        assert solved is not None, "no devices at all are a solution"
+        rows, limits = self.rows[:, : len(weights)], self.limits
+        if crossing:
+            rows, limits = np.vstack([rows, -self.samples]), np.append(limits, -float(crossing))
+        solved = linear(-weights, rows, limits)
+        if solved is None:
+            return 0.0
         # Rounding may leave a column uncovered by the prices; the rest counts for the largest possible amount.
         missing = np.maximum(0.0, weights - solved.prices @ rows)
-        least = np.where(rows > 0.0, self.limits[:, None] / np.where(rows > 0.0, rows, 1.0), np.inf)
+        least = np.where(rows > 0.0, limits[:, None] / np.where(rows > 0.0, rows, 1.0), np.inf)
         alone = least[(rows >= 0.0).all(axis=1)].min(axis=0)
-        return float(solved.prices @ self.limits + missing @ np.where(missing > 0.0, alone, 0.0))
+        return float(solved.prices @ limits + missing @ np.where(missing > 0.0, alone, 0.0))
 
 
 def _taken(resources: Sequence[Resource], names: Sequence[str]) -> tuple[Floats, Floats]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,8 +27,8 @@ from sailor_cloud.planner.space.space import Space
 
 Floats = NDArray[np.float64]
 
-# The rows of a supply's units, and the last one of its devices.
-_ROWS = 5
+# The rows of a supply's units, and the last two of its devices.
+_ROWS = 6
 # Pipelines with up to this many times the useful units are checked; those with fewer samples then need no other check.
 _MORE = 1.25
 # The first is the share of the distance to the known time by which a branch is raised at once. The others are gaps
@@ -93,10 +93,10 @@ class Branch:
     priced_s: float = 0.0
     neighbour: Branch | None = None
     columns: dict[Column, float] = field(default_factory=dict)
-    # By whether pipelines cross zones: their boxes, what they take, and a column without samples.
+    # By whether pipelines cross zones: their boxes, what they take, and the units of their smallest stages.
     _boxes: dict[bool, list[Box]] = field(default_factory=dict)
     _taken: dict[bool, Taken] = field(default_factory=dict)
-    _empty: dict[bool, Column] = field(default_factory=dict)
+    _stages: dict[bool, int] = field(default_factory=dict)
 
     @property
     def space(self) -> Space:
@@ -154,18 +154,27 @@ class Branch:
         supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
         if supply is None:
             return True
-        # Every pipeline takes at least so many units of home.
-        batch, fewest = self.space.batch, self._empty[False].units
-        others = (self.count.least - 1) * fewest
-        most = {False: supply.at_home() - others, True: supply.at_all() - others}
-        if most[False] < fewest:
+        batch = self.space.batch
+        smallest = {crosses: self._smallest(crosses, seconds, supply) for crosses in self._boxes}
+        # Every pipeline takes at least so many units of home, and of all.
+        home, every = (min(self._taken[c].of(each.units)[row] for c, each in smallest.items()) for row in (0, 3))
+        others = self.count.least - 1
+        at_home = supply.at_home() - others * int(home)
+
+        @cache
+        def most_across(samples: int) -> int:
+            return supply.at_all(samples) - others * int(every)
+
+        most: dict[bool, Callable[[int], int]] = {False: lambda _: at_home, True: most_across}
+        if any(each.units > most[crosses](1) for crosses, each in smallest.items()):
             return True
+        self.columns.update(dict.fromkeys(smallest.values(), seconds))
         # At first one pipeline that crosses zones does the whole batch on the fewest devices, which takes no search.
-        relaxed = self._empty[True]._replace(samples=batch) if True in self._empty else None
+        relaxed = smallest[True]._replace(samples=batch) if True in smallest else None
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
             columns += [relaxed] if relaxed is not None else []
-            if len(columns) == 1:
+            if not any(column.samples > 1 for column in columns):
                 # Initially, as if every unit did its share of the batch.
                 worths, sample = np.eye(_ROWS)[0] * (1.0 - _FIRST) * batch / supply.at_home(), 1.0
             else:
@@ -201,23 +210,35 @@ class Branch:
             self.columns.update(dict.fromkeys(found, seconds))
 
     def _begin(self) -> None:
-        """Create the boxes of pipelines that cross zones and of others, and columns without samples."""
+        """Create the boxes of pipelines that cross zones and of others."""
         there = self.placement
         home = kinds_of(there, self.count, self.units)
-        self._enter(Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1, 0], [0, 0, 0, 0, 1])
+        self._enter(Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1])
         if there.crossing is not None:
             every, away = kinds_of(there, self.count, self.units, crossing=True), set(there.other_pools)
             # They take at least a stage at home and one elsewhere.
             fewest = [min(kind.units for kind in kinds) for kinds in (home, [k for k in every if away & set(k.pools)])]
             sizes = Sizes(self.space, self.count, every, crossing=True)
-            self._enter(sizes, [0, 0, 0, 1, 0], [fewest[0], 0, fewest[1], 0, 2], sum(fewest))
+            self._enter(sizes, [0, 0, 0, 1, 0, 0], [fewest[0], 0, fewest[1], 0, 1, 2], sum(fewest))
 
     def _enter(self, sizes: Sizes, by_unit: Sequence[int], fixed: Sequence[int], fewest: int | None = None) -> None:
         crosses = fewest is not None
         self._boxes[crosses] = list(boxes(sizes, self.space.batch))
         self._taken[crosses] = Taken(np.array(by_unit, dtype=np.float64), np.array(fixed, dtype=np.float64))
-        self._empty[crosses] = Column(crosses, fewest or min(kind.units for kind in sizes.kinds), 0)
-        self.columns[self._empty[crosses]] = 0.0
+        self._stages[crosses] = fewest or min(kind.units for kind in sizes.kinds)
+
+    def _smallest(self, crosses: bool, seconds: float, supply: Supply) -> Column:
+        """Return the pipeline with the fewest units; more than there are if none has a sample in time."""
+        fewest = 1 + (supply.at_all() if crosses else supply.at_home())
+        for box in self._boxes[crosses]:
+            limit = 0
+            while limit < fewest - 1:
+                limit = min(max(2 * limit, self._stages[crosses]), fewest - 1)
+                if box.floor_units(box.least, seconds, limit) <= limit:
+                    found = box.least_units(box.least, seconds, limit)
+                    if found <= limit:
+                        fewest = found
+        return Column(crosses, max(fewest, self._stages[crosses]), 1)
 
     def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution | None:
         """Return the most samples that the columns do, as a negative cost; None if they are too many.
@@ -240,10 +261,15 @@ class Branch:
         limits = np.concatenate([np.zeros(_ROWS + 1), [self.count.most, -self.count.least], supply.limits])
         return linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples]), rows, limits)
 
-    def _better(self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: int) -> Column | None:
-        """Return the pipeline with the largest value of those that cross zones or not; None below `least_value`."""
+    def _better(
+        self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: Callable[[int], int]
+    ) -> Column | None:
+        """Return the pipeline with the largest value of those that cross zones or not; None below `least_value`.
+
+        `most`: the most units of a pipeline by its samples.
+        """
         if worth.sample <= 0.0:
-            # The column without samples is the best.
+            # The smallest pipeline is the best.
             return None
         unit, least_value = worth.unit / worth.sample, (least_value + worth.fixed) / worth.sample
         best = None
@@ -263,7 +289,9 @@ class Branch:
             best, least_value = found, found[1] - unit * found[0]
         return None if best is None else Column(crosses, *best)
 
-    def _in_box(self, box: Box, seconds: float, unit: float, least_value: float, most: int) -> tuple[int, int] | None:
+    def _in_box(
+        self, box: Box, seconds: float, unit: float, least_value: float, most: Callable[[int], int]
+    ) -> tuple[int, int] | None:
         """Return the best pipeline of a box with one size, or a possible one in a box with several.
 
         None if its value is below `least_value`.
@@ -273,15 +301,18 @@ class Branch:
         samples = batch if self.count.most == 1 else max(box.least, step)
         best = None
         while samples <= last:
-            of_use = most if unit <= 0.0 else min(most, math.floor((samples - least_value) / unit))
+            there = most(samples)
+            of_use = there if unit <= 0.0 else min(there, math.floor((samples - least_value) / unit))
+            if there < 1:
+                break
             if of_use < 1:
                 samples = _next(samples, least_value + unit, step)
                 continue
-            limit = min(most, math.ceil(of_use * _MORE))
+            limit = min(there, math.ceil(of_use * _MORE))
             units = box.floor_units(samples, seconds, limit)
             if units <= of_use:
                 units = box.least_units(samples, seconds, limit)
-            if units > most:
+            if units > there:
                 break
             if samples - unit * units > least_value:
                 best, least_value = (units, samples), samples - unit * units
