@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 # The factors by which a bound from work alone is raised at a time: the first while it can, then the second.
 _STEPS = 1.05, 1.01
 _ROUNDED = 1e-9
+# The ranges of samples that cross zones, as parts of the batch.
+_PARTS = 0.5, 0.25, 0.125, 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,8 @@ class Placement:
 
     `rings_cross`: whether all-reduces leave a zone; None if some may. `every_crosses`: whether every pipeline has a cut
     between zones. `egress_usd`: the least of an iteration. `homes`: zones that sell the same. One of them is home, the
-    zone of all pipelines that do not cross. The others follow `crossing` and leave some work to other zones.
+    zone of all pipelines that do not cross. The others follow `crossing` and leave some work to other zones; `samples`:
+    the least and the most that they process.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Placement:
     egress_usd: float = 0.0
     homes: tuple[str, ...] = ()
     crossing: Crossing | None = None
+    samples: tuple[int, int] = (0, 0)
 
     @property
     def least_pipelines(self) -> int:
@@ -114,8 +118,13 @@ def placements(space: Space) -> Iterator[Placement]:
     usd = crossing.sample_usd * space.batch
     yield Placement(name="every pipeline over several zones", space=space, every_crosses=True, egress_usd=usd)
     for homes in _alike(space, zones):
-        name = f"some pipelines from {' or '.join(homes)} to other zones"
-        yield Placement(name=name, space=space, homes=homes, crossing=crossing)
+        most = space.batch
+        for part in _PARTS:
+            least = int(part * space.batch) + 1
+            if least <= most:
+                name = f"{least} to {most} samples from {' or '.join(homes)} to other zones"
+                yield Placement(name=name, space=space, homes=homes, crossing=crossing, samples=(least, most))
+                most = least - 1
 
 
 def _alike(space: Space, zones: Sequence[str]) -> list[tuple[str, ...]]:
@@ -159,17 +168,16 @@ def _crossing(space: Space) -> Crossing:
 class Supply:
     """The devices that plans of a placement may have at once, and the samples of pipelines that cross zones.
 
-    The first `near` columns are the devices of each accelerator. With a home, the next columns are busy devices
-    elsewhere, idle ones elsewhere, and samples that cross zones. `units`: what a column adds to the units at home, to
-    those for the work at home and elsewhere, to those elsewhere, to all, to the devices at home and to all, shape
-    [6, columns]. Without a home the first four are the same, and the last two. `samples`: to the samples that cross zones.
+    The first columns are the devices of each accelerator. With a home, the next columns are busy devices elsewhere,
+    idle ones elsewhere, and samples that cross zones. `units`: what a column adds to the units at home, to those for
+    the work at home and elsewhere, to those elsewhere, to all, to the devices at home and to all, shape [6, columns].
+    Without a home the first four are the same, and the last two. `samples`: to the samples that cross zones.
     """
 
     units: Floats
     samples: Floats
     rows: Floats
     limits: Floats
-    near: int
 
     @classmethod
     def of(
@@ -187,7 +195,7 @@ class Supply:
             return None
         if placement.crossing is None:
             rows, limits = np.vstack([rows, *[rate] * len(money)]), np.concatenate([limits, money_limits])
-            return cls(np.vstack([*[each] * 4, *[np.ones(len(each))] * 2]), np.zeros(len(each)), rows, limits, len(each))
+            return cls(np.vstack([*[each] * 4, *[np.ones(len(each))] * 2]), np.zeros(len(each)), rows, limits)
         here = [number for number, pool in enumerate(space.pools) if pool.offer.zone == placement.homes[0]]
         home = space.part(here, zero_stage=space.zero_stage)
         near, near_limits = _taken(offered(home), sorted(rates))
@@ -198,7 +206,7 @@ class Supply:
         # The least units that a sample of each layer takes.
         layer = np.min([units[name] * work[name] for name in sorted(rates)], axis=0) / most_s
         paid = zip(placement.crossing.layer_usd, layer, strict=True)
-        per_unit_usd = min((usd / taken for usd, taken in paid if taken > 0.0), default=0.0) / space.batch
+        per_unit_usd = min((usd / taken for usd, taken in paid if taken > 0.0), default=0.0) / placement.samples[1]
         none, column, zero = np.zeros((len(each), len(each))), np.zeros((len(each), 1)), np.zeros(len(each))
         per_usd = [limit.iterations * SECONDS_PER_HOUR / limit.paid_s for limit in money]
         missing = np.diag([float(name not in device_rates(away)) for name in sorted(rates)])
@@ -211,6 +219,7 @@ class Supply:
             # Other zones do at most all work of what crosses.
             np.concatenate([zero, each, zero, [-layer.sum()]]),
             np.concatenate([zero, zero, zero, [1.0]]),
+            np.concatenate([zero, zero, zero, [-1.0]]),
             *(
                 np.concatenate([rate, rate + usd * per_unit_usd * each, rate, [usd * placement.crossing.sample_usd]])
                 for usd in per_usd
@@ -229,13 +238,22 @@ class Supply:
             ),
             np.concatenate([zero, zero, zero, [1.0]]),
             np.vstack(every_row),
-            np.concatenate([limits, near_limits, far_limits, zero, zero, [0.0, space.batch], money_limits]),
-            len(each),
+            np.concatenate(
+                [
+                    limits,
+                    near_limits,
+                    far_limits,
+                    zero,
+                    zero,
+                    [0.0, placement.samples[1], -placement.samples[0]],
+                    money_limits,
+                ]
+            ),
         )
 
     def at_home(self) -> int:
         """Return the most units of pipelines at home."""
-        return int(self._most(self.units[0, : self.near]) * (1.0 + _ROUNDED))
+        return int(self._most(self.units[0]) * (1.0 + _ROUNDED))
 
     def at_all(self, crossing: int = 0) -> int:
         """Return the most units of all pipelines, if at least `crossing` samples cross zones; 0 if these cost too much.
@@ -257,8 +275,8 @@ class Supply:
         return self._most(np.append(work[:-1], 0.0)) / -float(work[-1])
 
     def _most(self, weights: Floats, crossing: int = 0) -> float:
-        """Return the largest value of the first columns, by prices of the rows that cover each column."""
-        rows, limits = self.rows[:, : len(weights)], self.limits
+        """Return the largest value, by prices of the rows that cover each column; 0 if too many samples cross zones."""
+        rows, limits = self.rows, self.limits
         if crossing:
             rows, limits = np.vstack([rows, -self.samples]), np.append(limits, -float(crossing))
         solved = linear(-weights, rows, limits)

@@ -213,7 +213,9 @@ class Branch:
         """Create the boxes of pipelines that cross zones and of others."""
         there = self.placement
         home = kinds_of(there, self.count, self.units)
-        self._enter(Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1])
+        self._enter(
+            Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1]
+        )
         if there.crossing is not None:
             every, away = kinds_of(there, self.count, self.units, crossing=True), set(there.other_pools)
             # They take at least a stage at home and one elsewhere.
