@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.planner.bound.bounds import device_rates, iteration_bound_s, work_bound_s
 from sailor_cloud.planner.bound.cost_bound import StageFloors, least_usd
 from sailor_cloud.planner.bound.pipelines import Box, Count, Rings, Sizes, kinds_of
-from sailor_cloud.planner.bound.placements import Placement, placements
+from sailor_cloud.planner.bound.placements import Placement, Supply, placements
 from sailor_cloud.planner.bound.programme import linear
 from sailor_cloud.planner.bound.proof import (
     Branch,
@@ -136,7 +137,14 @@ def placement_of(space: Space, draft: Draft) -> Placement:
         return next(each for each in every if each.rings_cross)
     home = next(each for each in held if len(each) == 1)
     if all(home <= each for each in held):
-        return next(each for each in every if home & set(each.homes))
+        across = sum(
+            row.microbatch_size * row.microbatches
+            for where, row in zip(zones, draft.pipelines, strict=True)
+            if set(where) != home
+        )
+        found = [each for each in every if home & set(each.homes)]
+        (there,) = (each for each in found if each.samples[0] <= across <= each.samples[1])
+        return there
     return next(each for each in every if each.rings_cross is None and not each.homes)
 
 
@@ -246,13 +254,45 @@ def test_only_a_program_without_a_solution_has_none():
 
 def test_zones_that_sell_the_same_are_home_in_one_branch():
     alike = make_space(example("gcp-a100-v100.yaml"))
-    assert [each.homes for each in placements(alike) if each.homes] == [("us-central1-a", "us-central1-b")]
+    assert {each.homes for each in placements(alike) if each.homes} == {("us-central1-a", "us-central1-b")}
     one = {"provider": "gcp", "markets": ["spot"]}
     resources = [
         {**one, "zones": [f"us-central1-{zone}"], "accelerators": {"V100-16": n}} for zone, n in (("a", 8), ("b", 9))
     ]
     apart = make_space(example("gcp-a100-v100.yaml", resources=resources))
-    assert [each.homes for each in placements(apart) if each.homes] == [("us-central1-a",), ("us-central1-b",)]
+    assert {each.homes for each in placements(apart) if each.homes} == {("us-central1-a",), ("us-central1-b",)}
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8, 1024])
+def test_ranges_of_samples_that_cross_zones_meet_and_cover_the_batch(batch):
+    space = make_space(example("gcp-a100-v100.yaml", training__global_batch_size=batch))
+    found = sorted(each.samples for each in placements(space) if each.homes)
+    assert (found[0][0], found[-1][1]) == (1, batch)
+    assert all(most + 1 == least for (_, most), (least, _) in pairwise(found))
+
+
+def test_each_pipeline_takes_the_devices_that_one_sample_needs():
+    space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"], constraints={})).at(1)
+    (placement,) = placements(space)
+    branch = Branch(placement, SOONEST, Count(20, 20), {"A100-40": 3, "V100-16": 1}, priced_s=9.0)
+    assert not branch.refutes(4.0)
+    supply = Supply.of(placement, SOONEST, branch.units, 4.0, 4.0)
+    # In a short time, all-reduces leave no time for a sample on one V100, or even on all devices.
+    one, few, too_many = (branch._smallest(False, seconds, supply).units for seconds in (1.0, 0.2, 0.1))
+    assert one == 1
+    assert 1 < few <= supply.at_home() < too_many
+    assert 20 * few > supply.at_home()
+    assert branch.refutes(0.2)
+
+
+def test_samples_that_cross_zones_leave_less_money_for_devices():
+    job = example("gcp-a100-v100.yaml")
+    space, target = make_space(job).at(1), target_of(job)
+    crossing = next(each for each in placements(space) if each.samples[1] == 512)
+    supply = Supply.of(crossing, target, {"A100-40": 3, "V100-16": 1}, 2.0, 2.0)
+    few, many = (supply.at_all(samples) for samples in (257, 512))
+    assert 0 < many < 0.7 * few
+    assert supply.at_all(513) == 0
 
 
 def test_there_are_no_more_pipelines_than_devices_that_money_buys():
