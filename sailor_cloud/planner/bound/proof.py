@@ -26,6 +26,7 @@ from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 # The rows of a supply's units, and the last two of its devices.
 _ROWS = 6
@@ -39,6 +40,8 @@ _PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
 _FIRST = 0.2
 _ROUNDED = 1e-9
+# A number of devices that no pipeline has.
+_NONE = 10**9
 # The relative error of rounded prices, and the largest price of the cheapest device; work grows with prices.
 _PRICED, _FINEST = 0.03, 5
 # Pipelines that define the value of a device: their microbatches and their devices. The last is the factor by which a
@@ -47,32 +50,93 @@ _PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (*range(1, 17), 20, 24, 32), (1,
 
 
 class Column(NamedTuple):
-    """A pipeline: the price of its devices in units, its samples, and whether it leaves the home of the others."""
+    """A pipeline: whether it leaves the home of the others, the price of its devices in units, their number, samples."""
 
     crossing: bool
     units: int
+    devices: int
     samples: int
 
 
 class Taken(NamedTuple):
-    """What a pipeline takes of each row of a supply: for each of its own units, and besides."""
+    """What a pipeline takes of each row of a supply: for each of its units, for each of its devices, and besides."""
 
     by_unit: Floats
+    by_device: Floats
     fixed: Floats
 
-    def of(self, units: int) -> Floats:
-        return self.by_unit * units + self.fixed
+    def of(self, column: Column) -> Floats:
+        return self.by_unit * column.units + self.by_device * column.devices + self.fixed
 
 
 class Worth(NamedTuple):
-    """The value of a pipeline: of a sample, less that of a unit, less a fixed one; all at least 0."""
+    """The value of a pipeline: of a sample, less those of a unit and a device, less a fixed one; all at least 0."""
 
     sample: float
     unit: float
+    device: float
     fixed: float
 
     def of(self, column: Column) -> float:
-        return self.sample * column.samples - self.unit * column.units - self.fixed
+        return self.sample * column.samples - self.unit * column.units - self.device * column.devices - self.fixed
+
+
+@dataclass(slots=True)
+class Packing:
+    """The devices of a pipeline by its units: `prices` are the units of each, `least` their least number."""
+
+    prices: tuple[int, ...]
+    least: int
+    _fewest: list[int] = field(default_factory=lambda: [0])
+
+    def fewest(self, units: int) -> Whole:
+        """Return the fewest devices of exactly 0 to `units` units and some more; `_NONE` if there are no such ones."""
+        for number in range(len(self._fewest), units + max(self.prices) + 1):
+            before = (self._fewest[number - price] for price in self.prices if price <= number)
+            self._fewest.append(min(_NONE, 1 + min(before, default=_NONE)))
+        return np.maximum(self.least, self._fewest)
+
+    def smallest(self, units: int) -> list[tuple[int, int]]:
+        """Return units, at least `units`, with fewer and fewer devices."""
+        found: list[tuple[int, int]] = []
+        for number, devices in enumerate(self.fewest(units)[units:], units):
+            if devices < (found[-1][1] if found else _NONE):
+                found.append((number, int(devices)))
+        return found
+
+
+@dataclass(slots=True)
+class Cost:
+    """The least cost of a pipeline by its least units; both in samples."""
+
+    unit: float
+    device: float
+    fewest: Whole
+    _exact: Floats = field(init=False)
+    _least: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        units = np.arange(len(self.fewest))
+        self._exact = np.where(self.fewest < _NONE, self.unit * units + self.device * self.fewest, np.inf)
+        self._least = np.minimum.accumulate(self._exact[::-1])[::-1]
+
+    @property
+    def each(self) -> float:
+        """The least cost of one more unit, in many."""
+        per_unit = self.fewest[1:] / np.arange(1, len(self.fewest))
+        return self.unit + self.device * float(per_unit.min())
+
+    def of(self, units: int) -> float:
+        return float(self._least[units])
+
+    def units(self, cost: float) -> int:
+        """Return the most units for a cost."""
+        return int(np.searchsorted(self._least, cost, side="right")) - 1
+
+    def devices(self, units: int) -> tuple[int, int]:
+        """Return the units, at least `units`, that cost least, and their devices."""
+        best = units + int(self._exact[units:].argmin())
+        return best, int(self.fewest[best])
 
 
 @dataclass(slots=True)
@@ -93,9 +157,10 @@ class Branch:
     priced_s: float = 0.0
     neighbour: Branch | None = None
     columns: dict[Column, float] = field(default_factory=dict)
-    # By whether pipelines cross zones: their boxes, what they take, and the units of their smallest stages.
+    # By whether pipelines cross zones: their boxes, what they take, their devices, and the least units of stages.
     _boxes: dict[bool, list[Box]] = field(default_factory=dict)
     _taken: dict[bool, Taken] = field(default_factory=dict)
+    _packings: dict[bool, Packing] = field(default_factory=dict)
     _stages: dict[bool, int] = field(default_factory=dict)
 
     @property
@@ -155,9 +220,13 @@ class Branch:
         if supply is None:
             return True
         batch = self.space.batch
-        smallest = {crosses: self._smallest(crosses, seconds, supply) for crosses in self._boxes}
+        fewest = {crosses: self._fewest(crosses, seconds, supply) for crosses in self._boxes}
+        smallest = {
+            crosses: [Column(crosses, *each, 1) for each in self._packings[crosses].smallest(units)]
+            for crosses, units in fewest.items()
+        }
         # Every pipeline takes at least so many units of home, and of all.
-        home, every = (min(self._taken[c].of(each.units)[row] for c, each in smallest.items()) for row in (0, 3))
+        home, every = (min(self._taken[c].of(each[0])[row] for c, each in smallest.items()) for row in (0, 3))
         others = self.count.least - 1
         at_home = supply.at_home() - others * int(home)
 
@@ -166,11 +235,11 @@ class Branch:
             return supply.at_all(samples) - others * int(every)
 
         most: dict[bool, Callable[[int], int]] = {False: lambda _: at_home, True: most_across}
-        if any(each.units > most[crosses](1) for crosses, each in smallest.items()):
+        if any(units > most[crosses](1) for crosses, units in fewest.items()):
             return True
-        self.columns.update(dict.fromkeys(smallest.values(), seconds))
+        self.columns.update((column, seconds) for each in smallest.values() for column in each)
         # At first one pipeline that crosses zones does the whole batch on the fewest devices, which takes no search.
-        relaxed = smallest[True]._replace(samples=batch) if True in smallest else None
+        relaxed = Column(True, fewest[True], 2, batch) if True in fewest else None
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
             columns += [relaxed] if relaxed is not None else []
@@ -191,7 +260,7 @@ class Branch:
             left = batch - supply.most(worths, 1.0 - sample)
             least_value = min(left / number for number in self.count) - _ROUNDED * batch
             worth = {
-                crosses: Worth(sample if crosses else 1.0, float(worths @ taken.by_unit), float(worths @ taken.fixed))
+                crosses: Worth(sample if crosses else 1.0, *(float(worths @ each) for each in taken))
                 for crosses, taken in self._taken.items()
             }
             found = [
@@ -213,24 +282,31 @@ class Branch:
         """Create the boxes of pipelines that cross zones and of others."""
         there = self.placement
         home = kinds_of(there, self.count, self.units)
-        self._enter(
-            Sizes(self.space, self.count, home, crossing=there.every_crosses), [1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1]
-        )
+        sizes = Sizes(self.space, self.count, home, crossing=there.every_crosses)
+        taken = np.array([[1.0, 1.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0, 1.0], [0.0] * _ROWS])
+        self._enter(False, sizes, Taken(*taken), 2 if there.every_crosses else 1)
         if there.crossing is not None:
             every, away = kinds_of(there, self.count, self.units, crossing=True), set(there.other_pools)
             # They take at least a stage at home and one elsewhere.
             fewest = [min(kind.units for kind in kinds) for kinds in (home, [k for k in every if away & set(k.pools)])]
             sizes = Sizes(self.space, self.count, every, crossing=True)
-            self._enter(sizes, [0, 0, 0, 1, 0, 0], [fewest[0], 0, fewest[1], 0, 1, 2], sum(fewest))
+            taken = np.array(
+                [
+                    [0.0, 0.0, 0.0, 1.0, 0.0, 0.0],
+                    [0.0, 0.0, 0.0, 0.0, 0.0, 1.0],
+                    [fewest[0], 0.0, fewest[1], 0.0, 1.0, 0.0],
+                ]
+            )
+            self._enter(True, sizes, Taken(*taken), 2, sum(fewest))
 
-    def _enter(self, sizes: Sizes, by_unit: Sequence[int], fixed: Sequence[int], fewest: int | None = None) -> None:
-        crosses = fewest is not None
-        self._boxes[crosses] = list(boxes(sizes, self.space.batch))
-        self._taken[crosses] = Taken(np.array(by_unit, dtype=np.float64), np.array(fixed, dtype=np.float64))
-        self._stages[crosses] = fewest or min(kind.units for kind in sizes.kinds)
+    def _enter(self, crosses: bool, sizes: Sizes, taken: Taken, devices: int, units: int = 0) -> None:
+        """Set what pipelines take; they have at least some devices and units."""
+        self._boxes[crosses], self._taken[crosses] = list(boxes(sizes, self.space.batch)), taken
+        self._packings[crosses] = Packing(tuple({kind.units // kind.tp for kind in sizes.kinds}), devices)
+        self._stages[crosses] = max(units, min(kind.units for kind in sizes.kinds))
 
-    def _smallest(self, crosses: bool, seconds: float, supply: Supply) -> Column:
-        """Return the pipeline with the fewest units; more than there are if none has a sample in time."""
+    def _fewest(self, crosses: bool, seconds: float, supply: Supply) -> int:
+        """Return the fewest units that process a sample; more than there are if none do in time."""
         fewest = 1 + (supply.at_all() if crosses else supply.at_home())
         for box in self._boxes[crosses]:
             limit = 0
@@ -240,15 +316,15 @@ class Branch:
                     found = box.least_units(box.least, seconds, limit)
                     if found <= limit:
                         fewest = found
-        return Column(crosses, max(fewest, self._stages[crosses]), 1)
+        return max(fewest, self._stages[crosses])
 
     def _solved(self, columns: Sequence[Column], supply: Supply) -> Solution | None:
         """Return the most samples that the columns do, as a negative cost; None if they are too many.
 
         The first prices are those of the rows of `supply.units`, then that of a sample that crosses zones.
         """
-        crossing, _, samples = np.array(columns, dtype=np.float64).T
-        taken = np.array([self._taken[column.crossing].of(column.units) for column in columns]).T
+        crossing, _, _, samples = np.array(columns, dtype=np.float64).T
+        taken = np.array([self._taken[column.crossing].of(column) for column in columns]).T
         ones, none = np.ones(len(columns)), np.zeros((len(supply.limits), len(columns)))
         padding = np.zeros(len(supply.samples))
         rows = np.block(
@@ -273,27 +349,29 @@ class Branch:
         if worth.sample <= 0.0:
             # The smallest pipeline is the best.
             return None
-        unit, least_value = worth.unit / worth.sample, (least_value + worth.fixed) / worth.sample
+        least_value = (least_value + worth.fixed) / worth.sample
+        fewest = self._packings[crosses].fewest(most(1) + 1)
+        cost = Cost(worth.unit / worth.sample, worth.device / worth.sample, fewest)
         best = None
         work = list(reversed(self._boxes[crosses]))
         while work:
             self.space.known.deadline.check()
             box = work.pop()
             # An upper bound: a pipeline with that many units, none of them ever idle.
-            if seconds / box.unit_s() <= unit and least_value >= 0.0:
+            if seconds / box.unit_s() <= cost.each and least_value >= 0.0:
                 continue
-            found = self._in_box(box, seconds, unit, least_value, most)
+            found = self._in_box(box, seconds, cost, least_value, most)
             if found is None:
                 continue
             if box.least < box.most:
                 work += reversed(box.halves())
                 continue
-            best, least_value = found, found[1] - unit * found[0]
-        return None if best is None else Column(crosses, *best)
+            best, least_value = found, found.samples - cost.of(found.units)
+        return None if best is None else best._replace(crossing=crosses)
 
     def _in_box(
-        self, box: Box, seconds: float, unit: float, least_value: float, most: Callable[[int], int]
-    ) -> tuple[int, int] | None:
+        self, box: Box, seconds: float, cost: Cost, least_value: float, most: Callable[[int], int]
+    ) -> Column | None:
         """Return the best pipeline of a box with one size, or a possible one in a box with several.
 
         None if its value is below `least_value`.
@@ -304,11 +382,11 @@ class Branch:
         best = None
         while samples <= last:
             there = most(samples)
-            of_use = there if unit <= 0.0 else min(there, math.floor((samples - least_value) / unit))
+            of_use = min(there, cost.units(samples - least_value))
             if there < 1:
                 break
             if of_use < 1:
-                samples = _next(samples, least_value + unit, step)
+                samples = _next(samples, least_value + cost.of(1), step)
                 continue
             limit = min(there, math.ceil(of_use * _MORE))
             units = box.floor_units(samples, seconds, limit)
@@ -316,11 +394,11 @@ class Branch:
                 units = box.least_units(samples, seconds, limit)
             if units > there:
                 break
-            if samples - unit * units > least_value:
-                best, least_value = (units, samples), samples - unit * units
+            if samples - cost.of(units) > least_value:
+                best, least_value = Column(False, *cost.devices(units), samples), samples - cost.of(units)
                 if box.least < box.most:
                     break
-            samples = _next(samples, unit * units + least_value, step)
+            samples = _next(samples, cost.of(units) + least_value, step)
         return best
 
 

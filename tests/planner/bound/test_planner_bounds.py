@@ -278,7 +278,7 @@ def test_each_pipeline_takes_the_devices_that_one_sample_needs():
     assert not branch.refutes(4.0)
     supply = Supply.of(placement, SOONEST, branch.units, 4.0, 4.0)
     # In a short time, all-reduces leave no time for a sample on one V100, or even on all devices.
-    one, few, too_many = (branch._smallest(False, seconds, supply).units for seconds in (1.0, 0.2, 0.1))
+    one, few, too_many = (branch._fewest(False, seconds, supply) for seconds in (1.0, 0.2, 0.1))
     assert one == 1
     assert 1 < few <= supply.at_home() < too_many
     assert 20 * few > supply.at_home()
