@@ -50,7 +50,7 @@ _PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (*range(1, 17), 20, 24, 32), (1,
 
 
 class Column(NamedTuple):
-    """A pipeline: whether it leaves the home of the others, the price of its devices in units, their number, samples."""
+    """A pipeline: whether it leaves home, the price of its devices in units, their number, its samples."""
 
     crossing: bool
     units: int

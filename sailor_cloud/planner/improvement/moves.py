@@ -453,6 +453,7 @@ class _Plan:
                     for most in sorted({1, len(nodes)}):
                         yield from self._sized(self._rebought(nodes[:most], other))
         yield from self._joined_nodes()
+        yield from self._resized_nodes(used)
 
     def _joined_nodes(self) -> Iterator[Neighbour]:
         """Yield plans in which one node of the same accelerator, zone and market holds the stages of two."""
@@ -465,6 +466,24 @@ class _Plan:
                     enough = pool.devices >= sum(load[node] for node in pair)
                     if enough and _merge_key(pool.offer) == _merge_key(pools[pair[0][0]].offer):
                         yield from self._sized(self._rebought(pair, other, together=True))
+
+    def _resized_nodes(self, used: Sequence[int]) -> Iterator[Neighbour]:
+        """Yield plans with nodes of another size in all zones at once, for the most crowded network card."""
+        pools = self.space.pools
+        for devices in sorted({pool.devices for pool in pools}):
+            shapes = self.shapes
+            for pool in used:
+                alike = (
+                    other
+                    for other in range(len(pools))
+                    if pools[other].devices == devices
+                    and _merge_key(pools[other].offer) == _merge_key(pools[pool].offer)
+                )
+                cheapest = min(alike, key=lambda other: self.space.rates[other].expected, default=pool)
+                shapes = self._repacked(shapes, pool, cheapest) if cheapest != pool else shapes
+            if shapes != self.shapes:
+                # Empty if a stage needs more devices than such a node has.
+                yield from self._sized(shapes)
 
     def bought_from(self, others: Iterable[int]) -> Iterator[Neighbour]:
         """Yield plans in which a group has its nodes of one offer from one of some pools, with new microbatch sizes."""
@@ -494,29 +513,55 @@ class _Plan:
         return _renamed(self.shapes, names)
 
     def _repacked(self, shapes: Shapes, pool: int, other: int) -> Shapes:
-        """Return pipelines with stages moved from nodes of one pool to those of another, filled one by one."""
+        """Return pipelines with stages moved from nodes of one pool to those of another, filled one by one.
+
+        What a node holds stays together if it fits on another one, or else each pipeline's stages on that node.
+        """
         devices = self.space.pools[other].devices
-        taken = {slot[:2] for shape in self.shapes for slot in shape.slots if slot.pool == other}
-        names: dict[_Node, _Node] = {}
-        room: list[int] = []
-        fresh = (number for number in range(len(taken) + 10**6) if (other, number) not in taken)
-        numbers: list[int] = []
-        loads: Counter[_Node] = Counter()
-        for shape in shapes:
+        on_node: Counter[_Node] = Counter()
+        of_pipeline: Counter[tuple[_Node, int]] = Counter()
+        for number, shape in enumerate(shapes):
             for slot in shape.slots:
                 if slot.pool == pool:
-                    loads[slot[:2]] += slot.tp
+                    on_node[slot[:2]] += slot.tp
+                    of_pipeline[slot[:2], number] += slot.tp
+
+        def together(number: int, stage: int, node: _Node) -> tuple[int, ...]:
+            if on_node[node] <= devices:
+                return node
+            return (*node, number) if of_pipeline[node, number] <= devices else (*node, number, stage)
+
+        moved_slots = {
+            (number, stage): (together(number, stage, slot[:2]), slot.tp)
+            for number, shape in enumerate(shapes)
+            for stage, slot in enumerate(shape.slots)
+            if slot.pool == pool
+        }
+        loads: Counter[tuple[int, ...]] = Counter()
+        for item, tp in moved_slots.values():
+            loads[item] += tp
         if any(load > devices for load in loads.values()):
             return ()
-        for node in sorted(loads):
-            at = next((number for number, left in enumerate(room) if left >= loads[node]), None)
-            if at is None:
-                at = len(room)
-                room.append(devices)
-                numbers.append(next(fresh))
-            room[at] -= loads[node]
-            names[node] = other, numbers[at]
-        return _renamed(shapes, names)
+        taken = {slot.instance for shape in (*self.shapes, *shapes) for slot in shape.slots if slot.pool == other}
+        fresh = (number for number in counted() if number not in taken)
+        nodes: dict[tuple[int, ...], int] = {}
+        room: dict[int, int] = {}
+        for item in sorted(loads):
+            node = next((number for number, left in room.items() if left >= loads[item]), None)
+            if node is None:
+                node = next(fresh)
+                room[node] = devices
+            room[node] -= loads[item]
+            nodes[item] = node
+        return tuple(
+            shape._replace(
+                slots=tuple(
+                    Slot(other, nodes[moved_slots[number, stage][0]], slot.tp) if slot.pool == pool else slot
+                    for stage, slot in enumerate(shape.slots)
+                )
+            )
+            for number, shape in enumerate(shapes)
+        )
 
     def _recut_all(self, shapes: Shapes) -> Iterator[Neighbour]:
         found = []
