@@ -34,6 +34,8 @@ _KICKS, _WORSE = 2, 1.3
 _RESTART, _NEAR = 60.0, 1.02
 # After a gain of this much a descent has at least this share of its effort left, up to so many times its effort in all.
 _GAIN, _LEFT, _LONGEST = 0.002, 0.5, 4.0
+# How much cheaper a plan that is as good must be to be preferred.
+_CHEAPER = 0.01
 # A plan counts as one more evaluation for each of this many stages, roughly in proportion to the work.
 _STAGES = 40
 # A neighbour with the ZeRO stage that it is at.
@@ -261,8 +263,7 @@ class _Descent:
                     self._seen.add((stage, key))
                     neighbour = named[stage, key]
                     draft = self._made(stage, neighbour, current)
-                    rank = None if draft is None else self.improver.rank(draft)
-                    if rank is not None and rank < reached and not _tied(rank, reached):
+                    if draft is not None and self._is_better(draft, current, reached):
                         self._turns[number] = min(_MOST_TURNS, 2 * self._turns[number])
                         return draft
                 if not some:
@@ -271,6 +272,14 @@ class _Descent:
                     if next(kinds[number], None) is None:
                         del kinds[number]
         return None
+
+    def _is_better(self, draft: Draft, current: Draft, reached: Rank) -> bool:
+        """Return whether a draft is better than another one, or as good and cheaper; `reached`: that one's rank."""
+        rank = self.improver.rank(draft)
+        if rank < reached and not _tied(rank, reached):
+            return True
+        usd, before = (each.foreseen[Figure.USD_PER_ITERATION] for each in (draft, current))
+        return usd < before * (1.0 - _CHEAPER) and _tied(rank, reached) and _tied(reached, rank)
 
     def _made(self, stage: int, neighbour: Neighbour, current: Draft | None) -> Draft | None:
         self.spent += 0.5 + sum(len(shape.slots) for shape in neighbour.shapes) / _STAGES

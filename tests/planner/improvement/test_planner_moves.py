@@ -251,6 +251,66 @@ def test_stages_may_move_to_the_smallest_nodes_and_to_the_cheapest_devices():
     assert {(pool.offer.market, pool.devices) for pool in moved_to} == {(Market.SPOT, 1), (Market.SPOT, 8)}
 
 
+def one_stage_each(space, places):
+    """Pipelines of one stage on one device each, by pool and node."""
+    return tuple(Shape(slots=(Slot(*place, 1),), cut=(0, space.layers), microbatch_size=4) for place in places)
+
+
+def test_the_stages_of_a_node_are_split_over_smaller_nodes(space):
+    eight, four = (pool_of(space, "V100-16", devices) for devices in (8, 4))
+    shapes = one_stage_each(space, [(eight, number // 8) for number in range(16)])
+    every = [each.shapes for each in neighbours(space, shapes, "offers")]
+    split = [each for each in every if {shape.slots[0].pool for shape in each} == {four}]
+    assert split
+    for shapes in split:
+        assert sorted(Counter(shape.slots[0][:2] for shape in shapes).values()) == [4] * 4
+
+
+def test_a_pipeline_stays_on_one_node_where_it_fits(space):
+    eight, four = (pool_of(space, "V100-16", devices) for devices in (8, 4))
+    half = space.layers // 2
+    shapes = tuple(
+        Shape(slots=(Slot(eight, 0, 1), Slot(eight, 0, 2)), cut=(0, half, space.layers), microbatch_size=4)
+        for _ in range(2)
+    )
+    every = [each.shapes for each in neighbours(space, shapes, "offers")]
+    split = [each for each in every if {slot.pool for shape in each for slot in shape.slots} == {four}]
+    assert split
+    for shapes in split:
+        assert all(len({slot[:2] for slot in shape.slots}) == 1 for shape in shapes)
+        assert len({shape.slots[0][:2] for shape in shapes}) == 2
+
+
+def test_nodes_in_two_zones_become_smaller_together():
+    """While one of them is large, its crowded network card makes all-reduces wait."""
+    space = make_space(example("gcp-a100-v100.yaml", constraints={}))
+    at = {(pool.offer.zone, pool.offer.instance_type, pool.offer.market): n for n, pool in enumerate(space.pools)}
+    zones = ("us-central1-a", "us-central1-b")
+    eight, four = ([at[zone, f"a2-highgpu-{devices}g", Market.SPOT] for zone in zones] for devices in (8, 4))
+    shapes = one_stage_each(space, [(pool, 0) for pool in eight for _ in range(8)])
+    every = [each.shapes for each in neighbours(space, shapes, "offers")]
+    used = [Counter(shape.slots[0].pool for shape in each) for each in every]
+    assert dict.fromkeys(four, 8) in used
+
+
+def test_of_plans_as_fast_the_cheaper_one_is_better(space):
+    target = Target(goal=Figure.ITERATION_S, limits=())
+    improver = Improver(space, target)
+    pools = {
+        pool.offer.market: number
+        for number, pool in enumerate(space.pools)
+        if pool.offer.instance_type == "n1-standard-32" and pool.accelerator.name == "V100-16"
+    }
+    spot, on_demand = (
+        improver.expected(Assessor(space, target).draft(one_stage_each(space, [(pools[market], 0)] * 4)))
+        for market in (Market.SPOT, Market.ON_DEMAND)
+    )
+    descent = _Descent(improver, 40.0)
+    assert descent._is_better(spot, on_demand, improver.rank(on_demand))
+    assert not descent._is_better(on_demand, spot, improver.rank(spot))
+    assert not descent._is_better(spot, spot, improver.rank(spot))
+
+
 def test_a_descent_that_still_gains_continues_and_one_from_its_end_stops(space):
     target = Target(goal=Figure.ITERATION_S, limits=())
     improver = Improver(space, target)
