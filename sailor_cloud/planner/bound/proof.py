@@ -143,9 +143,9 @@ class Cost:
 class Branch:
     """Plans of a placement with a ZeRO stage and a number of pipelines.
 
-    `units`: the price of a device of each accelerator, a whole number, found for the time `priced_s`. `columns`: the
-    pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all plans; `open_s` could
-    not be refuted. `neighbour`: a branch that may have prices already, to begin with.
+    `units`: the price of a device of each accelerator, a whole number; `priced_s`: the last time for which others were
+    tried. `columns`: the pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all
+    plans; `open_s` could not be refuted. `neighbour`: a branch whose prices are tried first.
     """
 
     placement: Placement
@@ -196,21 +196,32 @@ class Branch:
 
     def refutes(self, seconds: float) -> bool:
         """Return whether no plan of the branch takes from `refuted_s` to `seconds`; False if that is unknown."""
-        if not self.priced_s and self.neighbour is not None:
-            self.units, self.priced_s = self.neighbour.units, self.neighbour.priced_s
-        if not self.priced_s:
-            self._priced(seconds)
+        if not self._boxes and self.neighbour is not None:
+            self.units = self.neighbour.units
         if self._refutes(seconds):
             return True
-        return seconds > self.priced_s * _PRICED_AGAIN and self._priced(seconds) and self._refutes(seconds)
+        if seconds <= self.priced_s * _PRICED_AGAIN or len(self.units) == 1:
+            return False
+        self.priced_s = seconds
+        tried = [self.units]
+        for units in (prices_within(self.placement, self.count, seconds), prices(self.space)):
+            if units is not None and units not in tried:
+                tried.append(units)
+                other = Branch(self.placement, self.target, self.count, units, self.refuted_s)
+                if other._refutes(seconds):
+                    self._take(other)
+                    return True
+        return False
 
-    def _priced(self, seconds: float) -> bool:
-        """Find prices for a time, and return whether they are new; columns count in prices, so the old ones go."""
-        units = prices_within(self.placement, self.count, seconds) if len(self.units) > 1 else None
-        before, self.priced_s = self.units, seconds
-        if units is not None and units != before:
-            self.units, self._boxes, self.columns = units, {}, {}
-        return self.units != before
+    def _take(self, other: Branch) -> None:
+        """Continue with the prices of another branch; columns count in prices."""
+        self.units, self.columns = other.units, other.columns
+        self._boxes, self._taken, self._packings, self._stages = (
+            other._boxes,
+            other._taken,
+            other._packings,
+            other._stages,
+        )
 
     def _refutes(self, seconds: float) -> bool:
         """Return the same as `refutes`, with the prices so far."""
