@@ -114,7 +114,8 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, cr
         for tp in space.tp_degrees[index]:
             if index in here and name in units:
                 found.setdefault((name, tp), []).append(index)
-    rings = Rings(space, tuple(types.values()), count)
+    away = placement.samples[1] if placement.homes else count.most
+    rings = Rings(space, tuple(types.values()), count, away)
     return [
         Kind(
             tp=tp,
@@ -130,14 +131,15 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, cr
 class Rings:
     """The least seconds of all-reduces, by the number of pipelines: of a bucket with hardly any bytes and a full one.
 
-    Buckets in between take no less than on the straight line between both. `pools`: one for each type and
-    zone. A ring either has a link from a member's node to another node, or lies on a single node. The link carries at
-    most as many pairs of devices as both nodes may have members.
+    Buckets in between take no less than on the straight line between both. `pools`: one for each type and zone. `away`:
+    the most members outside the zone with most of them. A ring either has a link from a member's node to another node,
+    or lies on a single node. The link carries at most as many pairs of devices as both nodes may have members.
     """
 
     space: Space
     pools: tuple[int, ...]
     count: Count
+    away: int
     _known: dict[int, Floats] = field(default_factory=dict)
     _found: set[tuple[Link, bool]] = field(default_factory=set)
 
@@ -171,15 +173,21 @@ class Rings:
         space, here = self.space, self.space.pools[pool]
         near = [other for other in self.pools if space.pools[other].offer.zone == here.offer.zone]
         zones = len({space.pools[other].offer.zone for other in self.pools})
-        most = min(here.devices // tp, self.count.most - 1)
+        most, least = min(here.devices // tp, self.count.most - 1), self.count.least
+        # Some zone has at most `away` members, and some zone all but these.
+        largest = max(-(-least // zones), least - self.away)
         found = []
         for members in range(1, most + 1):
-            others = self._of_any(-(-(self.count.least - members) // (zones - 1)))
-            found.append(_later(self._in_node(pool, tp, members), others) + self._across([pool], tp, members) / members)
+            if self.away < members < least - self.away:
+                continue
+            others = -(-(least - members) // (zones - 1))
+            if members < least - self.away:
+                others = max(others, least - self.away)
+            inside = _later(self._in_node(pool, tp, members), self._of_any(others))
+            found.append(inside + self._across([pool], tp, members) / min(members, self.away))
         if self.count.most > 2:
-            least = max(2, -(-self.count.least // zones))
-            inside = _later(self._over_nodes(pool, tp, least), self._of_any(least))
-            found.append(inside + 2.0 / self.count.most * self._across(near, tp, 1))
+            inside = _later(self._over_nodes(pool, tp, max(2, largest)), self._of_any(max(2, largest)))
+            found.append(inside + max(2.0 / self.count.most, 1.0 / self.away) * self._across(near, tp, 1))
         return _least(found)
 
     def _of_any(self, members: int) -> Floats:

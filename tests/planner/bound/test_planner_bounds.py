@@ -453,7 +453,7 @@ def test_a_ring_with_more_members_than_fast_cards_waits_for_a_slower_card():
     types = {
         (pool.offer.zone, pool.offer.instance_type, pool.accelerator.name): n for n, pool in enumerate(space.pools)
     }
-    rings = {count: Rings(space, tuple(types.values()), Count(count, count)) for count in (16, 17, 48)}
+    rings = {count: Rings(space, tuple(types.values()), Count(count, count), count) for count in (16, 17, 48)}
     here = [n for n in types.values() if space.pools[n].accelerator.name == "A100-40"]
     slower = [n for n in types.values() if space.pools[n].accelerator.name == "V100-16"]
     # Two zones with eight A100 each: of 17 members nine or more are in one zone.
@@ -468,7 +468,7 @@ def test_an_all_reduce_of_any_size_takes_no_less_than_its_buckets_in_the_bound(m
     space = make_space(example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"]))
     engine = space.scenario.engine
     types = {(pool.offer.instance_type, pool.accelerator.name): number for number, pool in enumerate(space.pools)}
-    rings = Rings(space, tuple(types.values()), Count(members, members))
+    rings = Rings(space, tuple(types.values()), Count(members, members), members)
     sizes = np.geomspace(1e5, 4e8, 40)
     shares = []
     for pool in types.values():
