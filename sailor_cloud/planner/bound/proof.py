@@ -42,6 +42,8 @@ _FIRST = 0.2
 _ROUNDED = 1e-9
 # A number of devices that no pipeline has.
 _NONE = 10**9
+# The factors by which prices are changed where no others help.
+_VARIED = 1.07, 0.93, 1.15, 0.87
 # The relative error of rounded prices, and the largest price of the cheapest device; work grows with prices.
 _PRICED, _FINEST = 0.03, 5
 # Pipelines that define the value of a device: their microbatches and their devices. The last is the factor by which a
@@ -145,7 +147,8 @@ class Branch:
 
     `units`: the price of a device of each accelerator, a whole number; `priced_s`: the last time for which others were
     tried. `columns`: the pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all
-    plans; `open_s` could not be refuted. `neighbour`: a branch whose prices are tried first.
+    plans; `open_s` could not be refuted. `neighbour`: a branch whose prices are tried first. `exhausted`: whether prices
+    near these were tried in vain.
     """
 
     placement: Placement
@@ -156,6 +159,7 @@ class Branch:
     open_s: float = math.inf
     priced_s: float = 0.0
     neighbour: Branch | None = None
+    exhausted: bool = False
     columns: dict[Column, float] = field(default_factory=dict)
     # By whether pipelines cross zones: their boxes, what they take, their devices, and the least units of stages.
     _boxes: dict[bool, list[Box]] = field(default_factory=dict)
@@ -189,7 +193,7 @@ class Branch:
         # By ratio, as what members of a ring send depends on their number.
         middle = min(most - 1, math.isqrt(least * most))
         low, high = (
-            Branch(self.placement, self.target, count, self.units, self.refuted_s, priced_s=self.priced_s)
+            Branch(self.placement, self.target, count, self.units, self.refuted_s)
             for count in (Count(least, middle), Count(middle + 1, most))
         )
         return low, high
@@ -203,9 +207,29 @@ class Branch:
         if seconds <= self.priced_s * _PRICED_AGAIN or len(self.units) == 1:
             return False
         self.priced_s = seconds
+        found = prices_within(self.placement, self.count, seconds), prices(self.space)
+        return self._refutes_at(seconds, [units for units in found if units is not None])
+
+    def closed(self) -> bool:
+        """Return whether other prices, near those so far, refute the least open time."""
+        self.exhausted = True
+        cheapest = min(self.units, key=lambda name: self.units[name])
+        found = [
+            _whole({**self.units, name: self.units[name] * factor})
+            for factor in _VARIED
+            for name in sorted(self.units)
+            if name != cheapest
+        ]
+        if not self._refutes_at(self.open_s, found):
+            return False
+        self.refuted_s, self.open_s, self.exhausted = self.open_s, math.inf, False
+        return True
+
+    def _refutes_at(self, seconds: float, prices: Sequence[Mapping[str, int]]) -> bool:
+        """Return whether a time is refuted with some other prices, and continue with those."""
         tried = [self.units]
-        for units in (prices_within(self.placement, self.count, seconds), prices(self.space)):
-            if units is not None and units not in tried:
+        for units in prices:
+            if units not in tried:
                 tried.append(units)
                 other = Branch(self.placement, self.target, self.count, units, self.refuted_s)
                 if other._refutes(seconds):
@@ -485,8 +509,11 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
                     (each.refuted_s for each in every if each.columns and each.refuted_s <= onward), default=0.0
                 )
                 weakest.tried(level if level - weakest.refuted_s > closed_s else onward)
-            elif stuck.open_s > known_s or stuck.count.least == stuck.count.most:
+            elif stuck.open_s > known_s:
                 break
+            elif stuck.count.least == stuck.count.most:
+                if stuck.exhausted or not stuck.closed():
+                    break
             else:
                 every.remove(stuck)
                 every += stuck.halves()
