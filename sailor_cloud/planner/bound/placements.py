@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 _STEPS = 1.05, 1.01
 _ROUNDED = 1e-9
 # The ranges of samples that cross zones, as parts of the batch.
-_PARTS = 0.5, 0.25, 0.125, 0.03, 0.006, 0.0
+_PARTS = 0.5, 0.25, 0.125, 0.02, 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

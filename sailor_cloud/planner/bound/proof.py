@@ -147,8 +147,8 @@ class Branch:
 
     `units`: the price of a device of each accelerator, a whole number; `priced_s`: the last time for which others were
     tried. `columns`: the pipelines so far, and the least time at which they were found. `refuted_s` is refuted for all
-    plans; `open_s` could not be refuted. `neighbour`: a branch whose prices are tried first. `exhausted`: whether prices
-    near these were tried in vain.
+    plans; `open_s` could not be refuted. `neighbour`: a branch whose prices are tried first. `exhausted`: whether
+    prices near these were tried too.
     """
 
     placement: Placement
@@ -182,7 +182,7 @@ class Branch:
         if not self.refutes(seconds):
             self.open_s = seconds
             return
-        self.refuted_s = seconds
+        self.refuted_s, self.exhausted = seconds, False
         if spending(self.space, self.target, seconds, seconds):
             # The longer an iteration takes at least, the fewer devices money buys.
             self.open_s = math.inf
@@ -193,15 +193,18 @@ class Branch:
         # By ratio, as what members of a ring send depends on their number.
         middle = min(most - 1, math.isqrt(least * most))
         low, high = (
-            Branch(self.placement, self.target, count, self.units, self.refuted_s)
+            Branch(self.placement, self.target, count, self.units, self.refuted_s, priced_s=self.priced_s)
             for count in (Count(least, middle), Count(middle + 1, most))
         )
         return low, high
 
     def refutes(self, seconds: float) -> bool:
         """Return whether no plan of the branch takes from `refuted_s` to `seconds`; False if that is unknown."""
-        if not self._boxes and self.neighbour is not None:
-            self.units = self.neighbour.units
+        if not self.priced_s and self.neighbour is not None:
+            self.units, self.priced_s = self.neighbour.units, self.neighbour.priced_s
+        if not self.priced_s and len(self.units) > 1:
+            self.units = prices_within(self.placement, self.count, seconds) or self.units
+            self.priced_s = seconds
         if self._refutes(seconds):
             return True
         if seconds <= self.priced_s * _PRICED_AGAIN or len(self.units) == 1:
@@ -214,13 +217,13 @@ class Branch:
         """Return whether other prices, near those so far, refute the least open time."""
         self.exhausted = True
         cheapest = min(self.units, key=lambda name: self.units[name])
-        found = [
+        near = (
             _whole({**self.units, name: self.units[name] * factor})
             for factor in _VARIED
             for name in sorted(self.units)
             if name != cheapest
-        ]
-        if not self._refutes_at(self.open_s, found):
+        )
+        if not self._refutes_at(self.open_s, [prices(self.space), *near]):
             return False
         self.refuted_s, self.open_s, self.exhausted = self.open_s, math.inf, False
         return True
