@@ -17,6 +17,7 @@ from sailor_cloud.simulator.money import (
     teardown_s,
 )
 from sailor_cloud.simulator.scenario import Scenario
+from sailor_cloud.simulator.sharding import Sharding
 from sailor_cloud.simulator.stage_table import StageTable, stage_table, stage_tables
 from sailor_cloud.simulator.timing.card import cut_flows, hop_pairs, ring_flows
 from sailor_cloud.simulator.timing.closed_form import (
@@ -43,6 +44,7 @@ __all__ = [
     "MemoryTable",
     "NodeRate",
     "Scenario",
+    "Sharding",
     "StageMemoryTable",
     "StageTable",
     "StageWaits",

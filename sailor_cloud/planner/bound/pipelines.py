@@ -18,7 +18,7 @@ from sailor_cloud.model.plan import Recompute
 from sailor_cloud.network import Link
 from sailor_cloud.planner.bound.placements import Placement
 from sailor_cloud.planner.space.space import Seat, Space, Stages
-from sailor_cloud.simulator import StageTable, boundary_pairs
+from sailor_cloud.simulator import Sharding, StageTable, boundary_pairs
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
@@ -44,13 +44,15 @@ class Count(NamedTuple):
 class Kind:
     """Stages on `tp` devices of one accelerator; `units` is the price of these devices.
 
-    `pools`: one of each instance type with enough devices. `bucket_s`: the fastest possible all-reduce, as in `Rings`.
+    `pools`: one of each instance type with enough devices. `bucket_s`: the fastest possible all-reduce, as in `Rings`;
+    `tied_bucket_s`: that of a tied weight, which each pipeline may have on two stages.
     """
 
     tp: int
     units: int
     pools: tuple[int, ...]
     bucket_s: tuple[float, float]
+    tied_bucket_s: tuple[float, float]
 
 
 class _Spans(NamedTuple):
@@ -116,12 +118,14 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, cr
                 found.setdefault((name, tp), []).append(index)
     away = placement.samples[1] if placement.homes else count.most
     rings = Rings(space, tuple(types.values()), count, away)
+    tied = Rings(space, rings.pools, Count(count.least, 2 * count.most), 2 * away)
     return [
         Kind(
             tp=tp,
             units=units[name] * tp,
             pools=tuple(pools),
             bucket_s=rings.bucket_s(pools, tp, placement.rings_cross),
+            tied_bucket_s=tied.bucket_s(pools, tp, placement.rings_cross),
         )
         for (name, tp), pools in sorted(found.items())
     ]
@@ -173,7 +177,7 @@ class Rings:
         space, here = self.space, self.space.pools[pool]
         near = [other for other in self.pools if space.pools[other].offer.zone == here.offer.zone]
         zones = len({space.pools[other].offer.zone for other in self.pools})
-        most, least = min(here.devices // tp, self.count.most - 1), self.count.least
+        most, least = min(here.devices - tp + 1, self.count.most - 1), self.count.least
         # Some zone has at most `away` members, and some zone all but these.
         largest = max(-(-least // zones), least - self.away)
         found = []
@@ -223,8 +227,12 @@ class Rings:
         """Return the least for a number of members on one node."""
         if members < 2:
             return np.zeros(2)
-        link, nbytes = self.space.link(pool, pool, same_node=True, pairs=tp), self._message(members)
-        return 2.0 * (members - 1) * np.array([link.latency_s(nbytes), _least_s(link, nbytes)])
+        nbytes = self._message(members)
+        # Of members with fewer devices, only so many pairs send; on some nodes these are faster.
+        links = [self.space.link(pool, pool, same_node=True, pairs=pairs) for pairs in range(1, tp + 1)]
+        return (
+            2.0 * (members - 1) * _least([np.array([each.latency_s(nbytes), _least_s(each, nbytes)]) for each in links])
+        )
 
     def _over_nodes(self, pool: int, tp: int, members: int) -> Floats:
         """Return the least for at least `members` members on several nodes of one zone."""
@@ -272,7 +280,8 @@ class Rings:
             for one, two in product(self.pools, self.pools):
                 for pairs in range(1, min(space.pools[one].devices, space.pools[two].devices) + 1):
                     self._found.add((space.link(one, two, same_node=False, pairs=pairs), False))
-                    self._found.add((space.link(one, one, same_node=True, pairs=pairs), True))
+                    if 2 * pairs <= space.pools[one].devices:
+                        self._found.add((space.link(one, one, same_node=True, pairs=pairs), True))
         return self._found
 
 
@@ -367,29 +376,47 @@ class Sizes:
             tables = [self.table(each, 1) for each in range(len(self.kinds))]
             # Any member may determine a group's bytes, so the least over all kinds counts.
             layers = np.min([np.diff(table.gradient_prefix_bytes) for table in tables], axis=0)
-            tied = max(table.gradient_bytes_per_parameter * table.tied_parameters * table.tp for table in tables)
-            self._sums = [self._exchanged(each, layers, tied) for each in range(len(self.kinds))]
+            tied = [table.tied_parameters * table.tp / 2.0 / table.sync_every for table in tables]
+            # Both ends of the model hold a tied weight, which is reduced once and apart.
+            apart = max(each * table.sharding.total for each, table in zip(tied, tables, strict=True))
+            layers[[0, -1]] = np.maximum(0.0, layers[[0, -1]] - apart)
+            least = min(each * table.tied_sharding.total for each, table in zip(tied, tables, strict=True))
+            self._sums = [self._exchanged(each, layers, least) for each in range(len(self.kinds))]
         return self._sums[kind]
 
     def _exchanged(self, kind: int, layers: Floats, tied: float) -> tuple[Floats, Floats, Floats, Floats]:
         first, end, some = _ranges(self.space.layers)
-        table, engine, (start, full) = self.table(kind, 1), self.space.scenario.engine, self.kinds[kind].bucket_s
+        table, engine, here = self.table(kind, 1), self.space.scenario.engine, self.kinds[kind]
         prefix = np.concatenate([[0.0], np.cumsum(layers)])
-        whole = (first == 0) & (end == self.space.layers)
-        buckets = np.where(some, np.maximum(0.0, prefix[end] - prefix[first] - tied * whole), 0.0) / engine.bucket_bytes
-        ring = full * buckets + start * (np.ceil(buckets - _ROUNDED) - buckets)
-        share = table.sharding
+        plain = self._buckets_s(np.where(some, prefix[end] - prefix[first], 0.0), here.bucket_s)
+        shared = self._buckets_s(
+            np.where(some & ((first == 0) | (end == self.space.layers)), tied, 0.0), here.tied_bucket_s
+        )
+        share, shared_share = table.sharding, table.tied_sharding
+        last = self._last_bucket_s(layers, share, here.bucket_s)
+        last[0] = max(last[0], self._last_bucket_s(np.array([tied]), shared_share, here.tied_bucket_s)[0])
+        update = np.where(some, table.update_s(first, end, shards=self.count.most), 0.0) + engine.idle_s
+        return (
+            plain * share.summed_share + shared * shared_share.summed_share,
+            np.where(some, np.append(last, 0.0)[first], 0.0),
+            plain * share.gathered_share + shared * shared_share.gathered_share,
+            update,
+        )
+
+    def _buckets_s(self, nbytes: Floats, bucket_s: tuple[float, float]) -> Floats:
+        """Return the least seconds of all-reduces of so many bytes."""
+        buckets, (start, full) = nbytes / self.space.scenario.engine.bucket_bytes, bucket_s
+        return full * buckets + start * (np.ceil(buckets - _ROUNDED) - buckets)
+
+    def _last_bucket_s(self, nbytes: Floats, share: Sharding, bucket_s: tuple[float, float]) -> Floats:
+        """Return the least seconds of the last bucket of at least so many bytes."""
         # Bytes of gradients per byte that a ring counts.
         factor = 2.0 * share.gradient / share.total
-        last = (
-            np.minimum(layers * factor, engine.bucket_bytes)
-            / factor
-            * (full / engine.bucket_bytes)
+        return (
+            np.minimum(nbytes / self.space.scenario.engine.bucket_bytes, 1.0 / factor)
+            * bucket_s[1]
             * share.summed_share
         )
-        update = np.where(some, table.update_s(first, end, shards=self.count.most), 0.0) + engine.idle_s
-        last_s = np.where(some, np.append(last, 0.0)[first], 0.0)
-        return ring * share.summed_share, last_s, ring * share.gathered_share, update
 
     def _first_bucket_s(self, kind: int, size: int) -> Floats:
         table, (first, end, some) = self.table(kind, size), _ranges(self.space.layers)

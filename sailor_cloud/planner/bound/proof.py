@@ -40,6 +40,8 @@ _PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
 _FIRST = 0.2
 _ROUNDED = 1e-9
+# The price of a sample that crosses zones in no pipeline, in samples; what one in a pipeline adds is at most 1.
+_TOO_DEAR = 10.0
 # A number of devices that no pipeline has.
 _NONE = 10**9
 # The factors by which prices are changed where no others help.
@@ -365,17 +367,19 @@ class Branch:
         taken = np.array([self._taken[column.crossing].of(column) for column in columns]).T
         ones, none = np.ones(len(columns)), np.zeros((len(supply.limits), len(columns)))
         padding = np.zeros(len(supply.samples))
+        # The last column crosses zones at a price that is too high, until there are enough pipelines that do.
+        nothing = np.zeros((_ROWS, 1)), np.zeros((len(supply.limits), 1))
         rows = np.block(
             [
-                [taken, -supply.units],
-                [-samples * crossing, supply.samples],
-                [ones, padding],
-                [-ones, padding],
-                [none, supply.rows],
+                [taken, -supply.units, nothing[0]],
+                [-samples * crossing, supply.samples, -1.0],
+                [ones, padding, 0.0],
+                [-ones, padding, 0.0],
+                [none, supply.rows, nothing[1]],
             ],
         )
         limits = np.concatenate([np.zeros(_ROWS + 1), [self.count.most, -self.count.least], supply.limits])
-        return linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples]), rows, limits)
+        return linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples, [_TOO_DEAR]]), rows, limits)
 
     def _better(
         self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: Callable[[int], int]
@@ -518,8 +522,8 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
                 if stuck.exhausted or not stuck.closed():
                     break
             else:
-                every.remove(stuck)
-                every += stuck.halves()
+                # In one step, as Ctrl-C may come at any time.
+                every = [*(branch for branch in every if branch is not stuck), *stuck.halves()]
     except (OutOfTimeError, KeyboardInterrupt):
         # The plan exists already, and so does the bound so far.
         pass
