@@ -295,6 +295,73 @@ def test_samples_that_cross_zones_leave_less_money_for_devices():
     assert supply.at_all(513) == 0
 
 
+def pools_in(space, kind, devices):
+    return [n for n, pool in enumerate(space.pools) if (pool.accelerator.name, pool.devices) == (kind, devices)]
+
+
+def test_a_plan_with_many_samples_in_few_pipelines_across_zones_is_not_refuted():
+    """The first columns of its branch cross zones with a single sample each, and the branch needs 257 or more."""
+    space = make_space(example("gcp-a100-v100.yaml", constraints={})).at(1)
+    eight = pools_in(space, "A100-40", 8)
+    home, away = (
+        next(n for n in eight if space.pools[n].offer.zone == zone) for zone in ("us-central1-a", "us-central1-b")
+    )
+    cut = (0, space.layers // 2, space.layers)
+    shapes = [
+        *(Shape(slots=(Slot(home, 0, 2),), cut=(0, space.layers), microbatch_size=2) for _ in range(3)),
+        Shape(slots=(Slot(home, 0, 2), Slot(away, 0, 2)), cut=cut, microbatch_size=2),
+    ]
+    draft = Assessor(space, SOONEST).draft(shapes)
+    seconds = replayed(draft, evaluate(to_plan(space, draft), space.scenario))[Figure.ITERATION_S]
+    where = placement_of(space, draft)
+    assert where.samples == (257, 512)
+    units = {"A100-40": 3, "V100-16": 1}
+    for refuted_s in (0.01, 0.99 * seconds):
+        for count in (Count(2, 80), Count(4, 4)):
+            assert not Branch(where, SOONEST, count, units, refuted_s).refutes(seconds * (1 + 1e-9))
+    assert Branch(where, SOONEST, Count(4, 4), units, 0.0).refutes(0.1 * seconds)
+
+
+@pytest.mark.parametrize("tied_bytes", [50_000, 500_000])
+def test_a_tied_weight_between_two_zones_has_two_members_in_each_pipeline(tied_bytes):
+    zones = ["us-central1-a", "us-west1-b"]
+    space = make_space(
+        example(
+            "gcp-a100-v100.yaml",
+            constraints={},
+            model={
+                "model_type": "gpt2",
+                "vocab_size": tied_bytes,
+                "hidden_size": 1024,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 1,
+                "max_position_embeddings": 64,
+                "tie_word_embeddings": True,
+            },
+            training={"global_batch_size": 4, "sequence_length": 64, "steps": 500, "precision": "fp16"},
+            resources__0__zones=zones,
+            resources__0__accelerators={"A100-40": 2},
+            resources__0__markets=["spot"],
+        )
+    )
+    ones = pools_in(space, "A100-40", 1)
+    shapes = [Shape((Slot(pool, 0, 1), Slot(pool, 1, 1)), (0, 1, space.layers), 2) for pool in ones]
+    draft = Assessor(space, SOONEST).draft(shapes)
+    seconds = replayed(draft, evaluate(to_plan(space, draft), space.scenario))[Figure.ITERATION_S]
+    crossing = next(each for each in placements(space) if each.rings_cross)
+    assert not Branch(crossing, SOONEST, Count(2, 2), {"A100-40": 1}, 0.01).refutes(seconds)
+    assert Branch(crossing, SOONEST, Count(2, 2), {"A100-40": 1}, 0.01).refutes(0.5 * seconds)
+
+
+@pytest.mark.parametrize("name", ["seven-kinds.yaml", "quickstart.yaml", "llama3-8b-two-clouds.yaml"])
+def test_stages_of_nodes_with_one_device_and_of_several_clouds_have_rings(name):
+    space = make_space(example(name))
+    units = {pool.accelerator.name: 1 for pool in space.pools}
+    for placement in list(placements(space))[:6]:
+        for kind in kinds_of(placement, Count(2, 4), units):
+            assert 0.0 <= kind.bucket_s[0] <= kind.bucket_s[1]
+
+
 def test_there_are_no_more_pipelines_than_devices_that_money_buys():
     space = make_space(example("gcp-a100-v100.yaml")).at(1)
     # For this money there are at most 54 V100, or fewer of both.
