@@ -322,8 +322,8 @@ def test_a_plan_with_many_samples_in_few_pipelines_across_zones_is_not_refuted()
     assert Branch(where, SOONEST, Count(4, 4), units, 0.0).refutes(0.1 * seconds)
 
 
-@pytest.mark.parametrize("tied_bytes", [50_000, 500_000])
-def test_a_tied_weight_between_two_zones_has_two_members_in_each_pipeline(tied_bytes):
+@pytest.mark.parametrize("vocabulary", [50_000, 500_000])
+def test_a_tied_weight_between_two_zones_has_two_members_in_each_pipeline(vocabulary):
     zones = ["us-central1-a", "us-west1-b"]
     space = make_space(
         example(
@@ -331,7 +331,7 @@ def test_a_tied_weight_between_two_zones_has_two_members_in_each_pipeline(tied_b
             constraints={},
             model={
                 "model_type": "gpt2",
-                "vocab_size": tied_bytes,
+                "vocab_size": vocabulary,
                 "hidden_size": 1024,
                 "num_hidden_layers": 1,
                 "num_attention_heads": 1,
