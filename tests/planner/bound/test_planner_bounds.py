@@ -316,10 +316,9 @@ def test_a_plan_with_many_samples_in_few_pipelines_across_zones_is_not_refuted()
     where = placement_of(space, draft)
     assert where.samples == (257, 512)
     units = {"A100-40": 3, "V100-16": 1}
-    for refuted_s in (0.01, 0.99 * seconds):
-        for count in (Count(2, 80), Count(4, 4)):
-            assert not Branch(where, SOONEST, count, units, refuted_s).refutes(seconds * (1 + 1e-9))
-    assert Branch(where, SOONEST, Count(4, 4), units, 0.0).refutes(0.1 * seconds)
+    branch = Branch(where, SOONEST, Count(4, 4), units, 0.99 * seconds, priced_s=seconds)
+    assert not branch.refutes(seconds * (1 + 1e-9))
+    assert branch.refutes(0.1 * seconds)
 
 
 @pytest.mark.parametrize("vocabulary", [50_000, 500_000])
@@ -353,7 +352,7 @@ def test_a_tied_weight_between_two_zones_has_two_members_in_each_pipeline(vocabu
     assert Branch(crossing, SOONEST, Count(2, 2), {"A100-40": 1}, 0.01).refutes(0.5 * seconds)
 
 
-@pytest.mark.parametrize("name", ["seven-kinds.yaml", "quickstart.yaml", "llama3-8b-two-clouds.yaml"])
+@pytest.mark.parametrize("name", ["quickstart.yaml", "llama3-8b-two-clouds.yaml"])
 def test_stages_of_nodes_with_one_device_and_of_several_clouds_have_rings(name):
     space = make_space(example(name))
     units = {pool.accelerator.name: 1 for pool in space.pools}
