@@ -40,8 +40,8 @@ _PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
 _FIRST = 0.2
 _ROUNDED = 1e-9
-# The branches that keep their tables, of up to 200 MB each.
-_REMEMBERED = 24
+# The branches that keep their tables, of up to 300 MB each.
+_REMEMBERED = 8
 # The price of a sample that crosses zones in no pipeline, in samples; what one in a pipeline adds is at most 1.
 _TOO_DEAR = 10.0
 # A number of devices that no pipeline has.
