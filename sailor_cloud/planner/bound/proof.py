@@ -40,8 +40,6 @@ _PLACED_ZONES = 6
 # The initial value of a pipeline besides its units, as a share of the batch.
 _FIRST = 0.2
 _ROUNDED = 1e-9
-# The branches that keep their tables, of up to 300 MB each.
-_REMEMBERED = 8
 # The price of a sample that crosses zones in no pipeline, in samples; what one in a pipeline adds is at most 1.
 _TOO_DEAR = 10.0
 # A number of devices that no pipeline has.
@@ -190,10 +188,6 @@ class Branch:
         if spending(self.space, self.target, seconds, seconds):
             # The longer an iteration takes at least, the fewer devices money buys.
             self.open_s = math.inf
-
-    def forget(self) -> None:
-        """Free the tables of pipelines; they are computed again when they are needed."""
-        self._boxes = {}
 
     def halves(self) -> tuple[Branch, Branch]:
         """Return the branches of the smaller and of the larger numbers of pipelines."""
@@ -503,7 +497,6 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
     loop ends when time is up, when the open branch has a single number of pipelines, or on Ctrl-C.
     """
     every: list[Branch] = []
-    recent: list[Branch] = []
     try:
         stages = (space.at(stage) for stage in zero_stages(space))
         every = [branch for there in stages for branch in branches(there, target, prices(there), known_s)]
@@ -523,10 +516,6 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
                     (each.refuted_s for each in every if each.columns and each.refuted_s <= onward), default=0.0
                 )
                 weakest.tried(level if level - weakest.refuted_s > closed_s else onward)
-                recent = [*(branch for branch in recent if branch is not weakest), weakest]
-                for branch in recent[:-_REMEMBERED]:
-                    branch.forget()
-                recent = recent[-_REMEMBERED:]
             elif stuck.open_s > known_s:
                 break
             elif stuck.count.least == stuck.count.most:
