@@ -7,7 +7,7 @@ microbatches in flight. The replay satisfies every inequality used here; docs/pl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -118,7 +118,8 @@ def kinds_of(placement: Placement, count: Count, units: Mapping[str, int], *, cr
                 found.setdefault((name, tp), []).append(index)
     away = placement.samples[1] if placement.homes else count.most
     rings = Rings(space, tuple(types.values()), count, away)
-    tied = Rings(space, rings.pools, Count(count.least, 2 * count.most), 2 * away)
+    # All rings of a branch have the same links.
+    tied = replace(rings, count=Count(count.least, 2 * count.most), away=2 * away, _known={})
     return [
         Kind(
             tp=tp,
@@ -278,6 +279,7 @@ class Rings:
         if not self._found:
             space = self.space
             for one, two in product(self.pools, self.pools):
+                space.known.deadline.check()
                 for pairs in range(1, min(space.pools[one].devices, space.pools[two].devices) + 1):
                     self._found.add((space.link(one, two, same_node=False, pairs=pairs), False))
                     if 2 * pairs <= space.pools[one].devices:

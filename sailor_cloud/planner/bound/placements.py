@@ -262,12 +262,12 @@ class Supply:
         """
         return int(self._most(self.units[3], crossing) * (1.0 + _ROUNDED))
 
-    def most(self, worths: Floats, sample: float) -> float:
+    def most(self, row_prices: Floats, sample: float) -> float:
         """Return the largest value of the supply.
 
-        `worths`: of a unit of each row of `units`, in samples. `sample`: of a sample that crosses zones.
+        `row_prices`: of a unit of each row of `units`, in samples. `sample`: of a sample that crosses zones.
         """
-        return self._most(worths @ self.units + sample * self.samples)
+        return self._most(row_prices @ self.units + sample * self.samples)
 
     def most_work(self) -> float:
         """Return the samples that devices without idle time process if some samples cross zones."""

@@ -1,7 +1,7 @@
 """Raises the bound on the iteration time. A time is refuted if no set of pipelines processes the batch within it.
 
 Plans are split into branches by placement, ZeRO stage and number of pipelines. In each branch, a linear program chooses
-pipelines by their samples and the price of their devices. Column generation adds columns from the pricing problem.
+pipelines by their samples, devices and prices. Column generation adds columns from the pricing problem.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.bound.bounds import device_seconds, least_fixed_s, spending
+from sailor_cloud.planner.bound.columns import Column, Cost, Packing, Taken, Value
 from sailor_cloud.planner.bound.pipelines import Box, Count, Sizes, boxes, kinds_of
 from sailor_cloud.planner.bound.placements import Placement, Supply, placements
 from sailor_cloud.planner.bound.programme import Solution, linear
@@ -26,7 +26,6 @@ from sailor_cloud.planner.space.restrictions import zero_stages
 from sailor_cloud.planner.space.space import Space
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
 
 # The rows of a supply's units, and the last two of its devices.
 _ROWS = 6
@@ -42,8 +41,6 @@ _FIRST = 0.2
 _ROUNDED = 1e-9
 # The price of a sample that crosses zones in no pipeline, in samples; what one in a pipeline adds is at most 1.
 _TOO_DEAR = 10.0
-# A number of devices that no pipeline has.
-_NONE = 10**9
 # The factors by which prices are changed where no others help.
 _VARIED = 1.07, 0.93, 1.15, 0.87
 # The relative error of rounded prices, and the largest price of the cheapest device; work grows with prices.
@@ -51,96 +48,6 @@ _PRICED, _FINEST = 0.03, 5
 # Pipelines that define the value of a device: their microbatches and their devices. The last is the factor by which a
 # time must grow for new prices.
 _PRICED_SIZES, _PRICED_DEVICES, _PRICED_AGAIN = (*range(1, 17), 20, 24, 32), (1, 2, 4, 8), 1.02
-
-
-class Column(NamedTuple):
-    """A pipeline: whether it leaves home, the price of its devices in units, their number, its samples."""
-
-    crossing: bool
-    units: int
-    devices: int
-    samples: int
-
-
-class Taken(NamedTuple):
-    """What a pipeline takes of each row of a supply: for each of its units, for each of its devices, and besides."""
-
-    by_unit: Floats
-    by_device: Floats
-    fixed: Floats
-
-    def of(self, column: Column) -> Floats:
-        return self.by_unit * column.units + self.by_device * column.devices + self.fixed
-
-
-class Worth(NamedTuple):
-    """The value of a pipeline: of a sample, less those of a unit and a device, less a fixed one; all at least 0."""
-
-    sample: float
-    unit: float
-    device: float
-    fixed: float
-
-    def of(self, column: Column) -> float:
-        return self.sample * column.samples - self.unit * column.units - self.device * column.devices - self.fixed
-
-
-@dataclass(slots=True)
-class Packing:
-    """The devices of a pipeline by its units: `prices` are the units of each, `least` their least number."""
-
-    prices: tuple[int, ...]
-    least: int
-    _fewest: list[int] = field(default_factory=lambda: [0])
-
-    def fewest(self, units: int) -> Whole:
-        """Return the fewest devices of exactly 0 to `units` units and some more; `_NONE` if there are no such ones."""
-        for number in range(len(self._fewest), units + max(self.prices) + 1):
-            before = (self._fewest[number - price] for price in self.prices if price <= number)
-            self._fewest.append(min(_NONE, 1 + min(before, default=_NONE)))
-        return np.maximum(self.least, self._fewest)
-
-    def smallest(self, units: int) -> list[tuple[int, int]]:
-        """Return units, at least `units`, with fewer and fewer devices."""
-        found: list[tuple[int, int]] = []
-        for number, devices in enumerate(self.fewest(units)[units:], units):
-            if devices < (found[-1][1] if found else _NONE):
-                found.append((number, int(devices)))
-        return found
-
-
-@dataclass(slots=True)
-class Cost:
-    """The least cost of a pipeline by its least units; both in samples."""
-
-    unit: float
-    device: float
-    fewest: Whole
-    _exact: Floats = field(init=False)
-    _least: Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        units = np.arange(len(self.fewest))
-        self._exact = np.where(self.fewest < _NONE, self.unit * units + self.device * self.fewest, np.inf)
-        self._least = np.minimum.accumulate(self._exact[::-1])[::-1]
-
-    @property
-    def each(self) -> float:
-        """The least cost of one more unit, in many."""
-        per_unit = self.fewest[1:] / np.arange(1, len(self.fewest))
-        return self.unit + self.device * float(per_unit.min())
-
-    def of(self, units: int) -> float:
-        return float(self._least[units])
-
-    def units(self, cost: float) -> int:
-        """Return the most units for a cost."""
-        return int(np.searchsorted(self._least, cost, side="right")) - 1
-
-    def devices(self, units: int) -> tuple[int, int]:
-        """Return the units, at least `units`, that cost least, and their devices."""
-        best = units + int(self._exact[units:].argmin())
-        return best, int(self.fewest[best])
 
 
 @dataclass(slots=True)
@@ -179,13 +86,31 @@ class Branch:
         where = f", {self.placement.name}" if self.placement.name else ""
         return f"{self.count.least} to {self.count.most} pipelines{zero}{where}"
 
-    def tried(self, seconds: float) -> None:
+    def raise_to(self, seconds: float) -> None:
         """Try to refute a time above `refuted_s`."""
-        if not self.refutes(seconds):
+        if self.refutes(seconds):
+            self._raised(seconds)
+        else:
             self.open_s = seconds
-            return
+
+    def raise_past_open(self) -> bool:
+        """Try to refute the least open time with prices near those so far; return whether that succeeds."""
+        self.exhausted = True
+        cheapest = min(self.units, key=lambda name: self.units[name])
+        near = (
+            _whole({**self.units, name: self.units[name] * factor})
+            for factor in _VARIED
+            for name in sorted(self.units)
+            if name != cheapest
+        )
+        if not self._refutes_with([prices(self.space), *near], self.open_s):
+            return False
+        self._raised(self.open_s)
+        return True
+
+    def _raised(self, seconds: float) -> None:
         self.refuted_s, self.exhausted = seconds, False
-        if spending(self.space, self.target, seconds, seconds):
+        if self.open_s <= seconds or spending(self.space, self.target, seconds, seconds):
             # The longer an iteration takes at least, the fewer devices money buys.
             self.open_s = math.inf
 
@@ -213,27 +138,12 @@ class Branch:
             return False
         self.priced_s = seconds
         found = prices_within(self.placement, self.count, seconds), prices(self.space)
-        return self._refutes_at(seconds, [units for units in found if units is not None])
+        return self._refutes_with([units for units in found if units is not None], seconds)
 
-    def closed(self) -> bool:
-        """Return whether other prices, near those so far, refute the least open time."""
-        self.exhausted = True
-        cheapest = min(self.units, key=lambda name: self.units[name])
-        near = (
-            _whole({**self.units, name: self.units[name] * factor})
-            for factor in _VARIED
-            for name in sorted(self.units)
-            if name != cheapest
-        )
-        if not self._refutes_at(self.open_s, [prices(self.space), *near]):
-            return False
-        self.refuted_s, self.open_s, self.exhausted = self.open_s, math.inf, False
-        return True
-
-    def _refutes_at(self, seconds: float, prices: Sequence[Mapping[str, int]]) -> bool:
-        """Return whether a time is refuted with some other prices, and continue with those."""
+    def _refutes_with(self, others: Sequence[Mapping[str, int]], seconds: float) -> bool:
+        """Return whether a time is refuted with one of several other prices, and continue with the first that does."""
         tried = [self.units]
-        for units in prices:
+        for units in others:
             if units not in tried:
                 tried.append(units)
                 other = Branch(self.placement, self.target, self.count, units, self.refuted_s)
@@ -245,12 +155,8 @@ class Branch:
     def _take(self, other: Branch) -> None:
         """Continue with the prices of another branch; columns count in prices."""
         self.units, self.columns = other.units, other.columns
-        self._boxes, self._taken, self._packings, self._stages = (
-            other._boxes,
-            other._taken,
-            other._packings,
-            other._stages,
-        )
+        self._boxes, self._taken = other._boxes, other._taken
+        self._packings, self._stages = other._packings, other._stages
 
     def _refutes(self, seconds: float) -> bool:
         """Return the same as `refutes`, with the prices so far."""
@@ -259,7 +165,6 @@ class Branch:
         supply = Supply.of(self.placement, self.target, self.units, self.refuted_s, seconds)
         if supply is None:
             return True
-        batch = self.space.batch
         fewest = {crosses: self._fewest(crosses, seconds, supply) for crosses in self._boxes}
         smallest = {
             crosses: [Column(crosses, *each, 1) for each in self._packings[crosses].smallest(units)]
@@ -279,13 +184,24 @@ class Branch:
             return True
         self.columns.update((column, seconds) for each in smallest.values() for column in each)
         # At first one pipeline that crosses zones does the whole batch on the fewest devices, which takes no search.
-        relaxed = Column(True, fewest[True], 2, batch) if True in fewest else None
+        relaxed = Column(True, fewest[True], 2, self.space.batch) if True in fewest else None
+        return self._too_few_samples(supply, seconds, most, relaxed)
+
+    def _too_few_samples(
+        self, supply: Supply, seconds: float, most: Mapping[bool, Callable[[int], int]], relaxed: Column | None
+    ) -> bool:
+        """Return whether no pipelines process the batch in time, by column generation; False if that is unknown.
+
+        `most`: the most units of a pipeline by its samples, by whether it crosses zones. `relaxed`: a column that
+        stands for all pipelines that cross zones until it matters.
+        """
+        batch = self.space.batch
         while True:
             columns = sorted(column for column, least_s in self.columns.items() if least_s <= seconds)
             columns += [relaxed] if relaxed is not None else []
             if not any(column.samples > 1 for column in columns):
                 # Initially, as if every unit did its share of the batch.
-                worths, sample = np.eye(_ROWS)[0] * (1.0 - _FIRST) * batch / supply.at_home(), 1.0
+                row_prices, sample = np.eye(_ROWS)[0] * (1.0 - _FIRST) * batch / supply.at_home(), 1.0
             else:
                 solved = self._solved(columns, supply)
                 if solved is None:
@@ -296,21 +212,21 @@ class Branch:
                         return False
                     relaxed = None
                     continue
-                worths, sample = solved.prices[:_ROWS], float(solved.prices[_ROWS])
-            left = batch - supply.most(worths, 1.0 - sample)
+                row_prices, sample = solved.prices[:_ROWS], float(solved.prices[_ROWS])
+            left = batch - supply.most(row_prices, 1.0 - sample)
             least_value = min(left / number for number in self.count) - _ROUNDED * batch
-            worth = {
-                crosses: Worth(sample if crosses else 1.0, *(float(worths @ each) for each in taken))
+            value = {
+                crosses: Value(sample if crosses else 1.0, *(float(row_prices @ each) for each in taken))
                 for crosses, taken in self._taken.items()
             }
             found = [
                 column
                 for crosses in self._boxes
                 if not (crosses and relaxed is not None)
-                if (column := self._better(crosses, seconds, worth[crosses], least_value, most[crosses])) is not None
+                if (column := self._better(crosses, seconds, value[crosses], least_value, most[crosses])) is not None
             ]
             if not found:
-                if relaxed is None or worth[True].of(relaxed) <= least_value:
+                if relaxed is None or value[True].of(relaxed) <= least_value:
                     return True
                 relaxed = None
             elif all(column in columns for column in found):
@@ -382,25 +298,25 @@ class Branch:
         return linear(np.concatenate([-samples * (1.0 - crossing), -supply.samples, [_TOO_DEAR]]), rows, limits)
 
     def _better(
-        self, crosses: bool, seconds: float, worth: Worth, least_value: float, most: Callable[[int], int]
+        self, crosses: bool, seconds: float, value: Value, least_value: float, most: Callable[[int], int]
     ) -> Column | None:
         """Return the pipeline with the largest value of those that cross zones or not; None below `least_value`.
 
         `most`: the most units of a pipeline by its samples.
         """
-        if worth.sample <= 0.0:
+        if value.sample <= 0.0:
             # The smallest pipeline is the best.
             return None
-        least_value = (least_value + worth.fixed) / worth.sample
+        least_value = (least_value + value.fixed) / value.sample
         fewest = self._packings[crosses].fewest(most(1) + 1)
-        cost = Cost(worth.unit / worth.sample, worth.device / worth.sample, fewest)
+        cost = Cost(value.unit / value.sample, value.device / value.sample, fewest)
         best = None
         work = list(reversed(self._boxes[crosses]))
         while work:
             self.space.known.deadline.check()
             box = work.pop()
             # An upper bound: a pipeline with that many units, none of them ever idle.
-            if seconds / box.unit_s() <= cost.each and least_value >= 0.0:
+            if seconds / box.unit_s() <= cost.least_per_unit and least_value >= 0.0:
                 continue
             found = self._in_box(box, seconds, cost, least_value, most)
             if found is None:
@@ -424,7 +340,7 @@ class Branch:
         best = None
         while samples <= last:
             there = most(samples)
-            of_use = min(there, cost.units(samples - least_value))
+            of_use = min(there, cost.units_for(samples - least_value))
             if there < 1:
                 break
             if of_use < 1:
@@ -437,7 +353,7 @@ class Branch:
             if units > there:
                 break
             if samples - cost.of(units) > least_value:
-                best, least_value = Column(False, *cost.devices(units), samples), samples - cost.of(units)
+                best, least_value = Column(False, *cost.cheapest(units), samples), samples - cost.of(units)
                 if box.least < box.most:
                     break
             samples = _next(samples, cost.of(units) + least_value, step)
@@ -515,11 +431,11 @@ def proven_s(space: Space, target: Target, known_s: float, at_least_s: float) ->
                 level = max(
                     (each.refuted_s for each in every if each.columns and each.refuted_s <= onward), default=0.0
                 )
-                weakest.tried(level if level - weakest.refuted_s > closed_s else onward)
+                weakest.raise_to(level if level - weakest.refuted_s > closed_s else onward)
             elif stuck.open_s > known_s:
                 break
             elif stuck.count.least == stuck.count.most:
-                if stuck.exhausted or not stuck.closed():
+                if stuck.exhausted or not stuck.raise_past_open():
                     break
             else:
                 # In one step, as Ctrl-C may come at any time.
