@@ -122,7 +122,7 @@ def placements(space: Space) -> Iterator[Placement]:
         for part in _PARTS:
             least = int(part * space.batch) + 1
             if least <= most:
-                name = f"{least} to {most} samples from {' or '.join(homes)} to other zones"
+                name = f"{least} to {most} samples in pipelines from {' or '.join(homes)} to other zones"
                 yield Placement(name=name, space=space, homes=homes, crossing=crossing, samples=(least, most))
                 most = least - 1
 
