@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,21 @@ def run(*arguments: str | Path, code: int = 0, program: bool = False) -> subproc
     return done
 
 
+def _assert_equal(found: Any, expected: Any) -> None:
+    """Assert that two JSON values are equal, but for the last bits of a fit, which can be others in another process."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        _assert_equal(list(found.values()), list(expected.values()))
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for each, other in zip(found, expected, strict=True):
+            _assert_equal(each, other)
+    else:
+        assert found == expected
+
+
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path, job = tmp_path_factory.mktemp("plan") / "plan.json", tmp_path_factory.mktemp("job") / "job.yaml"
@@ -38,8 +54,8 @@ def test_simulate_agrees_with_the_plan_it_is_given(plan_file: Path) -> None:
     answer = json.loads(run("simulate", plan_file, "--json", program=True).stdout)
     planned = json.loads(plan_file.read_text())
     assert answer["fits"] is True
-    assert answer["prediction"] == planned["prediction"]
-    assert answer["cost"] == planned["cost"]
+    for part in ("prediction", "cost"):
+        _assert_equal(answer[part], planned[part])
     for stage in answer["stage_waits"]:
         parts = [stage[name] for name in ("compute_s", "transfer_s", "bubble_s", "sync_s")]
         assert sum(parts) == pytest.approx(answer["prediction"]["iteration_s_replay"])
@@ -111,7 +127,7 @@ def test_simulate_takes_imported_profiles_and_network(plan_file: Path, tmp_path:
         "--profiles",
         tmp_path / "mine" / "compute_profiles",
     )
-    assert json.loads(answer.stdout)["prediction"] == json.loads(plan_file.read_text())["prediction"]
+    _assert_equal(json.loads(answer.stdout)["prediction"], json.loads(plan_file.read_text())["prediction"])
 
 
 def test_plan_works_on_imported_profiles_network_and_prices(tmp_path: Path) -> None:
