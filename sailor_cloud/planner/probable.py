@@ -31,6 +31,17 @@ def tightened(target: Target, factor: float) -> Target:
     return replace(target, limits=tuple(limits))
 
 
+def earlier(target: Target, seconds: float) -> Target | None:
+    """Return a target whose run ends earlier by some seconds; None if no time is left."""
+    if any(limit.figure is Figure.DURATION_S and limit.at_most <= seconds for limit in target.limits):
+        return None
+    limits = (
+        replace(limit, at_most=limit.at_most - seconds) if limit.figure is Figure.DURATION_S else limit
+        for limit in target.limits
+    )
+    return replace(target, limits=tuple(limits))
+
+
 def probable(
     wanted: float,
     first: PlanDocument,
@@ -54,7 +65,7 @@ def probable(
             break
         most = max(most, _probability(found))
     if first.plan is None or _probability(found) >= wanted:
-        return found if found is first else _with_bound_of(first, found)
+        return found if found is first else with_bound_of(first, found)
     reason = (
         f"no plan was found that keeps budget, deadline and TTL with a probability of {100 * wanted:g} %; the most "
         f"probable one reaches {100 * most:.3g} %"
@@ -93,8 +104,8 @@ def _probability(document: PlanDocument) -> float:
     return 1.0 if within is None else within
 
 
-def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
-    """Return a plan with the bound of the search with the original limits, which no probable plan can beat."""
+def with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
+    """Return a plan with the bound of the search with the original limits, which no plan with tighter ones can beat."""
     assert found.objective is not None
     bound, value, gap = first.bound, found.objective.value, None
     if bound is not None:

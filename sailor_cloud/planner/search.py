@@ -39,7 +39,7 @@ from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
 from sailor_cloud.planner.improvement import evaluated, improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
-from sailor_cloud.planner.probable import probable, tightened
+from sailor_cloud.planner.probable import earlier, probable, tightened, with_bound_of
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.solving import Searched, enumerated, solve
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer, share_above
@@ -144,7 +144,19 @@ def search(
             document = _planned(replace(problem, space=alike), requested, clock, started)
         if not requested.decide or requested.choose not in (None, Pick.CHEAPEST):
             return document
-        return anchored(document, problem.space.scenario, problem.space.candidates)
+
+        def sooner(seconds: float) -> PlanDocument | None:
+            earliest = earlier(problem.target, seconds)
+            if document.search.cut_short or earliest is None:
+                return None
+            quiet = replace(requested, prove=False, progress=None, improved=None)
+            try:
+                found = _planned(replace(problem, target=earliest), quiet, clock, started)
+            except OutOfTimeError:
+                return None
+            return found if found.plan is None else with_bound_of(document, found)
+
+        return anchored(document, problem.space.scenario, problem.space.candidates, sooner)
 
     try:
         return over_capacity(job, asked, clock.now(), planned)

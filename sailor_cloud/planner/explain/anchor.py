@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Anchor, Objective, PlanDocument, Status
@@ -22,7 +22,7 @@ from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.quotas import used
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_per_hour, startup_s
 from sailor_cloud.simulator.lifetime import ttl_s
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
 
 # Nine of ten outages of spot capacity are shorter. Source: 1,044 outages in six traces of V100 on AWS, 2022-10 to
 # 2023-08 (skypilot-org/spot-traces, 221da1a); mean 1.9 h, median 0.5 h.
@@ -40,60 +40,112 @@ class _Unit:
     extra_usd_per_hour: float
 
 
-def anchored(document: PlanDocument, scenario: Scenario, candidates: Candidates) -> PlanDocument:
-    """Return the plan with as many on-demand pipelines as the deadline needs if spot capacity is lost once.
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A plan that misses its deadline if spot capacity is lost once, with a probability of `risk`.
 
-    Returns the same document if the goal is not the least money by a deadline, if an outage is unlikely or harmless, or
-    if no anchor helps.
+    `units`: its spot pipelines that could be on demand. `usd`: the cost of the run without an outage. `alone_s`: the
+    duration with one.
     """
-    limits, plan = document.constraints, document.plan
-    prediction, cost = document.prediction, document.cost
-    if document.job.goal is not Goal.MINIMIZE_COST or limits.deadline is None or plan is None:
+
+    plan: Plan
+    usd: float
+    deadline_s: float
+    risk: float
+    units: list[_Unit]
+    lost_s: float
+    alone_s: float
+
+    @classmethod
+    def of(cls, document: PlanDocument, scenario: Scenario) -> _Late | None:
+        """Return a plan that is late; None if an outage is unlikely or harmless, or the job has no such goal."""
+        limits, plan = document.constraints, document.plan
+        prediction, cost = document.prediction, document.cost
+        if document.job.goal is not Goal.MINIMIZE_COST or limits.deadline is None or plan is None:
+            return None
+        if prediction is None or prediction.duration_s is None or cost is None or cost.total_usd is None:
+            return None
+        units = _units(plan, scenario, _on_demand(plan, scenario))
+        risk = _risk(plan, scenario, prediction.duration_s)
+        if not units or risk < (LEAST_RISK if limits.probability is None else 1.0 - limits.probability):
+            return None
+        lost_s = _lost_s(plan, scenario, units)
+        alone_s = prediction.duration_s + lost_s
+        late = cls(plan, cost.total_usd, limits.deadline, risk, units, lost_s, alone_s)
+        return late if alone_s > limits.deadline else None
+
+
+def anchored(
+    document: PlanDocument, scenario: Scenario, candidates: Candidates, sooner: Callable[[float], PlanDocument | None]
+) -> PlanDocument:
+    """Return the cheapest plan that meets the deadline if spot capacity is lost once.
+
+    It has as many on-demand pipelines as the deadline needs, or it is one that `sooner` finds for a deadline that is so
+    many seconds earlier. Returns the same document if the goal is not the least money by a deadline, if an outage is
+    unlikely or harmless, or if no plan helps.
+    """
+    late = _Late.of(document, scenario)
+    if late is None:
         return document
-    if prediction is None or prediction.duration_s is None or cost is None or cost.total_usd is None:
-        return document
-    on_demand_of = _on_demand(plan, scenario)
-    risk = _risk(plan, scenario, prediction.duration_s)
-    units = _units(plan, scenario, on_demand_of)
-    if not units or risk < (LEAST_RISK if limits.probability is None else 1.0 - limits.probability):
-        return document
-    alone_s = prediction.duration_s + _lost_s(plan, scenario, units)
-    if alone_s <= limits.deadline:
-        return document
-    best: tuple[PlanDocument, float] | None = None
+    found, faster = _with_anchor(document, late, scenario, candidates), sooner(late.lost_s)
+    if faster is None or faster.plan is None or _Late.of(faster, scenario) is not None:
+        return found or document
+    return _told(faster, late) if found is None or _usd(faster) < _usd(found) else found
+
+
+def _told(faster: PlanDocument, late: _Late) -> PlanDocument:
+    """Return a document that says why its plan isn't the cheapest one."""
+    if faster.decision is None:
+        return faster
+    note = (
+        f"a plan for {usd_text(late.usd)} USD would miss the deadline if spot capacity is lost once, which has a "
+        f"probability of {100 * late.risk:.0f} %"
+    )
+    return replace(faster, decision=replace(faster.decision, notes=(*faster.decision.notes, note)))
+
+
+def _usd(document: PlanDocument) -> float:
+    assert document.cost is not None
+    assert document.cost.total_usd is not None
+    return document.cost.total_usd
+
+
+def _with_anchor(
+    document: PlanDocument, late: _Late, scenario: Scenario, candidates: Candidates
+) -> PlanDocument | None:
+    """Return a plan with as many on-demand pipelines as the deadline needs; None if they don't help."""
+    plan, units, on_demand_of = late.plan, late.units, _on_demand(late.plan, scenario)
+    budget_usd = document.constraints.budget_usd
     for count in range(1, len(units) + 1):
         chosen = frozenset[str]().union(*(unit.nodes for unit in units[:count]))
         moved = _moved(plan, chosen, on_demand_of)
         if not _allowed(moved, candidates):
-            break
+            return None
         evaluation = evaluate(moved, scenario)
-        duration_s = evaluation.prediction.duration_s
-        if duration_s is None or evaluation.cost.total_usd is None:
-            return document
+        duration_s, usd = evaluation.prediction.duration_s, evaluation.cost.total_usd
+        assert duration_s is not None
+        assert usd is not None
         late_s = duration_s + _lost_s(moved, scenario, units[count:])
-        if late_s <= limits.deadline and (limits.budget_usd is None or evaluation.cost.total_usd <= limits.budget_usd):
-            best = (_document(document, moved, scenario, evaluation), late_s)
+        if late_s <= late.deadline_s and (budget_usd is None or usd <= budget_usd):
             break
-    whole = _moved(plan, frozenset().union(*(unit.nodes for unit in units)), on_demand_of)
-    if best is None or best[0].plan == whole:
-        return document if best is None else best[0]
-    found, late_s = best
-    everything = evaluate(whole, scenario).cost.total_usd
-    assert found.cost is not None
-    assert found.cost.total_usd is not None
-    assert found.plan is not None
-    if everything is None or everything <= found.cost.total_usd:
-        return document
-    spot = {node.id for unit in units for node in plan.nodes if node.id in unit.nodes}
-    nodes = tuple(node.id for node in found.plan.nodes if node.id in spot and node.offer in on_demand_of.values())
+    else:
+        return None
+    found = _document(document, moved, scenario, evaluation)
+    if count == len(units):
+        return found
+    every = frozenset[str]().union(*(unit.nodes for unit in units))
+    everything = evaluate(_moved(plan, every, on_demand_of), scenario).cost.total_usd
+    assert everything is not None
+    if everything <= usd:
+        return None
     anchor = Anchor(
-        nodes=nodes,
-        costs_usd=found.cost.total_usd - cost.total_usd,
-        saves_usd=everything - found.cost.total_usd,
+        nodes=tuple(node.id for node in plan.nodes if node.id in chosen),
+        costs_usd=usd - late.usd,
+        saves_usd=everything - usd,
         outage_s=OUTAGE_S,
-        risk=risk,
+        risk=late.risk,
         duration_s=late_s,
-        without_s=alone_s,
+        without_s=late.alone_s,
     )
     return replace(found, anchor=anchor)
 

@@ -16,7 +16,7 @@ from sailor_cloud.launch.simulation.replay import replay
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
-from sailor_cloud.planner.explain.anchor import _risk
+from sailor_cloud.planner.explain.anchor import OUTAGE_S, _risk
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.run.progress import Replayed
 
@@ -158,3 +158,15 @@ def test_a_plan_with_an_anchor_survives_an_outage_in_time_and_costs_less_than_al
     # It trained through the three hours, but for its restarts.
     assert ours.downtime_s < 1.5 * HOUR
     assert ours.usd < 0.83 * usd(planned("400h", "on-demand", goal="minimize-time"))
+
+
+def test_more_spot_nodes_that_end_before_the_outage_matters_are_chosen_where_they_cost_less_than_an_anchor() -> None:
+    late, more = planned(tight()), planned(tight(), devices=16)
+    assert set(market_of(more)) == {Market.SPOT.value}
+    assert len(market_of(more)) > len(market_of(late))
+    assert usd(more) < usd(late)
+    assert more.anchor is None
+    assert more.constraints.deadline is not None
+    assert seconds(more) + OUTAGE_S < more.constraints.deadline
+    assert more.decision is not None
+    assert any("would miss the deadline if spot capacity is lost once" in note for note in more.decision.notes)

@@ -9,7 +9,7 @@ import pytest
 from factories.planning import example, make_space, plan, tiny_job
 from sailor_cloud.planner import Restriction
 from sailor_cloud.planner.seeds.narrowing import narrowed
-from sailor_cloud.planner.space.restrictions import part_of, variants
+from sailor_cloud.planner.space.restrictions import MOST_ROWS, part_of, variants
 
 JOB = {"blocks": 3, "batch": 6, "hidden": 64}
 
@@ -67,3 +67,20 @@ def test_a_region_is_searched_on_its_own_where_there_are_others():
     assert set(zones) in parts
     alone = make_space(example("gcp-a100-v100.yaml", resources__0__zones=zones[:2]))
     assert sum(len({pool.offer.zone for pool in part.pools}) == 2 for part in narrowed(alone)) == 1
+
+
+def test_a_space_of_many_rows_is_searched_in_the_fastest_regions_and_in_the_cheapest_one():
+    zones = ["europe-west4-a", "europe-west4-b", "us-central1-a", "us-central1-b", "us-west1-b"]
+    job = example(
+        "gcp-a100-v100.yaml",
+        resources__0__zones=zones,
+        resources__0__accelerators={"V100-16": 8, "T4-16": 8, "A100-40": 8},
+    )
+    space = make_space(job)
+    rows = {pool.row for pool in space.pools}
+    parts = [{pool.offer.zone for pool in part.pools} for part in narrowed(space)]
+    assert len(rows) > MOST_ROWS
+    assert all(len({pool.row for pool in part.pools}) <= MOST_ROWS for part in narrowed(space))
+    assert {"europe-west4-a", "europe-west4-b"} in parts
+    assert {"us-central1-a", "us-central1-b"} in parts
+    assert any(len({zone.rsplit("-", 1)[0] for zone in part}) > 1 for part in parts)
