@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.similar_zones import families
@@ -11,75 +12,90 @@ from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.restrictions import MOST_ROWS, part_of
 from sailor_cloud.planner.space.space import Space
 
-# A large space is searched in this many of its fastest regions, and in the cheapest one; and over this many zones of
-# any region together.
+# A space of several zones is searched around the fastest zone of this many regions, and around the cheapest zone; and
+# with this many zones together.
 _REGIONS, _ZONES = 2, 4
 
 
 def narrowed(space: Space) -> tuple[Space, ...]:
     """Return the space, or parts of it with few rows and with divided quotas of the account."""
-    return tuple(share for part in _few_rows(space) for share in apportioned(part))
+    zones = _Zones(space)
+    wanted: dict[frozenset[int], Space] = {}
+    for there in zones.likely():
+        part = zones.part(there)
+        wanted.setdefault(frozenset(part.numbers), part)
+    return tuple(share for part in wanted.values() for share in apportioned(part))
 
 
-def _few_rows(space: Space) -> tuple[Space, ...]:
-    rows = {pool.row for pool in space.pools}
-    if len(rows) <= MOST_ROWS:
-        return (*_zones(space), space)
-    return tuple(part_of(space, names, zones) for zones, names in dict.fromkeys(_large(space)))
-
-
-def _zones(space: Space) -> tuple[Space, ...]:
-    """Return the space over each zone alone, one of similar zones each, and over each of several regions.
-
-    Links are fast in one zone, and faster in one region than between regions. So the best plans there are often the
-    best of all, but other plans would displace them in a search of all zones together. Empty if there is only one zone.
-    """
-    regions = _regions(space, sorted({pool.offer.zone for pool in space.pools}))
-    zones = sum(map(len, regions))
-    if zones == 1:
-        return ()
-    several = [there for there in regions if 1 < len(there) < zones]
-    names = {pool.accelerator.name for pool in space.pools}
-    return tuple(part_of(space, names, there) for there in (*(family[:1] for family in families(space)), *several))
-
-
-def _regions(space: Space, zones: Sequence[str]) -> list[list[str]]:
-    """Return zones by region, in their order."""
-    regions: dict[str, list[str]] = defaultdict(list)
-    for zone in zones:
-        regions[space.scenario.catalog.region_of(zone)].append(zone)
-    return list(regions.values())
-
-
-def _large(space: Space) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield zones and accelerators with few rows: of the fastest regions, the cheapest one, and the fastest zones.
+class _Zones:
+    """The zones of a space.
 
     A zone's speed is that of all its devices without idle time; its price is that of a sample at the lowest rate.
     """
-    work = {name: float(seconds.sum()) for name, seconds in device_seconds(space).items()}
-    speed: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in {pool.row for pool in space.pools}:
-        limit = space.candidates.rows[row]
-        speed[limit.zone][limit.accelerator] = limit.devices / work[limit.accelerator]
-    price: dict[str, float] = {}
-    for pool, rate in zip(space.pools, space.rates, strict=True):
-        usd = rate.expected / pool.devices * work[pool.accelerator.name]
-        price[pool.offer.zone] = min(price.get(pool.offer.zone, usd), usd)
 
-    def with_names(zones: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        work = {name: float(seconds.sum()) for name, seconds in device_seconds(space).items()}
+        self._speed: dict[str, dict[str, float]] = defaultdict(dict)
+        for row in sorted({pool.row for pool in space.pools}):
+            limit = space.candidates.rows[row]
+            self._speed[limit.zone][limit.accelerator] = limit.devices / work[limit.accelerator]
+        self._price: dict[str, float] = {}
+        for pool, rate in zip(space.pools, space.rates, strict=True):
+            usd = rate.expected / pool.devices * work[pool.accelerator.name]
+            self._price[pool.offer.zone] = min(self._price.get(pool.offer.zone, usd), usd)
+        self._fastest = sorted(self._speed, key=lambda zone: (-sum(self._speed[zone].values()), zone))
+
+    def likely(self) -> Iterator[Sequence[str]]:
+        """Yield zones that are likely to have the best plan together.
+
+        Links are fast in one zone, and faster to near zones than to others. So the best plans there are often the best
+        of all, but other plans would displace them in a search of all zones together. If there are few rows, each zone
+        is searched alone, one of similar zones each, and all zones together.
+        """
+        few = sum(map(len, self._speed.values())) <= MOST_ROWS
+        if few:
+            yield from (family[:1] for family in families(self.space))
+        if len(self._fastest) > 1:
+            for first in self._firsts():
+                near = self._near(first)
+                yield from (near[:most] for most in range(2 if few else 1, _ZONES + 1))
+        yield self._fastest if few else self._fastest[:_ZONES]
+
+    def part(self, zones: Sequence[str]) -> Space:
+        """Return the space over some zones with the fastest accelerators, as many as there are few rows of."""
         total: dict[str, float] = defaultdict(float)
+        rows: Counter[str] = Counter()
         for zone in zones:
-            for name, each in speed[zone].items():
-                total[name] += each
-        names = sorted(total, key=lambda name: (-total[name], name))
-        return tuple(zones), tuple(names[: max(1, MOST_ROWS // len(zones))])
+            for name, speed in self._speed[zone].items():
+                total[name] += speed
+                rows[name] += 1
+        names: list[str] = []
+        for name in sorted(total, key=lambda name: (-total[name], name)):
+            if not names or sum(rows[each] for each in (*names, name)) <= MOST_ROWS:
+                names.append(name)
+        whole = len(names) == len(rows) and len(zones) == len(self._speed)
+        return self.space if whole else part_of(self.space, names, zones)
 
-    of_zone = {zone: sum(names.values()) for zone, names in speed.items()}
-    fastest = sorted(of_zone, key=lambda zone: (-of_zone[zone], zone))
-    cheapest = min(sorted(price), key=price.__getitem__)
-    regions = sorted(_regions(space, fastest), key=lambda there: -sum(map(of_zone.__getitem__, there)))
-    for there in (*regions[:_REGIONS], *(there for there in regions if cheapest in there)):
-        for most in range(1, _ZONES + 1):
-            yield with_names(there[:most])
-    yield with_names([cheapest])
-    yield with_names(fastest[:_ZONES])
+    def _firsts(self) -> Iterable[str]:
+        """Return the fastest zone of each of the fastest regions, and the cheapest zone."""
+        regions: dict[str, list[str]] = defaultdict(list)
+        for zone in self._fastest:
+            regions[self.space.scenario.catalog.region_of(zone)].append(zone)
+        speed = {there[0]: sum(sum(self._speed[zone].values()) for zone in there) for there in regions.values()}
+        cheapest = min(sorted(self._price), key=self._price.__getitem__)
+        return dict.fromkeys([*sorted(speed, key=lambda zone: -speed[zone])[:_REGIONS], cheapest])
+
+    def _near(self, first: str) -> list[str]:
+        """Return a zone, then the others: those with the fastest links to it first, and the fastest of these."""
+        largest: dict[str, dict[int, int]] = defaultdict(dict)
+        for number, pool in sorted(enumerate(self.space.pools), key=lambda one: one[1].devices):
+            largest[pool.offer.zone][pool.row] = number
+
+        def bytes_per_s(zone: str) -> float:
+            pairs = product(largest[first].values(), largest[zone].values())
+            links = (self.space.link(src, dst, same_node=False, pairs=1) for src, dst in pairs)
+            return max(link.bandwidth_bytes_per_s for link in links)
+
+        speed = {zone: bytes_per_s(zone) for zone in self._fastest if zone != first}
+        return [first, *sorted(speed, key=lambda zone: (-speed[zone], self._fastest.index(zone)))]
