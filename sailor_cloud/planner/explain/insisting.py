@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from sailor_cloud.model.document import Subject
 from sailor_cloud.model.offer import Offer
@@ -13,6 +14,9 @@ from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
+
+# The most changes of a plan that are tried for one name. A plan over many zones has ten times as many.
+_TRIED = 100
 
 
 def names_of(offer: Offer, subject: Subject) -> tuple[str, ...]:
@@ -48,7 +52,7 @@ def near_with(space: Space, target: Target, draft: Draft, subject: Subject, name
     else:
         neighbours = _all_bought(there, draft, subject, wanted)
     improver = Improver(there, target)
-    for neighbour in neighbours:
+    for neighbour in islice(neighbours, _TRIED):
         made = improver.made(neighbour, draft.zero_stage)
         if made is not None:
             yield made

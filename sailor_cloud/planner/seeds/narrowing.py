@@ -12,9 +12,9 @@ from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.restrictions import MOST_ROWS, part_of
 from sailor_cloud.planner.space.space import Space
 
-# A space of several zones is searched around the fastest zone of this many regions, and around the cheapest zone; and
-# with this many zones together.
-_REGIONS, _ZONES = 2, 4
+# A space of several zones is searched around the fastest zone of this many regions, and around the cheapest zone; with
+# so many zones together.
+_REGIONS, _ZONES = 2, (1, 2, 3, 4)
 
 
 def narrowed(space: Space) -> tuple[Space, ...]:
@@ -59,8 +59,8 @@ class _Zones:
         if len(self._fastest) > 1:
             for first in self._firsts():
                 near = self._near(first)
-                yield from (near[:most] for most in range(2 if few else 1, _ZONES + 1))
-        yield self._fastest if few else self._fastest[:_ZONES]
+                yield from (near[:most] for most in _ZONES if most > few)
+        yield self._fastest if few else self._fastest[: max(_ZONES)]
 
     def part(self, zones: Sequence[str]) -> Space:
         """Return the space over some zones with the fastest accelerators, as many as there are few rows of."""
