@@ -238,27 +238,39 @@ class Rings:
     def _over_nodes(self, pool: int, tp: int, members: int) -> Floats:
         """Return the least for at least `members` members on several nodes of one zone."""
         here, space, nbytes = self.space.pools[pool], self.space, self._message(members)
-        full = min(
-            _least_s(space.link(src, dst, same_node=False, pairs=pairs), nbytes)
-            for other in self.pools
-            if space.pools[other].offer.zone == here.offer.zone
-            for src, dst in ((pool, other), (other, pool))
-            for pairs in range(1, min(here.devices, space.pools[other].devices, tp * self.count.most) + 1)
-        )
-        return 2.0 * (members - 1) * self._slowest(full, members)
+        most = min(here.devices, tp * self.count.most)
+        links = self._remembered("in a zone", pool, most)
+        if not links:
+            links |= {
+                space.link(src, dst, same_node=False, pairs=pairs)
+                for other in self.pools
+                if space.pools[other].offer.zone == here.offer.zone
+                for src, dst in ((pool, other), (other, pool))
+                for pairs in range(1, min(most, space.pools[other].devices) + 1)
+            }
+        return 2.0 * (members - 1) * self._slowest(min(_least_s(link, nbytes) for link in links), members)
 
     def _across(self, pools: Sequence[int], tp: int, flows: int) -> Floats:
         """Return the least over a link from a pool of one zone to another zone; `flows` share its card."""
         space, zone, members = self.space, self.space.pools[pools[0]].offer.zone, self.count.least
         # With many zones, the first links alone may take longer than a proof should.
         space.known.deadline.check()
-        full = min(
-            _least_s(space.link(pool, other, same_node=False, pairs=pairs, flows=flows), self._message(members))
-            for pool, other in product(pools, self.pools)
-            if space.pools[other].offer.zone != zone
-            for pairs in range(1, min(tp, space.pools[pool].devices, space.pools[other].devices) + 1)
-        )
-        return members * self._slowest(full, members)
+        links = self._remembered("across", tuple(pools), tp, flows)
+        if not links:
+            links |= {
+                space.link(pool, other, same_node=False, pairs=pairs, flows=flows)
+                for pool, other in product(pools, self.pools)
+                if space.pools[other].offer.zone != zone
+                for pairs in range(1, min(tp, space.pools[pool].devices, space.pools[other].devices) + 1)
+            }
+        nbytes = self._message(members)
+        return members * self._slowest(min(_least_s(link, nbytes) for link in links), members)
+
+    def _remembered(self, *key: object) -> set[Link]:
+        """Return a set of links that all branches share, empty at first."""
+        every = self.space.remembered.setdefault("links of rings", {})
+        found: set[Link] = every.setdefault((self.pools, *key), set())
+        return found
 
     def _message(self, members: int) -> float:
         return self.space.scenario.engine.bucket_bytes / members
@@ -317,6 +329,7 @@ class Sizes:
     crossing: bool = False
     _sized: dict[tuple[int, int], _Sized] = field(default_factory=dict)
     _cuts: dict[tuple[int, int, bool], Singles] = field(default_factory=dict)
+    _links: dict[tuple[int, bool], set[Link]] = field(default_factory=dict)
     _sums: list[tuple[Floats, Floats, Floats, Floats]] = field(default_factory=list)
 
     @property
@@ -348,12 +361,14 @@ class Sizes:
         key = (kind, size, crossing)
         if key not in self._cuts:
             nbytes = self.table(kind, 1).boundary_bytes * size
-            ways = [link.transfer_s(nbytes) for link in self._links(kind, crossing=crossing)]
+            if (kind, crossing) not in self._links:
+                self._links[kind, crossing] = self._links_of(kind, crossing=crossing)
+            ways = [link.transfer_s(nbytes) for link in self._links[kind, crossing]]
             seconds = 2.0 * (np.min(ways, axis=0) + self.space.scenario.engine.message_s)
             self._cuts[key] = np.pad(seconds, (0, len(seconds))).astype(np.float32)
         return self._cuts[key]
 
-    def _links(self, kind: int, *, crossing: bool) -> set[Link]:
+    def _links_of(self, kind: int, *, crossing: bool) -> set[Link]:
         """Return the links to and from all possible neighbours, or only those between zones."""
         here, space = self.kinds[kind], self.space
         found = set()
@@ -451,7 +466,9 @@ class Box:
     least: int
     most: int
     _spans: dict[tuple[int, int, int], _Spans | None] = field(default_factory=dict)
-    _stacks: dict[tuple[int, int], _Spans] = field(default_factory=dict)
+    _stacks: dict[tuple[tuple[int, int, int], ...], _Spans] = field(default_factory=dict)
+    # By kind: the numbers of microbatches of the smallest and of the largest size that stages can hold.
+    _levels: list[tuple[Floats, Floats]] = field(default_factory=list)
     _rests: dict[int, list[list[Singles]]] = field(default_factory=dict)
     _halves: tuple[Box, Box] | None = None
     _forward_share: float = 0.5
@@ -465,6 +482,8 @@ class Box:
                 for all_s, back_s in zip(each.fit.compute_s, each.backward_s, strict=True):
                     share = float((1.0 - back_s[some] / all_s[some]).min())
                     self._forward_share = min(self._forward_share, share)
+            low, high = (np.unique(self.sizes.sized(kind, size).fit.most) for size in (self.least, self.most))
+            self._levels.append((low, high))
             spans = self._span(kind, 1, 1)
             if spans is not None:
                 tails.append(float(np.where(spans.way_s[0] < _NEVER, spans.tail_s[0], _NEVER).min()))
@@ -490,10 +509,15 @@ class Box:
 
         With `held` 0, memory excludes no stage.
         """
-        key = (kind, held, most_held)
+        key = self._level(kind, held, most_held)
         if key not in self._spans:
-            self._spans[key] = self._spans_of(*key)
+            self._spans[key] = self._spans_of(kind, held, most_held)
         return self._spans[key]
+
+    def _level(self, kind: int, held: int, most_held: int) -> tuple[int, int, int]:
+        """Return what is equal for all numbers of microbatches for which the same stages of a kind fit."""
+        low, high = self._levels[kind]
+        return kind, int(np.searchsorted(low, held)), int(np.searchsorted(high, most_held))
 
     def _spans_of(self, kind: int, held: int, most_held: int) -> _Spans | None:
         low, high = (self.sizes.sized(kind, size) for size in (self.least, self.most))
@@ -657,11 +681,12 @@ class Box:
 
     def _stacked(self, held: int, most_held: int) -> _Spans:
         """Return the stages of all kinds together, shape [kinds, layers, layers]."""
-        key = (held, most_held)
+        kinds = range(len(self.sizes.kinds))
+        key = tuple(self._level(number, held, most_held) for number in kinds)
         if key not in self._stacks:
             none = np.zeros((self.layers, self.layers), dtype=np.float32)
             blank = _Spans(none + np.float32(_NEVER), none + np.float32(_NEVER), none, none, none)
-            every = [self._span(number, held, most_held) or blank for number in range(len(self.sizes.kinds))]
+            every = [self._span(number, held, most_held) or blank for number in kinds]
             self._stacks[key] = _Spans(*(np.stack(each) for each in zip(*every, strict=True)))
         return self._stacks[key]
 

@@ -112,7 +112,11 @@ class Neighbourhood:
             plan.pipelines,
             plan.numbers,
             plan.places,
+            plan.node_sizes,
+            plan.zones,
             plan.offers,
+            plan.accelerators,
+            plan.nodes,
         ]
 
     def shape_moves(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
@@ -424,36 +428,46 @@ class _Plan:
                     if made != [shape.slots for shape in group.members]:
                         yield from self._put(group, made, group.lengths)
 
-    def offers(self) -> Iterator[Neighbour]:
-        """Yield plans with nodes replaced by another offer: all of a pool, zone or group, or a single one."""
+    def zones(self) -> Iterator[Neighbour]:
+        """Yield plans with all nodes of a zone in another one."""
         pools = self.space.pools
-        used = sorted({slot.pool for shape in self.shapes for slot in shape.slots})
-        zones = sorted({pool.offer.zone for pool in pools})
-        for home in sorted({pools[pool].offer.zone for pool in used}):
-            for zone in zones:
-                there = None if home == zone else moved(self.space, self.shapes, home, zone)
-                if there is not None and self.around.bought(there):
-                    yield Neighbour(there)
-        for pool in used:
-            for other in range(len(pools)):
-                if other == pool:
-                    continue
-                if pools[other].accelerator.name == pools[pool].accelerator.name:
-                    yield from self._sized(self._repacked(self.shapes, pool, other))
-                for group in self.groups:
-                    if len(self.groups) > 1 and any(seat.pool == pool for seat in group.seats):
-                        yield from self._sized(self._with(group, self._repacked(group.members, pool, other)))
-        for pool in used:
-            for other in range(len(pools)):
-                if other != pool and pools[other].accelerator.name != pools[pool].accelerator.name:
-                    yield from self._recut_all(self._repacked(self.shapes, pool, other))
-        for nodes in self._nodes():
-            for other in range(len(pools)):
-                if other != nodes[0][0] and pools[other].accelerator.name == pools[nodes[0][0]].accelerator.name:
-                    for most in sorted({1, len(nodes)}):
-                        yield from self._sized(self._rebought(nodes[:most], other))
+        homes = {pools[slot.pool].offer.zone for shape in self.shapes for slot in shape.slots}
+        for home, zone in product(sorted(homes), sorted({pool.offer.zone for pool in pools})):
+            there = None if home == zone else moved(self.space, self.shapes, home, zone)
+            if there is not None and self.around.bought(there):
+                yield Neighbour(there)
+
+    def offers(self) -> Iterator[Neighbour]:
+        """Yield plans with all nodes of a pool, or those of it in a group, replaced by another offer."""
+        pools = self.space.pools
+        for pool, other in product(self._used, range(len(pools))):
+            if other == pool:
+                continue
+            if pools[other].accelerator.name == pools[pool].accelerator.name:
+                yield from self._sized(self._repacked(self.shapes, pool, other))
+            for group in self.groups:
+                if len(self.groups) > 1 and any(seat.pool == pool for seat in group.seats):
+                    yield from self._sized(self._with(group, self._repacked(group.members, pool, other)))
+
+    def accelerators(self) -> Iterator[Neighbour]:
+        """Yield plans with all nodes of a pool replaced by nodes with another accelerator."""
+        pools = self.space.pools
+        for pool, other in product(self._used, range(len(pools))):
+            if pools[other].accelerator.name != pools[pool].accelerator.name:
+                yield from self._recut_all(self._repacked(self.shapes, pool, other))
+
+    def nodes(self) -> Iterator[Neighbour]:
+        """Yield plans with one node, or all nodes that hold the same, replaced by another offer; or two by one."""
+        pools = self.space.pools
+        for nodes, other in product(self._nodes(), range(len(pools))):
+            if other != nodes[0][0] and pools[other].accelerator.name == pools[nodes[0][0]].accelerator.name:
+                for most in sorted({1, len(nodes)}):
+                    yield from self._sized(self._rebought(nodes[:most], other))
         yield from self._joined_nodes()
-        yield from self._resized_nodes(used)
+
+    @property
+    def _used(self) -> list[int]:
+        return sorted({slot.pool for shape in self.shapes for slot in shape.slots})
 
     def _joined_nodes(self) -> Iterator[Neighbour]:
         """Yield plans in which one node of the same accelerator, zone and market holds the stages of two."""
@@ -467,12 +481,12 @@ class _Plan:
                     if enough and _merge_key(pool.offer) == _merge_key(pools[pair[0][0]].offer):
                         yield from self._sized(self._rebought(pair, other, together=True))
 
-    def _resized_nodes(self, used: Sequence[int]) -> Iterator[Neighbour]:
+    def node_sizes(self) -> Iterator[Neighbour]:
         """Yield plans with nodes of another size in all zones at once, for the most crowded network card."""
         pools = self.space.pools
         for devices in sorted({pool.devices for pool in pools}):
             shapes = self.shapes
-            for pool in used:
+            for pool in self._used:
                 alike = (
                     other
                     for other in range(len(pools))

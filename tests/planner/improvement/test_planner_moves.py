@@ -288,7 +288,7 @@ def test_nodes_in_two_zones_become_smaller_together():
     zones = ("us-central1-a", "us-central1-b")
     eight, four = ([at[zone, f"a2-highgpu-{devices}g", Market.SPOT] for zone in zones] for devices in (8, 4))
     shapes = one_stage_each(space, [(pool, 0) for pool in eight for _ in range(8)])
-    every = [each.shapes for each in neighbours(space, shapes, "offers")]
+    every = [each.shapes for each in neighbours(space, shapes, "node_sizes")]
     used = [Counter(shape.slots[0].pool for shape in each) for each in every]
     assert dict.fromkeys(four, 8) in used
 
@@ -320,4 +320,5 @@ def test_a_descent_that_still_gains_continues_and_one_from_its_end_stops(space):
     assert 40.0 * 1.25 < descent.spent <= 40.0 * 4.0 + 5.0
     again = _Descent(improver, 40.0)
     again.run([*Improver(space, target).descend(best, 400.0), best][0])
-    assert again.spent <= 40.0 + 5.0
+    # A turn of all kinds of moves ends before the effort is compared.
+    assert again.spent <= 40.0 + 10.0
