@@ -12,6 +12,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from sailor_cloud.model.plan import Recompute
@@ -615,10 +616,11 @@ class Box:
         rest = self._rest(samples, most)
         every = zip(*(self._cuts(kind) for kind in range(len(self.sizes.kinds))), strict=True)
         cuts = [np.stack(each)[stages.kind, stages.end, None] for each in every]
-        # The columns of a state are its units above the least that its layers need, after as many empty columns.
-        latest = [np.full((self.layers + 1, 2 * left + 1), -_NEVER, np.float32) for _ in range(1 + self.sizes.crossing)]
+        # The columns of a state are its units above the least that its layers need, between as many empty columns.
+        latest = [np.full((self.layers + 1, 3 * left + 1), -_NEVER, np.float32) for _ in range(1 + self.sizes.crossing)]
         latest[0][-1, left] = _NEVER
         pad, alive = left, np.arange(self.layers + 1) == self.layers
+        begins, spare = pad + np.minimum(stages.spare, pad), stages.spare + stages.after[stages.end]
         for number in range(1, self.layers + 1):
             # Thousands of devices take seconds.
             self.sizes.space.known.deadline.check()
@@ -631,10 +633,9 @@ class Box:
                 each[here.kind, here.first, here.width, None] for each in self._stacked(held, most_held)
             )
             free = limit - samples * sample
-            columns = np.minimum(here.spare[:, None] + np.arange(pad, pad + left), pad + left)
-            units = np.clip(columns - pad + stages.after[here.end, None], 0, most)
-            behinds = [each[here.end[:, None], units] for each in rest[number - 1]]
-            afters = [each[here.end[:, None], columns] for each in latest]
+            units = np.clip(spare[which, None] + np.arange(left), 0, most)
+            behinds = [each.take(here.end[:, None] * each.shape[1] + units) for each in rest[number - 1]]
+            afters = [sliding_window_view(each, left, axis=1)[here.end, begins[which]] for each in latest]
             if number > 1:
                 behinds = self._over_cut(behinds, [cut[which] for cut in cuts], np.minimum)
                 afters = self._over_cut(afters, [-cut[which] for cut in cuts], np.maximum)
@@ -705,15 +706,16 @@ class Box:
             each[stages.kind, stages.first, stages.width].astype(float) for each in (spans.sample_s, spans.way_s)
         )
         work *= units[stages.kind] * samples
-        spent = np.full((self.layers + 1, 2 * left + 1), np.inf)
+        work += way * (stages.spare + stages.after[stages.end])
+        spent = np.full((self.layers + 1, 3 * left + 1), np.inf)
         spent[-1, left] = 0.0
+        behind = sliding_window_view(spent, left, axis=1)
         begins = np.searchsorted(stages.first, np.arange(self.layers + 1))
         for first in np.unique(stages.first)[::-1]:
             at = slice(begins[first], begins[first + 1])
-            end = stages.end[at, None]
-            columns = np.minimum(stages.spare[at, None] + np.arange(left, 2 * left), 2 * left)
-            behind = columns - left + stages.after[end]
-            passes = work[at, None] + way[at, None] * behind + spent[end, columns]
+            passes = way[at, None] * np.arange(left)
+            passes += work[at, None]
+            passes += behind[stages.end[at], left + np.minimum(stages.spare[at], left)]
             spent[first, left : 2 * left] = passes.min(axis=0)
         found = np.arange(left) + int(stages.after[0])
         done = np.flatnonzero(spent[0, left : 2 * left] <= (limit - self._first_tail_s) * found)
