@@ -6,6 +6,7 @@ microbatches in flight. The replay satisfies every inequality used here; docs/pl
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -469,8 +470,10 @@ class Box:
     _spans: dict[tuple[int, int, int], _Spans | None] = field(default_factory=dict)
     _stacks: dict[tuple[tuple[int, int, int], ...], _Spans] = field(default_factory=dict)
     # By kind: the numbers of microbatches of the smallest and of the largest size that stages can hold.
-    _levels: list[tuple[Floats, Floats]] = field(default_factory=list)
+    _levels: list[tuple[list[float], list[float]]] = field(default_factory=list)
     _rests: dict[int, list[list[Singles]]] = field(default_factory=dict)
+    # The seconds of cuts as in `_cuts`, shape [kinds, 2 * layers + 2].
+    _every_cut: list[Singles] = field(default_factory=list)
     _halves: tuple[Box, Box] | None = None
     _forward_share: float = 0.5
     _first_tail_s: float = 0.0
@@ -483,7 +486,7 @@ class Box:
                 for all_s, back_s in zip(each.fit.compute_s, each.backward_s, strict=True):
                     share = float((1.0 - back_s[some] / all_s[some]).min())
                     self._forward_share = min(self._forward_share, share)
-            low, high = (np.unique(self.sizes.sized(kind, size).fit.most) for size in (self.least, self.most))
+            low, high = (np.unique(self.sizes.sized(kind, size).fit.most).tolist() for size in (self.least, self.most))
             self._levels.append((low, high))
             spans = self._span(kind, 1, 1)
             if spans is not None:
@@ -518,7 +521,7 @@ class Box:
     def _level(self, kind: int, held: int, most_held: int) -> tuple[int, int, int]:
         """Return what is equal for all numbers of microbatches for which the same stages of a kind fit."""
         low, high = self._levels[kind]
-        return kind, int(np.searchsorted(low, held)), int(np.searchsorted(high, most_held))
+        return kind, bisect_left(low, held), bisect_left(high, most_held)
 
     def _spans_of(self, kind: int, held: int, most_held: int) -> _Spans | None:
         low, high = (self.sizes.sized(kind, size) for size in (self.least, self.most))
@@ -585,18 +588,19 @@ class Box:
                     np.pad(each, ((0, 0), (0, units + 1 - each.shape[1])), constant_values=_NEVER) for each in level
                 ]
             rest[0][0][self.layers] = 0.0
+            cuts = [[cut[1:, None] for cut in self._cuts(kind)] for kind in range(len(self.sizes.kinds))]
             for stages in range(1, most + 1):
                 many = self.layers - stages + 1
                 for number, kind in enumerate(self.sizes.kinds):
-                    self.sizes.space.known.deadline.check()
-                    spans = self._span(number, min(stages, held), min(stages, held))
                     # The stages behind take at least as many units as so many of the smallest.
                     begin = max(known, kind.units + (stages - 1) * smallest)
-                    if spans is None or begin > units:
+                    spans = self._span(number, min(stages, held), min(stages, held)) if begin <= units else None
+                    if spans is None:
                         continue
+                    self.sizes.space.known.deadline.check()
                     every = [each[1:, begin - kind.units : units + 1 - kind.units] for each in rest[stages - 1]]
                     if stages > 1:
-                        every = self._over_cut(every, [cut[1:, None] for cut in self._cuts(number)], np.minimum)
+                        every = self._over_cut(every, cuts[number], np.minimum)
                     for later, there in zip(every, rest[stages], strict=True):
                         way = (spans.way_s[:many, :, None] + _windows(later, many, self.layers)).min(axis=1)
                         np.minimum(there[:many, begin:], way, out=there[:many, begin:])
@@ -614,8 +618,10 @@ class Box:
         if left < 1 or not stages.first.size:
             return most + 1
         rest = self._rest(samples, most)
-        every = zip(*(self._cuts(kind) for kind in range(len(self.sizes.kinds))), strict=True)
-        cuts = [np.stack(each)[stages.kind, stages.end, None] for each in every]
+        if not self._every_cut:
+            every = zip(*(self._cuts(kind) for kind in range(len(self.sizes.kinds))), strict=True)
+            self._every_cut = [np.stack(each) for each in every]
+        cuts = [each[stages.kind, stages.end, None] for each in self._every_cut]
         # The columns of a state are its units above the least that its layers need, between as many empty columns.
         latest = [np.full((self.layers + 1, 3 * left + 1), -_NEVER, np.float32) for _ in range(1 + self.sizes.crossing)]
         latest[0][-1, left] = _NEVER
@@ -724,7 +730,7 @@ class Box:
 
 def _windows(rows: Singles, many: int, width: int) -> Singles:
     """Return, for each of the first `many` rows, the rows from there on, shape [many, width, columns]."""
-    return np.asarray(rows[np.arange(many)[:, None] + np.arange(width)])
+    return sliding_window_view(rows, width, axis=0)[:many].swapaxes(1, 2)
 
 
 def boxes(sizes: Sizes, most: int) -> Iterator[Box]:
