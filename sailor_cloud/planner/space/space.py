@@ -238,7 +238,9 @@ class Space:
         """Return the stage table of a pool's accelerator."""
         accelerator = self.pools[pool].accelerator.name
         key = (accelerator, tp, microbatch_size, recompute, self.zero_stage)
-        if key not in self.known.tables:
+        # A key is hashed in Python, so it is looked up once.
+        found = self.known.tables.get(key)
+        if found is None:
             self.known.deadline.check()
             kinds = dict.fromkeys((recompute, *self.kinds))
             tables = stage_tables(
@@ -250,7 +252,8 @@ class Space:
                 zero_stage=self.zero_stage,
             )
             self.known.tables |= {(*key[:3], kind, self.zero_stage): table for kind, table in tables.items()}
-        return self.known.tables[key]
+            found = tables[recompute]
+        return found
 
     def cores(self, nodes: int) -> float:
         """Return how many cores the ranks of a plan on `nodes` nodes share; infinite unless all run on one machine."""
