@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Anchor, Objective, PlanDocument, Status
@@ -17,6 +17,7 @@ from sailor_cloud.model.job import Goal
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.model.shown import Rows
+from sailor_cloud.planner.explain.decision import with_chosen
 from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.quotas import used
@@ -87,10 +88,20 @@ def anchored(
     late = _Late.of(document, scenario)
     if late is None:
         return document
-    found, faster = _with_anchor(document, late, scenario, candidates), sooner(late.lost_s)
-    if faster is None or faster.plan is None or _Late.of(faster, scenario) is not None:
+    found = _with_anchor(document, late, scenario, candidates)
+    others = [sooner(late.lost_s), *_other_choices(document, scenario)]
+    in_time = [each for each in others if each is not None and each.plan is not None and not _Late.of(each, scenario)]
+    best = min(in_time, key=_usd, default=None)
+    if best is None:
         return found or document
-    return _told(faster, late) if found is None or _usd(faster) < _usd(found) else found
+    return _told(best, late) if found is None or _usd(best) < _usd(found) else found
+
+
+def _other_choices(document: PlanDocument, scenario: Scenario) -> Iterator[PlanDocument]:
+    """Yield the document with each plan that was not chosen; a search that a time limit ended has no others."""
+    for choice in () if document.decision is None else document.decision.choices:
+        if not choice.chosen:
+            yield _document(document, choice.plan, scenario, evaluate(choice.plan, scenario))
 
 
 def _told(faster: PlanDocument, late: _Late) -> PlanDocument:
@@ -226,21 +237,6 @@ def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation
     offers = tuple(scenario.offers[name] for name in sorted({node.offer for node in plan.nodes}))
     bound, decision = document.bound, document.decision
     gap = None if bound is None else share_above(cost.total_usd, bound)
-    if decision is not None:
-        figures = {
-            "plan": plan,
-            "offers": offers,
-            "duration_s": prediction.duration_s,
-            "usd_per_hour": cost.usd_per_hour,
-            "total_usd": cost.total_usd,
-            "usd_per_iteration": cost.usd_per_iteration or 0.0,
-            "within_budget": None if totals is None else totals.within_budget,
-            "within_deadline": None if totals is None else totals.within_deadline,
-            "within_limits": None if totals is None else totals.within_limits,
-            "markets": tuple(sorted({offer.market.value for offer in offers}, reverse=True)),
-        }
-        choices = (replace(one, **figures) if one.chosen else one for one in decision.choices)  # type: ignore[arg-type]
-        decision = replace(decision, choices=tuple(choices))
     limits = document.constraints
     return replace(
         document,
@@ -254,5 +250,5 @@ def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation
         cost=cost,
         ttl_s=ttl_s(limits, cost, duration_s=prediction.duration_s, offers=offers, as_of=scenario.as_of),
         totals=totals,
-        decision=decision,
+        decision=None if decision is None else with_chosen(decision, plan, evaluation, scenario),
     )

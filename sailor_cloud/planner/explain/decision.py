@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 
@@ -40,6 +40,7 @@ from sailor_cloud.planner.space.goals import NEARLY, TIE, Target
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.restrictions import Restriction, part_of
 from sailor_cloud.planner.space.space import Space
+from sailor_cloud.simulator import Evaluation, Scenario, evaluate
 from sailor_cloud.units import (
     GIB,
     pace_text,
@@ -330,9 +331,7 @@ class Deciding:
             if best is None:
                 continue
             theirs = _figures(best)
-            whole = "run" if self.space.scenario.job.training.steps else "iteration"
-            money = usd_difference_text(theirs[1], ours[1]).replace("-", "saves ")
-            trade = f"{whole} {pace_text(theirs[0] / ours[0])}, {money}"
+            trade = _difference(theirs, ours, bool(self.space.scenario.job.training.steps))
             breaks = "" if drafts is kept else f"; no plan found keeps {_broken(self.target, best)}"
             prediction, cost = best.evaluation.prediction, best.evaluation.cost
             return LeftOut(
@@ -468,50 +467,10 @@ class Deciding:
         return alike and self._uses(one.draft) == self._uses(other.draft)
 
     def _choice(self, those: tuple[Pick, ...], picks: dict[Pick, Chosen], *, chosen: bool) -> Choice:
-        picked = picks[those[0]]
-        plan, uses = to_plan(self.space, picked.draft), self._uses(picked.draft)
-        prediction, cost, totals = (
-            picked.evaluation.prediction,
-            picked.evaluation.cost,
-            picked.evaluation.totals,
-        )
-        return Choice(
-            picks=those,
-            chosen=chosen,
-            plan=plan,
-            offers=tuple(self.space.scenario.offers[offer] for offer in sorted({node.offer for node in plan.nodes})),
-            iteration_s=prediction.iteration_s_replay,
-            duration_s=prediction.duration_s,
-            usd_per_hour=cost.usd_per_hour,
-            usd_per_iteration=cost.usd_per_iteration or 0.0,
-            total_usd=cost.total_usd,
-            within_budget=None if totals is None else totals.within_budget,
-            within_deadline=None if totals is None else totals.within_deadline,
-            within_limits=None if totals is None else totals.within_limits,
-            devices=dict(uses.devices),
-            zones=uses.zones,
-            markets=uses.markets,
-            why=self._why(those, {pick: _figures(each) for pick, each in picks.items()}),
-        )
-
-    def _why(self, those: tuple[Pick, ...], known: dict[Pick, tuple[float, float]]) -> str:
-        """Return one sentence that says why a plan is one of the choices."""
-        seconds, usd = known[those[0]]
-        slow, low = known[Pick.CHEAPEST]
-        fast, high = known[Pick.FASTEST]
-        if Pick.CHEAPEST in those and Pick.FASTEST in those:
-            return "no plan found within the limits is cheaper or faster"
-        if Pick.CHEAPEST in those:
-            return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
-        if Pick.FASTEST in those:
-            # A slower iteration may have a shorter run, if its nodes are preempted less.
-            most = self.space.scenario.job.goal is Goal.MAXIMIZE_THROUGHPUT
-            first = "highest throughput" if most else "shortest time"
-            return f"{first} within the limits; {_trade(slow, low, fast, high)} than the cheapest"
-        less = usd_difference_text(high, usd).lstrip("+")
-        money = f"{less} less than" if less[0].isdigit() else f"{less} as"
-        trade = _trade(slow, low, seconds, usd, high)
-        return f"{trade} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
+        picked, scenario = picks[those[0]], self.space.scenario
+        known = {pick: _figures(each) for pick, each in picks.items()}
+        found = _choice(to_plan(self.space, picked.draft), picked.evaluation, scenario, those, chosen=chosen)
+        return replace(found, why=_reason(those, known, scenario.job.goal))
 
     def _uses(self, draft: Draft) -> _Uses:
         known = self._used.get(id(draft))
@@ -564,6 +523,101 @@ def _broken(target: Target, chosen: Chosen) -> str:
     words = {"budget_usd": "the budget", "deadline": "the deadline"}
     broken = [limit.name for limit in target.limits if found[limit.figure] > limit.at_most * (1.0 + TIE)]
     return " and ".join(words.get(name, name) for name in broken) or "a limit"
+
+
+def _choice(plan: Plan, evaluation: Evaluation, scenario: Scenario, picks: tuple[Pick, ...], *, chosen: bool) -> Choice:
+    """Return a choice without its reason."""
+    prediction, cost, totals = evaluation.prediction, evaluation.cost, evaluation.totals
+    offers = tuple(scenario.offers[name] for name in sorted({node.offer for node in plan.nodes}))
+    devices: Counter[str] = Counter()
+    for node in plan.nodes:
+        devices[scenario.offers[node.offer].accelerator] += node.devices
+    return Choice(
+        picks=picks,
+        chosen=chosen,
+        plan=plan,
+        offers=offers,
+        iteration_s=prediction.iteration_s_replay,
+        duration_s=prediction.duration_s,
+        usd_per_hour=cost.usd_per_hour,
+        usd_per_iteration=cost.usd_per_iteration or 0.0,
+        total_usd=cost.total_usd,
+        within_budget=None if totals is None else totals.within_budget,
+        within_deadline=None if totals is None else totals.within_deadline,
+        within_limits=None if totals is None else totals.within_limits,
+        devices=dict(sorted(devices.items())),
+        zones=tuple(sorted({offer.zone for offer in offers})),
+        markets=tuple(sorted({offer.market.value for offer in offers}, reverse=True)),
+        why="",
+    )
+
+
+def _reason(those: tuple[Pick, ...], known: Mapping[Pick, tuple[float, float]], goal: Goal) -> str:
+    """Return one sentence that says why a plan is one of the choices; `known`: the seconds and USD of each pick."""
+    seconds, usd = known[those[0]]
+    slow, low = known[Pick.CHEAPEST]
+    fast, high = known[Pick.FASTEST]
+    if Pick.CHEAPEST in those and Pick.FASTEST in those:
+        return "no plan found within the limits is cheaper or faster"
+    if Pick.CHEAPEST in those:
+        return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
+    if Pick.FASTEST in those:
+        # A slower iteration may have a shorter run, if its nodes are preempted less.
+        first = "highest throughput" if goal is Goal.MAXIMIZE_THROUGHPUT else "shortest time"
+        return f"{first} within the limits; {_trade(slow, low, fast, high)} than the cheapest"
+    less = usd_difference_text(high, usd).lstrip("+")
+    money = f"{less} less than" if less[0].isdigit() else f"{less} as"
+    trade = _trade(slow, low, seconds, usd, high)
+    return f"{trade} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
+
+
+def with_chosen(decision: Decision, plan: Plan, evaluation: Evaluation, scenario: Scenario) -> Decision:
+    """Return a decision with another plan in the place of the chosen one.
+
+    It may be that of another choice. All differences are those to the new plan; nothing that it uses is left out.
+    """
+    goal, limits = scenario.job.goal, scenario.job.constraints
+    same = [choice for choice in decision.choices if choice.chosen or choice.plan == plan]
+    picks = tuple(pick for pick in Pick if any(pick in choice.picks for choice in same))
+    chosen = _choice(plan, evaluation, scenario, picks, chosen=True)
+    every = [chosen, *(choice for choice in decision.choices if choice not in same)]
+    known = {pick: (choice.seconds, choice.usd) for choice in every for pick in choice.picks}
+    every = [replace(choice, why=_reason(choice.picks, known, goal)) for choice in every]
+    choices = tuple(sorted(every, key=lambda choice: (choice.usd, choice.seconds)))
+    of_before = {*cheaper_nearby(decision.choices), *_no_margin(decision.choices, limits)}
+    clouds = tuple(sorted({str(offer.provider) for offer in chosen.offers}))
+    uses = _Uses(tuple(chosen.devices.items()), chosen.zones, chosen.markets, clouds)
+    return replace(
+        decision,
+        choices=choices,
+        notes=(
+            *(cheaper_nearby(choices) if decision.asked is None else ()),
+            *_no_margin(choices, limits),
+            *(note for note in decision.notes if note not in of_before),
+        ),
+        left_out=tuple(
+            row if row.plan is None else replace(row, why=_change(evaluate(row.plan, scenario), chosen, row.why))
+            for row in decision.left_out
+            if not uses.insists(row.subject, row.name)
+        ),
+    )
+
+
+def _change(evaluation: Evaluation, chosen: Choice, before: str) -> str:
+    """Return what insisting on something changes; `before`: the same compared to another plan."""
+    prediction, cost = evaluation.prediction, evaluation.cost
+    theirs = (
+        prediction.iteration_s_replay if prediction.duration_s is None else prediction.duration_s,
+        cost.total_usd if cost.total_usd is not None else cost.usd_per_iteration or 0.0,
+    )
+    _, *breaks = before.split("; ", 1)
+    return "; ".join([_difference(theirs, (chosen.seconds, chosen.usd), prediction.duration_s is not None), *breaks])
+
+
+def _difference(theirs: tuple[float, float], ours: tuple[float, float], whole: bool) -> str:
+    """Return how a plan's seconds and USD differ from those of the chosen one."""
+    money = usd_difference_text(theirs[1], ours[1]).replace("-", "saves ")
+    return f"{'run' if whole else 'iteration'} {pace_text(theirs[0] / ours[0])}, {money}"
 
 
 def _trade(slow: float, low: float, fast: float, high: float, largest: float = 0.0) -> str:

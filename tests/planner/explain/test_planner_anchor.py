@@ -16,7 +16,7 @@ from sailor_cloud.launch.simulation.replay import replay
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
-from sailor_cloud.planner.explain.anchor import OUTAGE_S, _risk
+from sailor_cloud.planner.explain.anchor import OUTAGE_S, _risk, anchored
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.run.progress import Replayed
 
@@ -170,3 +170,21 @@ def test_more_spot_nodes_that_end_before_the_outage_matters_are_chosen_where_the
     assert seconds(more) + OUTAGE_S < more.constraints.deadline
     assert more.decision is not None
     assert any("would miss the deadline if spot capacity is lost once" in note for note in more.decision.notes)
+
+
+def test_another_choice_is_taken_if_no_time_is_left_to_search_again() -> None:
+    """Its row is joined with that of the chosen plan, and all differences are those to it."""
+    document = planned("400h", devices=16)
+    assert document.decision is not None
+    chosen = next(choice for choice in document.decision.choices if choice.chosen)
+    slow = seconds(document)
+    late = replace(document, constraints=document.constraints.model_copy(update={"deadline": slow + HOUR}))
+    space = make_space(job("400h", devices=16))
+    found = anchored(late, space.scenario, space.candidates, lambda lost_s: None)
+    assert found.decision is not None
+    taken = next(choice for choice in found.decision.choices if choice.chosen)
+    assert taken.plan == found.plan != chosen.plan
+    assert seconds(found) + OUTAGE_S < slow + HOUR
+    assert set(chosen.picks) < set(taken.picks)
+    assert [choice.usd for choice in found.decision.choices] == sorted(choice.usd for choice in found.decision.choices)
+    assert all("-" not in choice.why for choice in found.decision.choices)
