@@ -65,7 +65,7 @@ def probable(
             break
         most = max(most, _probability(found))
     if first.plan is None or _probability(found) >= wanted:
-        return found if found is first else with_bound_of(first, found)
+        return found if found is first else _with_bound_of(first, found)
     reason = (
         f"no plan was found that keeps budget, deadline and TTL with a probability of {100 * wanted:g} %; the most "
         f"probable one reaches {100 * most:.3g} %"
@@ -104,8 +104,8 @@ def _probability(document: PlanDocument) -> float:
     return 1.0 if within is None else within
 
 
-def with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
-    """Return a plan with the bound of the search with the original limits, which no plan with tighter ones can beat."""
+def _with_bound_of(first: PlanDocument, found: PlanDocument) -> PlanDocument:
+    """Return a plan with the bound of the search with the original limits, which no probable plan can beat."""
     assert found.objective is not None
     bound, value, gap = first.bound, found.objective.value, None
     if bound is not None:

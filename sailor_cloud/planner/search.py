@@ -23,6 +23,7 @@ from sailor_cloud.model.document import (
     Search,
 )
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
 from sailor_cloud.planner.evaluate.assess import Assessor
@@ -39,7 +40,7 @@ from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
 from sailor_cloud.planner.improvement import evaluated, improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
-from sailor_cloud.planner.probable import earlier, probable, tightened, with_bound_of
+from sailor_cloud.planner.probable import earlier, probable, tightened
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.solving import Searched, enumerated, solve
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer, share_above
@@ -141,22 +142,33 @@ def search(
         alike = None if document.plan is not None else _alike(problem.space)
         if alike is not None:
             # Nothing fits with ZeRO-0 or 1, and their search is over.
-            document = _planned(replace(problem, space=alike), requested, clock, started)
+            problem = replace(problem, space=alike)
+            document = _planned(problem, requested, clock, started)
         if not requested.decide or requested.choose not in (None, Pick.CHEAPEST):
             return document
+        cut_short, searched = document.search.cut_short, False
 
-        def sooner(seconds: float) -> PlanDocument | None:
-            earliest = earlier(problem.target, seconds)
-            if document.search.cut_short or earliest is None:
+        def sooner(seconds: float) -> Plan | None:
+            """Return the plan for a deadline that is so much earlier; None if there is none, or no time to search."""
+            nonlocal cut_short, searched
+            target = earlier(problem.target, seconds)
+            if cut_short or target is None:
                 return None
-            quiet = replace(requested, prove=False, progress=None, improved=None)
+            searched = True
+            alone = SearchOptions(restrictions=requested.restrictions, time_limit_s=requested.time_limit_s)
             try:
-                found = _planned(replace(problem, target=earliest), quiet, clock, started)
+                found = _planned(replace(problem, target=target), alone, clock, started)
             except OutOfTimeError:
+                cut_short = True
                 return None
-            return found if found.plan is None else with_bound_of(document, found)
+            cut_short = found.search.cut_short
+            return found.plan
 
-        return anchored(document, problem.space.scenario, problem.space.candidates, sooner)
+        found = anchored(document, problem.space.scenario, problem.space.candidates, sooner)
+        if not searched:
+            return found
+        spent = clock.monotonic_s() - started
+        return replace(found, search=replace(found.search, seconds=spent, cut_short=cut_short))
 
     try:
         return over_capacity(job, asked, clock.now(), planned)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sailor_cloud.model.document import Anchor, Objective, PlanDocument, Status
@@ -23,13 +23,16 @@ from sailor_cloud.planner.space.candidates import Candidates
 from sailor_cloud.planner.space.quotas import used
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_per_hour, startup_s
 from sailor_cloud.simulator.lifetime import ttl_s
-from sailor_cloud.units import SECONDS_PER_HOUR, usd_text
+from sailor_cloud.units import SECONDS_PER_HOUR, probability_text, usd_text
 
 # Nine of ten outages of spot capacity are shorter. Source: 1,044 outages in six traces of V100 on AWS, 2022-10 to
 # 2023-08 (skypilot-org/spot-traces, 221da1a); mean 1.9 h, median 0.5 h.
 OUTAGE_S = 4.2 * SECONDS_PER_HOUR
 # A less likely outage is ignored, unless the job asks for a higher probability.
 LEAST_RISK = 0.05
+_KEPT = "with time for an outage of spot capacity"
+# How often a search looks for a plan that ends sooner.
+_SEARCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,13 @@ class _Unit:
 class _Late:
     """A plan that misses its deadline if spot capacity is lost once, with a probability of `risk`.
 
-    `units`: its spot pipelines that could be on demand. `usd`: the cost of the run without an outage. `alone_s`: the
-    duration with one.
+    `usd`: the cost of the run without an outage. `lost_s`: what an outage costs. `alone_s`: the duration with one.
     """
 
     plan: Plan
     usd: float
     deadline_s: float
     risk: float
-    units: list[_Unit]
     lost_s: float
     alone_s: float
 
@@ -66,53 +67,66 @@ class _Late:
             return None
         if prediction is None or prediction.duration_s is None or cost is None or cost.total_usd is None:
             return None
-        units = _units(plan, scenario, _on_demand(plan, scenario))
-        risk = _risk(plan, scenario, prediction.duration_s)
-        if not units or risk < (LEAST_RISK if limits.probability is None else 1.0 - limits.probability):
-            return None
-        lost_s = _lost_s(plan, scenario, units)
+        risk, lost_s = _risk(plan, scenario, prediction.duration_s), _lost_s(plan, scenario)
         alone_s = prediction.duration_s + lost_s
-        late = cls(plan, cost.total_usd, limits.deadline, risk, units, lost_s, alone_s)
-        return late if alone_s > limits.deadline else None
+        likely = risk >= (LEAST_RISK if limits.probability is None else 1.0 - limits.probability)
+        late = cls(plan, cost.total_usd, limits.deadline, risk, lost_s, alone_s)
+        return late if likely and lost_s > 0.0 and alone_s > limits.deadline else None
 
 
 def anchored(
-    document: PlanDocument, scenario: Scenario, candidates: Candidates, sooner: Callable[[float], PlanDocument | None]
+    document: PlanDocument, scenario: Scenario, candidates: Candidates, sooner: Callable[[float], Plan | None]
 ) -> PlanDocument:
     """Return the cheapest plan that meets the deadline if spot capacity is lost once.
 
-    It has as many on-demand pipelines as the deadline needs, or it is one that `sooner` finds for a deadline that is so
-    many seconds earlier. Returns the same document if the goal is not the least money by a deadline, if an outage is
-    unlikely or harmless, or if no plan helps.
+    It has as many on-demand pipelines as the deadline needs, or it is another choice, or a plan from `sooner`: that
+    searches with a deadline that is earlier by some seconds. Returns the same document if the goal is not the least
+    money by a deadline, if an outage is unlikely or harmless, or if no plan helps.
     """
     late = _Late.of(document, scenario)
     if late is None:
         return document
     found = _with_anchor(document, late, scenario, candidates)
-    others = [sooner(late.lost_s), *_other_choices(document, scenario)]
-    in_time = [each for each in others if each is not None and each.plan is not None and not _Late.of(each, scenario)]
+    in_time = list(_in_time(document, late, scenario, sooner))
     best = min(in_time, key=_usd, default=None)
     if best is None:
         return found or document
     return _told(best, late) if found is None or _usd(best) < _usd(found) else found
 
 
-def _other_choices(document: PlanDocument, scenario: Scenario) -> Iterator[PlanDocument]:
-    """Yield the document with each plan that was not chosen; a search that a time limit ended has no others."""
+def _in_time(
+    document: PlanDocument, late: _Late, scenario: Scenario, sooner: Callable[[float], Plan | None]
+) -> Iterator[PlanDocument]:
+    """Yield the document with other plans that are in time: those from `sooner`, and the other choices."""
+    lost_s = late.lost_s
+    for _ in range(_SEARCHES):
+        plan = sooner(lost_s)
+        if plan is None:
+            break
+        found = _document(document, plan, scenario, evaluate(plan, scenario))
+        still = _Late.of(found, scenario)
+        if still is None:
+            yield found
+            break
+        # With more nodes on spot, an outage costs more.
+        lost_s = still.lost_s
+    # A time limit may have left no time for a search.
     for choice in () if document.decision is None else document.decision.choices:
         if not choice.chosen:
-            yield _document(document, choice.plan, scenario, evaluate(choice.plan, scenario))
+            found = _document(document, choice.plan, scenario, evaluate(choice.plan, scenario))
+            if _Late.of(found, scenario) is None:
+                yield found
 
 
-def _told(faster: PlanDocument, late: _Late) -> PlanDocument:
+def _told(found: PlanDocument, late: _Late) -> PlanDocument:
     """Return a document that says why its plan isn't the cheapest one."""
-    if faster.decision is None:
-        return faster
+    if found.decision is None or late.usd >= _usd(found):
+        return found
     note = (
         f"a plan for {usd_text(late.usd)} USD would miss the deadline if spot capacity is lost once, which has a "
-        f"probability of {100 * late.risk:.0f} %"
+        f"probability of {probability_text(late.risk)}"
     )
-    return replace(faster, decision=replace(faster.decision, notes=(*faster.decision.notes, note)))
+    return replace(found, decision=replace(found.decision, notes=(*found.decision.notes, note)))
 
 
 def _usd(document: PlanDocument) -> float:
@@ -125,8 +139,9 @@ def _with_anchor(
     document: PlanDocument, late: _Late, scenario: Scenario, candidates: Candidates
 ) -> PlanDocument | None:
     """Return a plan with as many on-demand pipelines as the deadline needs; None if they don't help."""
-    plan, units, on_demand_of = late.plan, late.units, _on_demand(late.plan, scenario)
-    budget_usd = document.constraints.budget_usd
+    plan, budget_usd = late.plan, document.constraints.budget_usd
+    on_demand_of = _on_demand(plan, scenario)
+    units = _units(plan, scenario, on_demand_of)
     for count in range(1, len(units) + 1):
         chosen = frozenset[str]().union(*(unit.nodes for unit in units[:count]))
         moved = _moved(plan, chosen, on_demand_of)
@@ -136,7 +151,7 @@ def _with_anchor(
         duration_s, usd = evaluation.prediction.duration_s, evaluation.cost.total_usd
         assert duration_s is not None
         assert usd is not None
-        late_s = duration_s + _lost_s(moved, scenario, units[count:])
+        late_s = duration_s + _lost_s(moved, scenario)
         if late_s <= late.deadline_s and (budget_usd is None or usd <= budget_usd):
             break
     else:
@@ -208,11 +223,13 @@ def _units(plan: Plan, scenario: Scenario, on_demand_of: dict[str, str]) -> list
     return sorted(found, key=lambda unit: (unit.extra_usd_per_hour / unit.share, min(unit.nodes)))
 
 
-def _lost_s(plan: Plan, scenario: Scenario, on_spot: Sequence[_Unit]) -> float:
-    """Return the seconds that a run loses to an outage with these pipelines on spot."""
-    share = sum(unit.share for unit in on_spot)
-    if not share:
+def _lost_s(plan: Plan, scenario: Scenario) -> float:
+    """Return the seconds that a run loses to an outage of all its spot nodes."""
+    spot = {node.id for node in plan.nodes if scenario.offers[node.offer].market is Market.SPOT}
+    stopped = sum(line.samples for line in plan.pipelines if any(stage.node in spot for stage in line.stages))
+    if not stopped:
         return 0.0
+    share = stopped / plan.global_batch_size
     restart = max(startup_s(scenario.offers[node.offer].provider) for node in plan.nodes)
     restarts = 2.0 if share < 1.0 else 1.0
     return scenario.job.checkpoint.every / 2.0 + restarts * restart + OUTAGE_S * share
@@ -250,5 +267,5 @@ def _document(document: PlanDocument, plan: Plan, scenario: Scenario, evaluation
         cost=cost,
         ttl_s=ttl_s(limits, cost, duration_s=prediction.duration_s, offers=offers, as_of=scenario.as_of),
         totals=totals,
-        decision=None if decision is None else with_chosen(decision, plan, evaluation, scenario),
+        decision=None if decision is None else with_chosen(decision, plan, evaluation, scenario, _KEPT),
     )

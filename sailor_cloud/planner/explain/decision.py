@@ -552,15 +552,20 @@ def _choice(plan: Plan, evaluation: Evaluation, scenario: Scenario, picks: tuple
     )
 
 
-def _reason(those: tuple[Pick, ...], known: Mapping[Pick, tuple[float, float]], goal: Goal) -> str:
-    """Return one sentence that says why a plan is one of the choices; `known`: the seconds and USD of each pick."""
+def _reason(
+    those: tuple[Pick, ...], known: Mapping[Pick, tuple[float, float]], goal: Goal, kept: str = "within the limits"
+) -> str:
+    """Return one sentence that says why a plan is one of the choices; `known`: the seconds and USD of each pick.
+
+    `kept`: what the cheapest plan keeps.
+    """
     seconds, usd = known[those[0]]
     slow, low = known[Pick.CHEAPEST]
     fast, high = known[Pick.FASTEST]
     if Pick.CHEAPEST in those and Pick.FASTEST in those:
         return "no plan found within the limits is cheaper or faster"
     if Pick.CHEAPEST in those:
-        return f"lowest cost within the limits; {pace_text(slow / fast, 'the fastest')}"
+        return f"lowest cost {kept}; {pace_text(slow / fast, 'the fastest')}"
     if Pick.FASTEST in those:
         # A slower iteration may have a shorter run, if its nodes are preempted less.
         first = "highest throughput" if goal is Goal.MAXIMIZE_THROUGHPUT else "shortest time"
@@ -571,8 +576,8 @@ def _reason(those: tuple[Pick, ...], known: Mapping[Pick, tuple[float, float]], 
     return f"{trade} than the cheapest; {money} the fastest and {pace_text(seconds / fast)}"
 
 
-def with_chosen(decision: Decision, plan: Plan, evaluation: Evaluation, scenario: Scenario) -> Decision:
-    """Return a decision with another plan in the place of the chosen one.
+def with_chosen(decision: Decision, plan: Plan, evaluation: Evaluation, scenario: Scenario, kept: str) -> Decision:
+    """Return a decision with another plan in the place of the cheapest one; `kept`: what it keeps.
 
     It may be that of another choice. All differences are those to the new plan; nothing that it uses is left out.
     """
@@ -582,7 +587,7 @@ def with_chosen(decision: Decision, plan: Plan, evaluation: Evaluation, scenario
     chosen = _choice(plan, evaluation, scenario, picks, chosen=True)
     every = [chosen, *(choice for choice in decision.choices if choice not in same)]
     known = {pick: (choice.seconds, choice.usd) for choice in every for pick in choice.picks}
-    every = [replace(choice, why=_reason(choice.picks, known, goal)) for choice in every]
+    every = [replace(choice, why=_reason(choice.picks, known, goal, kept)) for choice in every]
     choices = tuple(sorted(every, key=lambda choice: (choice.usd, choice.seconds)))
     of_before = {*cheaper_nearby(decision.choices), *_no_margin(decision.choices, limits)}
     clouds = tuple(sorted({str(offer.provider) for offer in chosen.offers}))

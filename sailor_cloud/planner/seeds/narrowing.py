@@ -36,10 +36,13 @@ class _Zones:
     def __init__(self, space: Space) -> None:
         self.space = space
         work = {name: float(seconds.sum()) for name, seconds in device_seconds(space).items()}
-        self._speed: dict[str, dict[str, float]] = defaultdict(dict)
+        # By zone and accelerator; several entries of a job may name the same ones.
+        self._speed: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._rows: dict[str, Counter[str]] = defaultdict(Counter)
         for row in sorted({pool.row for pool in space.pools}):
             limit = space.candidates.rows[row]
-            self._speed[limit.zone][limit.accelerator] = limit.devices / work[limit.accelerator]
+            self._speed[limit.zone][limit.accelerator] += limit.devices / work[limit.accelerator]
+            self._rows[limit.zone][limit.accelerator] += 1
         self._price: dict[str, float] = {}
         for pool, rate in zip(space.pools, space.rates, strict=True):
             usd = rate.expected / pool.devices * work[pool.accelerator.name]
@@ -53,7 +56,7 @@ class _Zones:
         of all, but other plans would displace them in a search of all zones together. If there are few rows, each zone
         is searched alone, one of similar zones each, and all zones together.
         """
-        few = sum(map(len, self._speed.values())) <= MOST_ROWS
+        few = sum(rows.total() for rows in self._rows.values()) <= MOST_ROWS
         if few:
             yield from (family[:1] for family in families(self.space))
         if len(self._fastest) > 1:
@@ -67,9 +70,9 @@ class _Zones:
         total: dict[str, float] = defaultdict(float)
         rows: Counter[str] = Counter()
         for zone in zones:
+            rows += self._rows[zone]
             for name, speed in self._speed[zone].items():
                 total[name] += speed
-                rows[name] += 1
         names: list[str] = []
         for name in sorted(total, key=lambda name: (-total[name], name)):
             if not names or sum(rows[each] for each in (*names, name)) <= MOST_ROWS:

@@ -16,6 +16,7 @@ from sailor_cloud.launch.simulation.replay import replay
 from sailor_cloud.model.document import Pick, PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Market, Offer
+from sailor_cloud.model.plan import Plan
 from sailor_cloud.planner.explain.anchor import OUTAGE_S, _risk, anchored
 from sailor_cloud.planner.explaining import reasons
 from sailor_cloud.run.progress import Replayed
@@ -188,3 +189,24 @@ def test_another_choice_is_taken_if_no_time_is_left_to_search_again() -> None:
     assert set(chosen.picks) < set(taken.picks)
     assert [choice.usd for choice in found.decision.choices] == sorted(choice.usd for choice in found.decision.choices)
     assert all("-" not in choice.why for choice in found.decision.choices)
+
+
+def test_a_plan_on_spot_alone_is_also_late_and_ends_sooner() -> None:
+    late, more = planned(tight(), "spot"), planned(tight(), "spot", devices=16)
+    assert len(market_of(more)) > len(market_of(late)) == 4
+    assert more.constraints.deadline is not None
+    assert seconds(more) + OUTAGE_S < more.constraints.deadline < seconds(late) + OUTAGE_S
+
+
+def test_a_plan_that_still_is_late_is_searched_for_once_more() -> None:
+    document = planned("400h", devices=16)
+    late = replace(document, constraints=document.constraints.model_copy(update={"deadline": seconds(document) + HOUR}))
+    space, asked = make_space(job("400h", devices=16)), []
+
+    def sooner(lost_s: float) -> Plan | None:
+        asked.append(lost_s)
+        return document.plan
+
+    anchored(late, space.scenario, space.candidates, sooner)
+    assert len(asked) == 2
+    assert asked[0] == asked[1] > OUTAGE_S

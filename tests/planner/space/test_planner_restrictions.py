@@ -84,3 +84,17 @@ def test_a_space_of_many_rows_is_searched_in_the_fastest_regions_and_in_the_chea
     assert {"europe-west4-a", "europe-west4-b"} in parts
     assert {"us-central1-a", "us-central1-b"} in parts
     assert any(len({zone.rsplit("-", 1)[0] for zone in part}) > 1 for part in parts)
+
+
+def test_entries_that_name_the_same_zone_count_together():
+    """A few on-demand nodes do not hide the spot nodes of another entry, and rows stay few."""
+    names = {"V100-16": 8, "T4-16": 8, "A100-40": 8}
+    zones = ["us-central1-a", "us-central1-b", "europe-west4-a"]
+    entries = [
+        {"provider": "gcp", "zones": zones[:1], "markets": ["spot"], "accelerators": {"A100-40": 64}},
+        {"provider": "gcp", "zones": zones, "markets": ["on-demand"], "accelerators": names},
+        {"provider": "gcp", "zones": zones, "markets": ["spot"], "accelerators": names},
+    ]
+    parts = narrowed(make_space(example("gcp-a100-v100.yaml", resources=entries)))
+    assert all(len({pool.row for pool in part.pools}) <= MOST_ROWS for part in parts)
+    assert {pool.offer.zone for pool in parts[0].pools} == {"us-central1-a"}
