@@ -31,17 +31,6 @@ def tightened(target: Target, factor: float) -> Target:
     return replace(target, limits=tuple(limits))
 
 
-def earlier(target: Target, seconds: float) -> Target | None:
-    """Return a target whose run ends earlier by some seconds; None if no time is left."""
-    if any(limit.figure is Figure.DURATION_S and limit.at_most <= seconds for limit in target.limits):
-        return None
-    limits = (
-        replace(limit, at_most=limit.at_most - seconds) if limit.figure is Figure.DURATION_S else limit
-        for limit in target.limits
-    )
-    return replace(target, limits=tuple(limits))
-
-
 def probable(
     wanted: float,
     first: PlanDocument,

@@ -30,7 +30,7 @@ from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.explain.alternatives import Alternatives
-from sailor_cloud.planner.explain.anchor import anchored
+from sailor_cloud.planner.explain.anchor import anchored, earlier
 from sailor_cloud.planner.explain.decision import Deciding, goal_pick
 from sailor_cloud.planner.explain.frontier import explored, frontier
 from sailor_cloud.planner.explain.gap import gap_parts
@@ -40,7 +40,7 @@ from sailor_cloud.planner.explain.rare_sync import apart, over_clouds
 from sailor_cloud.planner.improvement import evaluated, improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.rescheduled import rescheduled
-from sailor_cloud.planner.probable import earlier, probable, tightened
+from sailor_cloud.planner.probable import probable, tightened
 from sailor_cloud.planner.seeds.homogeneous import homogeneous, homogeneous_at
 from sailor_cloud.planner.solving import Searched, enumerated, solve
 from sailor_cloud.planner.space.answer import OPTIMAL_GAP, Answer, share_above
@@ -146,29 +146,12 @@ def search(
             document = _planned(problem, requested, clock, started)
         if not requested.decide or requested.choose not in (None, Pick.CHEAPEST):
             return document
-        cut_short, searched = document.search.cut_short, False
-
-        def sooner(seconds: float) -> Plan | None:
-            """Return the plan for a deadline that is so much earlier; None if there is none, or no time to search."""
-            nonlocal cut_short, searched
-            target = earlier(problem.target, seconds)
-            if cut_short or target is None:
-                return None
-            searched = True
-            alone = SearchOptions(restrictions=requested.restrictions, time_limit_s=requested.time_limit_s)
-            try:
-                found = _planned(replace(problem, target=target), alone, clock, started)
-            except OutOfTimeError:
-                cut_short = True
-                return None
-            cut_short = found.search.cut_short
-            return found.plan
-
-        found = anchored(document, problem.space.scenario, problem.space.candidates, sooner)
-        if not searched:
+        sooner = _Sooner(problem, requested, clock, started, cut_short=document.search.cut_short)
+        found = anchored(document, problem.space.scenario, problem.space.candidates, sooner.plan)
+        if not sooner.searched:
             return found
         spent = clock.monotonic_s() - started
-        return replace(found, search=replace(found.search, seconds=spent, cut_short=cut_short))
+        return replace(found, search=replace(found.search, seconds=spent, cut_short=sooner.cut_short))
 
     try:
         return over_capacity(job, asked, clock.now(), planned)
@@ -194,6 +177,33 @@ def _planned(problem: Problem, asked: SearchOptions, clock: Clock, started: floa
         return first
     likely = problem.space.scenario.profiles.errors.of_p50(first.prediction.error_p50)
     return probable(wanted, first, ratio=likely.ratio, search=searched)
+
+
+@dataclass(slots=True)
+class _Sooner:
+    """Searches again for plans that end earlier; `cut_short`: no time is left for that."""
+
+    problem: Problem
+    asked: SearchOptions
+    clock: Clock
+    started: float
+    cut_short: bool
+    searched: bool = False
+
+    def plan(self, seconds: float) -> Plan | None:
+        """Return the plan for a deadline that is so much earlier; None if there is none, or no time to search."""
+        target = earlier(self.problem.target, seconds)
+        if self.cut_short or target is None:
+            return None
+        self.searched = True
+        alone = SearchOptions(restrictions=self.asked.restrictions, time_limit_s=self.asked.time_limit_s)
+        try:
+            found = _planned(replace(self.problem, target=target), alone, self.clock, self.started)
+        except OutOfTimeError:
+            self.cut_short = True
+            return None
+        self.cut_short = found.search.cut_short
+        return found.plan
 
 
 def _alike(space: Space) -> Space | None:

@@ -20,6 +20,7 @@ from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner.explain.decision import with_chosen
 from sailor_cloud.planner.space.answer import share_above
 from sailor_cloud.planner.space.candidates import Candidates
+from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.quotas import used
 from sailor_cloud.simulator import Evaluation, Scenario, evaluate, preemptions_per_hour, startup_s
 from sailor_cloud.simulator.lifetime import ttl_s
@@ -30,8 +31,9 @@ from sailor_cloud.units import SECONDS_PER_HOUR, probability_text, usd_text
 OUTAGE_S = 4.2 * SECONDS_PER_HOUR
 # A less likely outage is ignored, unless the job asks for a higher probability.
 LEAST_RISK = 0.05
+# What the plan that is taken keeps, as the reason for it.
 _KEPT = "with time for an outage of spot capacity"
-# How often a search looks for a plan that ends sooner.
+# How often a plan that ends sooner is searched for.
 _SEARCHES = 2
 
 
@@ -87,11 +89,21 @@ def anchored(
     if late is None:
         return document
     found = _with_anchor(document, late, scenario, candidates)
-    in_time = list(_in_time(document, late, scenario, sooner))
-    best = min(in_time, key=_usd, default=None)
+    best = min(_in_time(document, late, scenario, sooner), key=_usd, default=None)
     if best is None:
         return found or document
     return _told(best, late) if found is None or _usd(best) < _usd(found) else found
+
+
+def earlier(target: Target, seconds: float) -> Target | None:
+    """Return a target whose run ends earlier by some seconds; None if no time is left."""
+    if any(limit.figure is Figure.DURATION_S and limit.at_most <= seconds for limit in target.limits):
+        return None
+    limits = (
+        replace(limit, at_most=limit.at_most - seconds) if limit.figure is Figure.DURATION_S else limit
+        for limit in target.limits
+    )
+    return replace(target, limits=tuple(limits))
 
 
 def _in_time(

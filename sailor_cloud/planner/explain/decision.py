@@ -469,7 +469,7 @@ class Deciding:
     def _choice(self, those: tuple[Pick, ...], picks: dict[Pick, Chosen], *, chosen: bool) -> Choice:
         picked, scenario = picks[those[0]], self.space.scenario
         known = {pick: _figures(each) for pick, each in picks.items()}
-        found = _choice(to_plan(self.space, picked.draft), picked.evaluation, scenario, those, chosen=chosen)
+        found = _choice_of(to_plan(self.space, picked.draft), picked.evaluation, scenario, those, chosen=chosen)
         return replace(found, why=_reason(those, known, scenario.job.goal))
 
     def _uses(self, draft: Draft) -> _Uses:
@@ -525,7 +525,9 @@ def _broken(target: Target, chosen: Chosen) -> str:
     return " and ".join(words.get(name, name) for name in broken) or "a limit"
 
 
-def _choice(plan: Plan, evaluation: Evaluation, scenario: Scenario, picks: tuple[Pick, ...], *, chosen: bool) -> Choice:
+def _choice_of(
+    plan: Plan, evaluation: Evaluation, scenario: Scenario, picks: tuple[Pick, ...], *, chosen: bool
+) -> Choice:
     """Return a choice without its reason."""
     prediction, cost, totals = evaluation.prediction, evaluation.cost, evaluation.totals
     offers = tuple(scenario.offers[name] for name in sorted({node.offer for node in plan.nodes}))
@@ -584,7 +586,7 @@ def with_chosen(decision: Decision, plan: Plan, evaluation: Evaluation, scenario
     goal, limits = scenario.job.goal, scenario.job.constraints
     same = [choice for choice in decision.choices if choice.chosen or choice.plan == plan]
     picks = tuple(pick for pick in Pick if any(pick in choice.picks for choice in same))
-    chosen = _choice(plan, evaluation, scenario, picks, chosen=True)
+    chosen = _choice_of(plan, evaluation, scenario, picks, chosen=True)
     every = [chosen, *(choice for choice in decision.choices if choice not in same)]
     known = {pick: (choice.seconds, choice.usd) for choice in every for pick in choice.picks}
     every = [replace(choice, why=_reason(choice.picks, known, goal, kept)) for choice in every]

@@ -62,7 +62,7 @@ class _Zones:
         if len(self._fastest) > 1:
             for first in self._firsts():
                 near = self._near(first)
-                yield from (near[:most] for most in _ZONES if most > few)
+                yield from (near[:most] for most in _ZONES if most > 1 or not few)
         yield self._fastest if few else self._fastest[: max(_ZONES)]
 
     def part(self, zones: Sequence[str]) -> Space:
