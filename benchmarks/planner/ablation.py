@@ -26,27 +26,21 @@ from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.planner import solving
 from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.seeds import group_search, mixed
-from sailor_cloud.planner.seeds.blocks import Blocks
+from sailor_cloud.planner.seeds.node_patterns import NodePatterns
 
 WORSE = 0.001
 
 
-def no_blocks() -> None:
-    Blocks.rough = lambda self: []  # type: ignore[method-assign]
-    Blocks.wanted = lambda self, most: []  # type: ignore[method-assign]
+def no_node_patterns() -> None:
+    NodePatterns.every = lambda self: []  # type: ignore[method-assign]
 
 
 def no_groups() -> None:
-    mixed._Search._group = lambda self: None  # type: ignore[method-assign]
-    solving.grouped = lambda space, target: []
+    mixed.grouped = solving.grouped = lambda *_, **__: []
 
 
 def no_groups_with_zero_1() -> None:
     solving.grouped = lambda space, target: []
-
-
-def no_zone_chains() -> None:
-    mixed.ZoneChains.draw = lambda self: []  # type: ignore[method-assign]
 
 
 def no_shares_by_kind() -> None:
@@ -58,18 +52,19 @@ def no_balanced_sizes() -> None:
 
 
 def no_local_search() -> None:
-    local_search._FIRST = local_search._LAST = 0.0
+    local_search._FIRST = local_search._WHOLE = 0.0
+    local_search._BEST = ()
 
 
 def half_of_the_local_search() -> None:
-    local_search._FIRST, local_search._LAST = local_search._FIRST / 2.0, local_search._LAST / 2.0
+    local_search._FIRST, local_search._WHOLE = local_search._FIRST / 2.0, local_search._WHOLE / 2.0
+    local_search._BEST = tuple(each / 2.0 for each in local_search._BEST)
 
 
 STEPS: dict[str, Callable[[], None]] = {
-    "node patterns": no_blocks,
+    "node patterns": no_node_patterns,
     "groups of equal pipelines": no_groups,
     "the same, with ZeRO-1": no_groups_with_zero_1,
-    "replicas of a stage in one zone": no_zone_chains,
     "groups: samples by kind": no_shares_by_kind,
     "groups: sizes that end together": no_balanced_sizes,
     "local search": no_local_search,

@@ -66,8 +66,6 @@ _INCUMBENTS, _EVALUATED, _FIRST_S = 24, 8, 0.25
 _FOR_THE_END = 0.1, 0.2
 # CPU seconds that a proof may take.
 _PROOF_S = 300.0
-# The number of plans of blocks that are judged for the fastest choice if the goal is money.
-_JUDGED_FAST = 12
 # An improvement is reported if the figure falls below this share of the last one.
 _BETTER = 0.995
 # A note of the decision if the frontier was requested.
@@ -492,7 +490,7 @@ class _Run:
     def _fast(self, effort: Effort) -> list[Draft]:
         """Return fast plans for the choices of a job that minimises money, which its own search does not look for."""
         target = replace(self.target, goal=Figure.ITERATION_S)
-        light = replace(effort.lighter().quiet(), depth=0.0, judged=_JUDGED_FAST)
+        light = replace(effort.lighter().quiet(), depth=0.0)
         answer = solve(self.space, target, self.asked.restrictions, light)
         return [*answer.drafts, *answer.others]
 

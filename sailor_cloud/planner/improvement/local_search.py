@@ -45,15 +45,16 @@ _Staged = tuple[int, Neighbour]
 _KEPT = 3
 
 
-# The evaluations of the first descents, and of the last ones, which restart from the best results of the first. With
-# half as many of both, 3 plans of 50 are worse, by up to 5.7 % (`docs/decisions/planner-search.md`).
-_FIRST, _LAST, _FINALISTS = 80.0, 500.0, 2
+# The evaluations of the first descents, in the zones of a plan; then of those from the best results, best first, also in
+# their zones; and of one from the best plan in all zones. `docs/decisions/planner-search.md` has the loss with fewer.
+_FIRST, _BEST, _WHOLE = 80.0, (500.0, 250.0, 250.0, 250.0), 250.0
 
 
 def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effort, *, most: int) -> list[Draft]:
     """Return drafts with replayed figures, and the best results of local search; all name their ZeRO stage.
 
-    The best draft of each kind descends, at most `most`. Then the best results continue with restarts.
+    The best draft of each kind descends, at most `most`. Then the best results continue with restarts, first in their
+    own zones.
     """
     improver = Improver(space, target)
     known = _evaluated(improver, list({draft.order(): draft for draft in drafts}.values()), effort.between(0.0, 0.1))
@@ -63,11 +64,16 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
     first = leaders[0]
     improver.factors = improver.evaluator(improver.stage(first)).correction(first)
     found = list(known)
-    for begin, end, count, each in ((0.1, 0.4, most, _FIRST), (0.4, 1.0, _FINALISTS, _LAST)):
-        for number, draft in enumerate(leaders[:count]):
-            effort.between(begin, end).tell(number / len(leaders[:count]))
-            there = space if each is _LAST else _own_zones(space, draft)
-            found += _descended(improver, there, draft, each * effort.depth)
+    for begin, end, efforts, whole in (
+        (0.1, 0.4, (_FIRST,) * most, False),
+        (0.4, 0.8, _BEST, False),
+        (0.8, 1.0, (_WHOLE,), True),
+    ):
+        for number, (draft, each) in enumerate(zip(leaders, efforts, strict=False)):
+            effort.between(begin, end).tell(number / len(efforts))
+            own = _own_zones(space, draft)
+            if not whole or len(own.pools) < len(space.pools):
+                found += _descended(improver, space if whole else own, draft, each * effort.depth)
         leaders = _leaders(space, improver, found)
     return found
 
@@ -256,7 +262,7 @@ class _Descent:
         kinds = dict(enumerate(kind() for kind in self._kinds(current)))
         while kinds and not self._over():
             for number in sorted(kinds, key=lambda number: -self._turns[number]):
-                turn = islice(kinds[number], self._turns[number])
+                turn = list(islice(kinds[number], self._turns[number]))
                 named = {(stage, neighbour.key()): neighbour for stage, neighbour in turn}
                 some = [name for name in named if name not in self._seen]
                 for stage, key in some:
@@ -269,8 +275,8 @@ class _Descent:
                 if not some:
                     # None is left, or all were examined before.
                     self._turns[number] = 1
-                    if next(kinds[number], None) is None:
-                        del kinds[number]
+                if not turn:
+                    del kinds[number]
         return None
 
     def _is_better(self, draft: Draft, current: Draft, reached: Rank) -> bool:

@@ -20,9 +20,8 @@ import numpy as np
 from sailor_cloud.model.offer import Offer
 from sailor_cloud.planner.evaluate.assess import Shape
 from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
-from sailor_cloud.planner.patterns.layer_cuts import Cutter
-from sailor_cloud.planner.patterns.node_patterns import MAX_STAGES
 from sailor_cloud.planner.space.draft import Draft, seats_of
+from sailor_cloud.planner.space.layer_cuts import MAX_STAGES, Cutter
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors
 from sailor_cloud.planner.space.space import Seat, Space

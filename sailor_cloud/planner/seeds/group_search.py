@@ -221,10 +221,10 @@ def draw_on_all_accelerators(space: Space, target: Target) -> None:
                 break
 
 
-def grouped(space: Space, target: Target) -> list[Draft]:
-    """Return the best plans of such groups in a space; they may break limits a little."""
+def grouped(space: Space, target: Target, *, known: float = math.inf) -> list[Draft]:
+    """Return the best plans of such groups in a space; they may break limits a little. `known` as in `GroupSearch`."""
     parts = narrowed(space)
-    searches = [GroupSearch(Evaluator(Assessor(part, target))) for part in parts]
+    searches = [GroupSearch(Evaluator(Assessor(part, target)), known) for part in parts]
     run(searches, GroupSearch.for_the_best)
     return [
         draft if part is space else in_space(draft, part, space)

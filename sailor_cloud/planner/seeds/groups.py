@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
-from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.space.draft import seats_of
+from sailor_cloud.planner.space.layer_cuts import Cutter
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 
@@ -54,15 +54,16 @@ class Ground:
 
     @classmethod
     def of(cls, space: Space, *, fastest_cards: bool) -> Ground:
-        """Return the nodes of each row's largest pool; pools with most nodes come first.
+        """Return the nodes of each row that have most devices in all, then each; pools with most nodes come first.
 
         Of equally large pools it is the cheapest, or with `fastest_cards` the one with the fastest network card: one
         slow card delays the all-reduces of all pipelines.
         """
 
         def rank(index: int) -> tuple[float, ...]:
+            pool = space.pools[index]
             card = space.card_bytes_per_s(index) if fastest_cards else 0.0
-            return -space.pools[index].devices, -card, space.rates[index].expected
+            return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
 
         largest: dict[int, int] = {}
         for index, pool in enumerate(space.pools):

@@ -42,19 +42,18 @@ def _nobody(share: float) -> None:
 class Effort:
     """Counts that limit a search. `refined`: drafts that start a local search; `depth`: its relative depth.
 
-    `judged`: plans of blocks that are judged exactly. `tell` gets the completed share of the search, by counts; shares
-    never fall. Unless `bounded`, a search may skip what only serves a proof.
+    `tell` gets the completed share of the search, by counts; shares never fall. Unless `bounded`, a search may skip
+    what only serves a proof.
     """
 
     refined: int = 5
     depth: float = 1.0
-    judged: int = 120
     bounded: bool = True
     tell: Callable[[float], None] = _nobody
 
     def lighter(self) -> Effort:
         """Return a fraction of the effort, for plans that are only shown next to the chosen one."""
-        return replace(self, refined=1, depth=0.15, judged=40, bounded=False)
+        return replace(self, refined=1, depth=0.15, bounded=False)
 
     def between(self, begin: float, end: float) -> Effort:
         """Return the effort for a part of the search, from one share of the whole to another."""

@@ -20,11 +20,11 @@ from sailor_cloud.planner import Restriction, SearchOptions, search
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.improvement.choice import best_that_holds
 from sailor_cloud.planner.improvement.restricted import even_drafts, is_even
-from sailor_cloud.planner.patterns.layer_cuts import Cutter
 from sailor_cloud.planner.solving import solve
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.effort import NORMAL
 from sailor_cloud.planner.space.goals import target_of
+from sailor_cloud.planner.space.layer_cuts import Cutter
 from sailor_cloud.planner.space.space import Seat
 from sailor_cloud.simulator import evaluate
 

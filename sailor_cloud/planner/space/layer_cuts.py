@@ -10,6 +10,8 @@ import numpy as np
 
 from sailor_cloud.planner.space.space import Seat, Space
 
+# The most stages of a pipeline of a large job.
+MAX_STAGES = 24
 # Halvings of the interval that holds the least time of the busiest stage.
 _HALVINGS = 14
 

@@ -1,0 +1,336 @@
+"""Node patterns: equal pipelines through nodes of some pools, with the same stages of several pipelines on each node.
+
+All replicas of a stage are on equal nodes in one zone. So all-reduces stay inside zones, and no slow network card
+delays the other nodes' rings. Activations cross zones while stages compute. Large models gain most: their gradients are
+many times larger than their activations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from typing import Any, NamedTuple, TypeVar
+
+from sailor_cloud.planner.bound.bounds import device_seconds
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.evaluate.bill import Bill
+from sailor_cloud.planner.improvement.evaluator import Evaluator
+from sailor_cloud.planner.seeds.narrowing import narrowed
+from sailor_cloud.planner.space.draft import Draft, seats_of
+from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.layer_cuts import MAX_STAGES, Cutter
+from sailor_cloud.planner.space.layouts import Slot
+from sailor_cloud.planner.space.space import Space
+
+# The most zones of a pattern, and accelerators: those that do most work in the zones.
+_ZONES, _ACCELERATORS = 8, 3
+# What is tried: devices of a stage at most, pipelines that share each node, nodes of a pool in a row at most, and
+# microbatch sizes.
+_DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 4, 2, 1), (1, 2, 4, 8)
+# For each set of zones, the patterns that are cut and those that are assessed; and all drafts that are evaluated.
+_CUT, _ASSESSED, _EVALUATED = 64, 48, 32
+# Of these, at most so many of one kind.
+_ALIKE_CUT, _ALIKE = 4, 2
+
+_Entry = TypeVar("_Entry", bound=tuple[Any, ...])
+
+# By zone and accelerator: a pool and its number of nodes.
+_Nodes = dict[str, dict[str, tuple[int, int]]]
+# The slots of each pipeline.
+_Pipelines = list[tuple[Slot, ...]]
+
+
+class _Part(NamedTuple):
+    """The nodes of one pool: `depth` nodes in a row, each with `stages` stages of `sharing` pipelines."""
+
+    pool: int
+    tp: int
+    stages: int
+    sharing: int
+    depth: int
+
+
+class _Pattern(NamedTuple):
+    """Equal pipelines through the nodes of some pools, in the order of the stages."""
+
+    parts: tuple[_Part, ...]
+    pipelines: int
+
+    @property
+    def stages(self) -> int:
+        return sum(part.stages * part.depth for part in self.parts)
+
+    @property
+    def kind(self) -> tuple[int, ...]:
+        """The number of pipelines, and the devices of the largest nodes and of the largest stage."""
+        devices = max(part.tp * part.stages * part.sharing for part in self.parts)
+        return self.pipelines, devices, max(part.tp for part in self.parts)
+
+    def reversed(self) -> _Pattern:
+        return self._replace(parts=self.parts[::-1])
+
+    def nodes(self) -> Counter[int]:
+        """Return the number of nodes of each pool."""
+        return Counter({part.pool: part.depth * -(-self.pipelines // part.sharing) for part in self.parts})
+
+    def slots(self) -> _Pipelines:
+        """Return the slots of each pipeline."""
+        return [
+            tuple(
+                Slot(part.pool, number // part.sharing * part.depth + node, part.tp)
+                for part in self.parts
+                for node in range(part.depth)
+                for _ in range(part.stages)
+            )
+            for number in range(self.pipelines)
+        ]
+
+
+class _Timed(NamedTuple):
+    """A pattern with the goal's figure of its passes, from the cut with the least busiest stage, and its pipelines."""
+
+    value: float
+    pattern: _Pattern
+    shapes: list[Shape]
+
+
+@dataclass(slots=True)
+class NodePatterns:
+    """Draws such plans in a space at one ZeRO stage. `known`: the goal's value of a plan that keeps all limits."""
+
+    space: Space
+    target: Target
+    known: float
+    _assessor: Assessor = field(init=False)
+    _cutter: Cutter = field(init=False)
+    # By accelerator: the least device-seconds of a sample.
+    _work: dict[str, float] = field(init=False)
+    # The largest nodes, and smaller ones, whose cards are faster in proportion.
+    _nodes: list[_Nodes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._assessor = Assessor(self.space, self.target)
+        self._cutter = Cutter(self.space)
+        self._work = {name: float(seconds.sum()) for name, seconds in device_seconds(self.space).items()}
+        sizes = sorted({pool.devices for pool in self.space.pools}, reverse=True)
+        every = [self._nodes_of(most) for most in sizes]
+        self._nodes = [nodes for number, nodes in enumerate(every) if nodes and nodes not in every[:number]]
+
+    def best(self) -> list[Draft]:
+        """Return the best plans, with figures under the replay; they may break limits a little."""
+        best = sorted(self.every(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
+        return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
+
+    def every(self) -> list[Draft]:
+        """Return all plans that are assessed, by the closed form."""
+        drafts: dict[tuple[object, ...], Draft] = {}
+        for zones in self._zones():
+            rated = [pattern for _, pattern in _diverse(self._rated(zones), _CUT, _ALIKE_CUT)]
+            both_ways = dict.fromkeys(each for pattern in rated for each in (pattern, pattern.reversed()))
+            timed = sorted(filter(None, map(self._timed, both_ways)))
+            for *_, shapes in _diverse(timed, _ASSESSED, _ALIKE):
+                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
+        return list(drafts.values())
+
+    def _nodes_of(self, most: int) -> _Nodes:
+        """Return the nodes of each row that have most devices in all, then each, up to `most`.
+
+        If time is the goal, those with the fastest network card are next, then the cheapest.
+        """
+        space, found = self.space, dict[int, int]()
+
+        def rank(index: int) -> tuple[float, ...]:
+            pool = space.pools[index]
+            card = space.card_bytes_per_s(index) if self.target.goal.is_time else 0.0
+            return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
+
+        for index, pool in enumerate(space.pools):
+            if pool.devices <= most and rank(index) < rank(found.setdefault(pool.row, index)):
+                found[pool.row] = index
+        nodes: _Nodes = defaultdict(dict)
+        for row, index in found.items():
+            here = space.candidates.rows[row]
+            nodes[here.zone][here.accelerator] = index, space.pools[index].max_nodes
+        return dict(nodes)
+
+    def _zones(self) -> Iterator[list[str]]:
+        """Yield the zones of likely parts of the space, then more and more zones of each cloud, and of all clouds."""
+        region_of = self.space.scenario.catalog.region_of
+        clouds: dict[str, list[str]] = defaultdict(list)
+        devices: dict[str, int] = defaultdict(int)
+        for zone, nodes in sorted(self._nodes[0].items()):
+            for index, count in nodes.values():
+                devices[region_of(zone)] += self.space.pools[index].devices * count
+            clouds[self.space.pools[index].offer.provider].append(zone)
+        parts = [{pool.offer.zone for pool in part.pools} & set(self._nodes[0]) for part in narrowed(self.space)]
+        known: set[frozenset[str]] = set()
+        growing = [(there, True) for there in (*clouds.values(), [zone for cloud in clouds.values() for zone in cloud])]
+        for there, grows in (*((zones, False) for zones in parts if zones), *growing):
+            largest_first = sorted(there, key=lambda zone: (-devices[region_of(zone)], zone))
+            rows = list(self._rows(largest_first))
+            for row in rows if grows else rows[-1:]:
+                if frozenset(row) not in known:
+                    known.add(frozenset(row))
+                    yield row
+
+    def _rows(self, zones: Sequence[str]) -> Iterator[list[str]]:
+        """Yield the first zone, and rows with more and more of the others.
+
+        The zone with the fastest link to an end of the row joins it there.
+        """
+        row = list(zones[:1])
+        for _ in zones[:_ZONES]:
+            yield list(row)
+            others = [zone for zone in zones if zone not in row]
+            nearest = sorted(product(others, (-1, 0)), key=lambda one: -self._bytes_per_s(row[one[1]], one[0]))
+            for zone, end in nearest[:1]:
+                row = [*row, zone] if end else [zone, *row]
+
+    def _bytes_per_s(self, zone: str, other: str) -> float:
+        """Return the speed of the fastest link between two zones."""
+        return max(
+            self.space.link(src, dst, same_node=False, pairs=1).bandwidth_bytes_per_s
+            for (src, _), (dst, _) in product(self._nodes[0][zone].values(), self._nodes[0][other].values())
+        )
+
+    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Pattern]]:
+        """Yield promising patterns in zones, best first by the goal's figure if all stages are equally fast."""
+        rated = []
+        for pattern in dict.fromkeys(found for every in self._orders(zones) for found in self._patterns(every)):
+            rounds = self._microbatches(pattern, 1) + pattern.stages - 1
+            rated.append((self._value(pattern, rounds * pattern.pipelines * self._sample_s(pattern)), pattern))
+        return (one for one in sorted(rated) if self._promising(one[1]))
+
+    def _orders(self, zones: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
+        """Yield the nodes of zones in an order of stages: zone by zone, and accelerator by accelerator.
+
+        By accelerator they pass the zones to and fro, so that equal accelerators are neighbours and few links are slow.
+        """
+        speed: dict[str, float] = defaultdict(float)
+        for zone in zones:
+            for name, (index, count) in self._nodes[0].get(zone, {}).items():
+                speed[name] += self.space.pools[index].devices * count / self._work[name]
+        most_work = sorted(speed, key=lambda name: (-speed[name], name))[:_ACCELERATORS]
+        every = sorted(most_work, key=lambda name: (self._work[name], name))
+        for names in (some for most in range(1, len(every) + 1) for some in combinations(every, most)):
+            by_zone = [(zone, name) for zone in zones for name in names]
+            by_name = [(zone, name) for turn, name in enumerate(names) for zone in zones[:: 1 - 2 * (turn % 2)]]
+            for nodes, order in product(self._nodes, dict.fromkeys((tuple(by_zone), tuple(by_name)))):
+                yield [nodes[zone][name] for zone, name in order if name in nodes.get(zone, {})]
+
+    def _timed(self, pattern: _Pattern) -> _Timed | None:
+        """Return a pattern at its best microbatch size, with the least busiest stage; None if it does not fit.
+
+        If the head alone is a stage, it may be on twice as many devices.
+        """
+        pipelines = pattern.slots()
+        found = self._sized(pattern, pipelines)
+        if found is None or found.shapes[0].cut[-2] < self.space.layers - 1:
+            return found
+        wide = [joined for slots in pipelines if (joined := self._with_wide_head(slots)) is not None]
+        other = self._sized(pattern, wide) if wide else None
+        return found if other is None else min(found, other)
+
+    def _with_wide_head(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
+        """Return slots with the last two as one; None if that is impossible."""
+        before, last = slots[-2:] if len(slots) > 1 else (None, slots[-1])
+        possible = before == last and 2 * last.tp in self.space.tp_degrees[last.pool]
+        return (*slots[:-2], last._replace(tp=2 * last.tp)) if possible else None
+
+    def _sized(self, pattern: _Pattern, pipelines: _Pipelines) -> _Timed | None:
+        """Return pipelines at the best microbatch size, with the least busiest stage; None if they do not fit."""
+        best, best_s = None, 0.0
+        for size in (size for size in _SIZES if pattern.pipelines * size <= self.space.batch):
+            microbatches = self._microbatches(pattern, size)
+            found = self._cutter.cut(
+                seats_of(pipelines[0]), size=size, microbatches=microbatches, replicas=pattern.pipelines
+            )
+            if found is None:
+                break
+            cut, busiest_s = found
+            passes_s = (microbatches + len(pipelines[0]) - 1) * busiest_s
+            if best is not None and passes_s >= best_s:
+                # Larger microbatches only lengthen the bubble from here on.
+                break
+            best, best_s = [Shape(slots, cut, size) for slots in pipelines], passes_s
+        return None if best is None else _Timed(self._value(pattern, best_s), pattern, best)
+
+    def _value(self, pattern: _Pattern, seconds: float) -> float:
+        """Return the goal's figure of an iteration, up to a factor that all patterns share."""
+        if self.target.goal.is_time:
+            return seconds
+        return seconds * sum(self.space.rates[pool].expected * count for pool, count in pattern.nodes().items())
+
+    def _microbatches(self, pattern: _Pattern, size: int) -> int:
+        return -(-self.space.batch // (pattern.pipelines * size))
+
+    def _sample_s(self, pattern: _Pattern) -> float:
+        """Return the seconds per sample of the global batch if no device is ever idle."""
+        pools = self.space.pools
+        each = sum(
+            part.tp * part.stages * part.depth / self._work[pools[part.pool].accelerator.name] for part in pattern.parts
+        )
+        return 1.0 / (each * pattern.pipelines)
+
+    def _promising(self, pattern: _Pattern) -> bool:
+        """Return whether pipelines that are never idle keep all limits and are better than the known plan."""
+        nodes, most = pattern.nodes(), self.space.scenario.job.constraints.max_nodes
+        if most is not None and nodes.total() > most:
+            return False
+        figures = Bill.of(self.space, nodes).figures(self.space.batch * self._sample_s(pattern), 0.0)
+        return float(self.target.excess(figures)) == 1.0 and figures[self.target.goal] < self.known
+
+    def _patterns(self, every: Sequence[tuple[int, int]]) -> Iterator[_Pattern]:
+        """Yield patterns on pools with numbers of nodes; pools with too few nodes for all pipelines are left out."""
+        longest = min(MAX_STAGES, self.space.layers)
+        for sharing, degree in product(_SHARING, _DEGREES):
+            each = [(count, self._part(pool, sharing, degree)) for pool, count in every]
+            numbers = {
+                count // depth * part.sharing for count, part in each for depth in range(1, min(count, longest) + 1)
+            }
+            for pipelines in sorted(number for number in numbers if number <= self.space.batch):
+                self.space.known.deadline.check()
+                depths = [count // -(-pipelines // part.sharing) for count, part in each]
+                for most in _DEPTHS:
+                    stages = sum(min(depth, most) * part.stages for depth, (_, part) in zip(depths, each, strict=True))
+                    # Below the largest depth, a limit changes nothing.
+                    if 0 < stages <= longest and (most == _DEPTHS[0] or most < max(depths)):
+                        parts = (
+                            _Part(*part[:-1], min(depth, most))
+                            for depth, (_, part) in zip(depths, each, strict=True)
+                            if depth
+                        )
+                        yield _Pattern(tuple(parts), pipelines)
+
+    def _part(self, pool: int, sharing: int, degree: int) -> _Part:
+        """Return one node of a pool, with at most `degree` devices for each stage."""
+        devices = self.space.pools[pool].devices
+        tp = max(tp for tp in self.space.tp_degrees[pool] if tp <= degree)
+        shared = min(sharing, devices // tp)
+        return _Part(pool, tp, devices // (tp * shared), shared, 1)
+
+
+def _diverse(ranked: Iterable[_Entry], most: int, alike: int) -> list[_Entry]:
+    """Return the first patterns, at most so many of one kind."""
+    numbers: Counter[tuple[int, ...]] = Counter()
+    found: list[_Entry] = []
+    for entry in ranked:
+        if len(found) == most:
+            break
+        numbers[entry[1].kind] += 1
+        if numbers[entry[1].kind] <= alike:
+            found.append(entry)
+    return found
+
+
+def _cuts(shapes: list[Shape]) -> Iterator[list[Shape]]:
+    """Yield pipelines as they are, and with equally many layers in each stage.
+
+    The first cut balances computation. The second one balances all-reduces, which take longest for the largest stage.
+    """
+    *_, layers = cut = shapes[0].cut
+    even = tuple(layers * stage // (len(cut) - 1) for stage in range(len(cut)))
+    yield shapes
+    yield [shape._replace(cut=even) for shape in shapes]
