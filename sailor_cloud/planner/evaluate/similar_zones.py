@@ -32,14 +32,6 @@ def families(space: Space) -> list[tuple[str, ...]]:
     return [tuple(family) for family in found]
 
 
-def representative_pools(space: Space) -> list[int]:
-    """Return for every pool its counterpart in the first zone of its family."""
-    first = {zone: family[0] for family in families(space) for zone in family}
-    alike = {_kind(space, number): number for number in range(len(space.pools))}
-    kinds = [_kind(space, number) for number in range(len(space.pools))]
-    return [alike[(first[str(zone)], *rest)] for zone, *rest in kinds]
-
-
 def elsewhere(assessor: Assessor, drafts: Iterable[Draft], rank: Callable[[Draft], Rank]) -> list[Draft]:
     """Return the best drafts within one zone, moved to similar zones whose limits they keep.
 

@@ -1,4 +1,4 @@
-"""Seeds for large jobs: groups of equal pipelines for each accelerator, then node patterns."""
+"""Seeds for large jobs: node patterns, then groups of equal pipelines for each accelerator."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.space import Space
 
-# The progress of a search after its groups.
-_GROUPED = 0.5
+# The progress of a search after its patterns.
+_DRAWN = 0.5
 
 # Drafts with their figures under the replay, by sort key; they may break limits by the closed form.
 _Expected = dict[tuple[object, ...], Draft]
@@ -35,7 +35,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     assessor = Assessor(space, target)
     expected: _Expected = {}
     best = _entered(expected, NodePatterns(space, target, known).best(), assessor, known)
-    effort.tell(_GROUPED)
+    effort.tell(_DRAWN)
     best = _entered(expected, grouped(space, target, known=best), assessor, best)
     evaluator = Evaluator(assessor)
     moved = elsewhere(assessor, expected.values(), evaluator.rank)

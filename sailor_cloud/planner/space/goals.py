@@ -17,9 +17,8 @@ from sailor_cloud.units import duration_text, usd_text
 Floats = NDArray[np.float64]
 
 # A search continues from plans that exceed a limit by up to the first factor: a few moves or the replay may bring them
-# within it. Guesses are less certain, so the second factor applies to them; beyond the first, this exponent raises
-# their penalty.
-NEAR, NEARLY, _FURTHER = 1.1, 1.2, 3
+# within it. Figures by the closed form are less certain, so the second factor applies to them.
+NEAR, NEARLY = 1.1, 1.2
 # Plans count as equally good below this relative difference, which sums of the same terms in another order may have.
 TIE = 1e-9
 
@@ -70,12 +69,6 @@ class Target:
     def value(self, figures: Mapping[Figure, Floats]) -> Floats:
         """Return the goal to minimise, infinite if a limit is exceeded."""
         return np.where(self.feasible(figures), figures[self.goal], np.inf)
-
-    def near_value(self, figures: Mapping[Figure, Floats]) -> Floats:
-        """Return the goal to minimise, with a penalty for the excess over a limit; infinite beyond `NEARLY`."""
-        excess = self.excess(figures)
-        factor = excess * np.maximum(1.0, excess / NEAR) ** _FURTHER
-        return np.where(excess <= NEARLY, figures[self.goal] * factor, np.inf)
 
     def without(self, name: str) -> Target:
         """Return the same goal without one constraint."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -149,19 +148,6 @@ def test_plans_that_differ_in_the_numbers_of_equal_nodes_have_one_key(space):
     assert Neighbour((a, b)).key() != Neighbour((a, b), 4).key()
     together = b._replace(slots=a.slots)
     assert Neighbour((a, together)).key() != Neighbour((a, b)).key()
-
-
-def test_near_values_grow_with_the_excess_and_end(space):
-    target = target_of(space.scenario.job)
-    assert [limit.name for limit in target.limits] == ["budget_usd", "deadline"]
-    draft = Assessor(space, target).draft(side_by_side(space, 4))
-    budget = draft.figures[Figure.TOTAL_USD]
-    values = []
-    for share in (1.0, 0.95, 0.8):
-        limit = Limit(name="budget_usd", figure=Figure.TOTAL_USD, at_most=budget * share)
-        values.append(float(replace(target, limits=(limit,)).near_value(draft.figures)))
-    seconds = draft.figures[Figure.ITERATION_S]
-    assert values == pytest.approx([seconds, seconds / 0.95, float("inf")])
 
 
 def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipeline():
