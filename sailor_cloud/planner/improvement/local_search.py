@@ -46,7 +46,8 @@ _KEPT = 3
 
 
 # The evaluations of the first descents, in the zones of a plan; then of those from the best results, best first, also
-# in their zones; and of one from the best plan in all zones. `docs/decisions/planner-search.md` has the loss with fewer.
+# in their zones; and of one from the best plan in all zones. `docs/decisions/planner-search.md` has the loss with
+# fewer.
 _FIRST, _BEST, _WHOLE = 80.0, (500.0, 250.0, 250.0, 250.0), 250.0
 
 
