@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from random import Random
 
 from sailor_cloud.planner.evaluate.assess import Assessor
@@ -109,7 +109,7 @@ def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> l
 
 
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the best draft of each kind; those that keep all limits alternate with the others.
+    """Return the best draft of each kind: those that keep limits or break them least alternate with the others.
 
     Drafts that break limits count as worse by the same factor. They may lead to better plans, or to none that keeps the
     limits.
@@ -118,8 +118,8 @@ def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[
     for draft in sorted(drafts, key=partial(_near, improver)):
         kinds.setdefault(_kind(space, draft), draft)
     near = list(kinds.values())
-    kept = [draft for draft in near if improver.rank(draft)[0] == 1.0]
-    ordered = (draft for pair in zip_longest(kept, near) for draft in pair if draft is not None)
+    ranked = sorted(near, key=improver.rank)
+    ordered = (draft for pair in zip(ranked, near, strict=True) for draft in pair)
     return list({draft.order(): draft for draft in ordered}.values())
 
 

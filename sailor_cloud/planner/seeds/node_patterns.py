@@ -19,7 +19,7 @@ from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.space.draft import Draft, seats_of
-from sailor_cloud.planner.space.goals import Target
+from sailor_cloud.planner.space.goals import NEARLY, Target
 from sailor_cloud.planner.space.layer_cuts import MAX_STAGES, Cutter
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
@@ -120,8 +120,11 @@ class NodePatterns:
 
     def best(self) -> list[Draft]:
         """Return the best plans, with figures under the replay; they may break limits a little."""
-        best = sorted(self.every(), key=lambda draft: (draft.figures[self.target.goal], draft.order()))
-        return list(map(Evaluator(self._assessor).expected, best[:_EVALUATED]))
+        every = self.every()
+        near = sorted(every, key=lambda draft: (draft.figures[self.target.goal], draft.order()))
+        kept = sorted(every, key=self._assessor.rank)
+        best = {draft.order(): draft for pair in zip(kept, near, strict=True) for draft in pair}
+        return list(map(Evaluator(self._assessor).expected, list(best.values())[:_EVALUATED]))
 
     def every(self) -> list[Draft]:
         """Return all plans that are assessed, by the closed form."""
@@ -157,23 +160,30 @@ class NodePatterns:
 
     def _zones(self) -> Iterator[list[str]]:
         """Yield the zones of likely parts of the space, then more and more zones of each cloud, and of all clouds."""
-        region_of = self.space.scenario.catalog.region_of
         clouds: dict[str, list[str]] = defaultdict(list)
-        devices: dict[str, int] = defaultdict(int)
+        speed: dict[str, float] = {}
         for zone, nodes in sorted(self._nodes[0].items()):
-            for index, count in nodes.values():
-                devices[region_of(zone)] += self.space.pools[index].devices * count
-            clouds[self.space.pools[index].offer.provider].append(zone)
+            speed[zone] = sum(self._speed(index, count) for index, count in nodes.values())
+            clouds[next(self.space.pools[index].offer.provider for index, _ in nodes.values())].append(zone)
+
+        def near(zone: str, others: Iterable[str]) -> float:
+            """Return the speed of the nearest zones, by links and devices."""
+            links = sorted(((self._bytes_per_s(zone, other), speed[other]) for other in others), reverse=True)
+            return sum(link * work for link, work in links[:_ZONES])
+
         parts = [{pool.offer.zone for pool in part.pools} & set(self._nodes[0]) for part in narrowed(self.space)]
         known: set[frozenset[str]] = set()
-        growing = [(there, True) for there in (*clouds.values(), [zone for cloud in clouds.values() for zone in cloud])]
+        growing = [(there, True) for there in (*clouds.values(), list(speed))]
         for there, grows in (*((zones, False) for zones in parts if zones), *growing):
-            largest_first = sorted(there, key=lambda zone: (-devices[region_of(zone)], zone))
-            rows = list(self._rows(largest_first))
+            rows = list(self._rows(sorted(there, key=lambda zone: (-near(zone, there), zone))))
             for row in rows if grows else rows[-1:]:
                 if frozenset(row) not in known:
                     known.add(frozenset(row))
                     yield row
+
+    def _speed(self, pool: int, count: int) -> float:
+        """Return the samples per second of a number of nodes without idle time."""
+        return self.space.pools[pool].devices * count / self._work[self.space.pools[pool].accelerator.name]
 
     def _rows(self, zones: Sequence[str]) -> Iterator[list[str]]:
         """Yield the first zone, and rows with more and more of the others.
@@ -201,7 +211,7 @@ class NodePatterns:
         for pattern in dict.fromkeys(found for every in self._orders(zones) for found in self._patterns(every)):
             rounds = self._microbatches(pattern, 1) + pattern.stages - 1
             rated.append((self._value(pattern, rounds * pattern.pipelines * self._sample_s(pattern)), pattern))
-        return (one for one in sorted(rated) if self._promising(one[1]))
+        return (one for one in sorted(rated) if self._promising(one[1], self.space.batch * self._sample_s(one[1])))
 
     def _orders(self, zones: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
         """Yield the nodes of zones in an order of stages: zone by zone, and accelerator by accelerator.
@@ -211,7 +221,7 @@ class NodePatterns:
         speed: dict[str, float] = defaultdict(float)
         for zone in zones:
             for name, (index, count) in self._nodes[0].get(zone, {}).items():
-                speed[name] += self.space.pools[index].devices * count / self._work[name]
+                speed[name] += self._speed(index, count)
         most_work = sorted(speed, key=lambda name: (-speed[name], name))[:_ACCELERATORS]
         every = sorted(most_work, key=lambda name: (self._work[name], name))
         for names in (some for most in range(1, len(every) + 1) for some in combinations(every, most)):
@@ -255,7 +265,9 @@ class NodePatterns:
                 # Larger microbatches only lengthen the bubble from here on.
                 break
             best, best_s = [Shape(slots, cut, size) for slots in pipelines], passes_s
-        return None if best is None else _Timed(self._value(pattern, best_s), pattern, best)
+        if best is None or not self._promising(pattern, best_s / NEARLY):
+            return None
+        return _Timed(self._value(pattern, best_s), pattern, best)
 
     def _value(self, pattern: _Pattern, seconds: float) -> float:
         """Return the goal's figure of an iteration, up to a factor that all patterns share."""
@@ -274,12 +286,12 @@ class NodePatterns:
         )
         return 1.0 / (each * pattern.pipelines)
 
-    def _promising(self, pattern: _Pattern) -> bool:
-        """Return whether pipelines that are never idle keep all limits and are better than the known plan."""
+    def _promising(self, pattern: _Pattern, seconds: float) -> bool:
+        """Return whether iterations of so many seconds keep all limits and are better than the known plan."""
         nodes, most = pattern.nodes(), self.space.scenario.job.constraints.max_nodes
         if most is not None and nodes.total() > most:
             return False
-        figures = Bill.of(self.space, nodes).figures(self.space.batch * self._sample_s(pattern), 0.0)
+        figures = Bill.of(self.space, nodes).figures(seconds, 0.0)
         return float(self.target.excess(figures)) == 1.0 and figures[self.target.goal] < self.known
 
     def _patterns(self, every: Sequence[tuple[int, int]]) -> Iterator[_Pattern]:
