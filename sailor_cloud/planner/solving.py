@@ -168,8 +168,7 @@ def _solve_part(
     """Enumerate all plans if they are few, else mix pipelines.
 
     `whole`: the same space without ZeRO-1, with its answer, if `space` has ZeRO-1. If the model fits on no device
-    without ZeRO-1, the search with it is complete; if it fits only on some, the search is lighter. Otherwise `_sharded`
-    replaces it.
+    without ZeRO-1, or only on some, the search with it is complete. Otherwise `_sharded` replaces it.
     """
     layouts = exhaustive.small_layouts(space)
     if layouts is not None and space.even_batches:
@@ -179,14 +178,12 @@ def _solve_part(
             bounded = goal_bound(space, target, close=effort.bounded)
             return Answer(drafts=tuple(kept), bound=bounded, others=tuple(even), exhausted=True)
     if layouts is None or space.even_batches:
-        fits = [] if whole is None else fits_whole(whole[0])
-        if whole is not None and all(fits):
+        if whole is not None and all(fits_whole(whole[0])):
             return _sharded(space, target, whole[1], effort)
         # Small jobs need none of its modules.
         from sailor_cloud.planner.seeds.mixed import mix
 
-        own = replace(effort.lighter(), bounded=effort.bounded) if any(fits) else effort
-        return mix(space, target, keep=KEPT_DRAFTS, effort=own, known=known)
+        return mix(space, target, keep=KEPT_DRAFTS, effort=effort, known=known)
     found = exhaustive.exhaust(space, target, layouts, keep=KEPT_DRAFTS, effort=effort, known=known)
     bound = found.bound if math.isfinite(found.bound) else None
     return Answer(drafts=found.drafts, bound=bound, others=(*found.drafts, *found.others), exhausted=found.complete)

@@ -45,9 +45,8 @@ _Staged = tuple[int, Neighbour]
 _KEPT = 3
 
 
-# The evaluations of the first descents, in the zones of a plan; then of those from the best results, best first, also
-# in their zones; and of one from the best plan in all zones. `docs/decisions/planner-search.md` has the loss with
-# fewer.
+# The evaluations of each of the first descents, which stay in the zones of a plan; of those from the best results,
+# which do too; and of one from the best plan in all zones. `docs/decisions/planner-search.md` has the loss with fewer.
 _FIRST, _BEST, _WHOLE = 80.0, (500.0, 250.0, 250.0, 250.0), 250.0
 
 
@@ -109,10 +108,10 @@ def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> l
 
 
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the best draft of each kind: those that keep limits or break them least alternate with the others.
+    """Return the best draft of each kind, taken in turn from two orders.
 
-    Drafts that break limits count as worse by the same factor. They may lead to better plans, or to none that keeps the
-    limits.
+    In the first order, drafts that keep limits or break them least come first. In the second, drafts that break limits
+    count as worse by the same factor. Those may lead to better plans, or to none that keeps the limits.
     """
     kinds: dict[tuple[object, ...], Draft] = {}
     for draft in sorted(drafts, key=partial(_near, improver)):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from sailor_cloud.planner.evaluate.assess import Assessor
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
 from sailor_cloud.planner.seeds.narrowing import narrowed
 from sailor_cloud.planner.seeds.node_patterns import NodePatterns
+from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.draft import Draft, in_space
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Figure, Target
@@ -30,8 +33,9 @@ def spread(space: Space, effort: Effort) -> list[Draft]:
         every = [(part, draft) for part, search in zip(parts, searches, strict=True) for draft in search.every()]
         for turn, goal in enumerate(_GOALS, 1):
             own.tell(turn / (1 + len(_GOALS)))
+            target = Target(goal=goal, limits=())
             every += [
-                (variant, draft) for draft in NodePatterns(variant, Target(goal=goal, limits=()), float("inf")).every()
+                (part, draft) for part in apportioned(variant) for draft in NodePatterns(part, target, math.inf).every()
             ]
         found += [draft if part is space else in_space(draft, part, space) for part, draft in every]
     return found

@@ -13,7 +13,8 @@ from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.group_search import grouped
 from sailor_cloud.planner.seeds.node_patterns import NodePatterns
 from sailor_cloud.planner.space.answer import Answer
-from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.apportioning import apportioned
+from sailor_cloud.planner.space.draft import Draft, in_space
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import Target
 from sailor_cloud.planner.space.space import Space
@@ -34,7 +35,12 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     bound = -np.inf if limited else goal_bound(space, target, close=effort.bounded)
     assessor = Assessor(space, target)
     expected: _Expected = {}
-    best = _entered(expected, NodePatterns(space, target, known).best(), assessor, known)
+    patterns = [
+        draft if part is space else in_space(draft, part, space)
+        for part in apportioned(space)
+        for draft in NodePatterns(part, target, known).best()
+    ]
+    best = _entered(expected, patterns, assessor, known)
     effort.tell(_DRAWN)
     best = _entered(expected, grouped(space, target, known=best), assessor, best)
     evaluator = Evaluator(assessor)

@@ -36,8 +36,8 @@ _ALIKE_CUT, _ALIKE = 4, 2
 
 _Entry = TypeVar("_Entry", bound=tuple[Any, ...])
 
-# By zone and accelerator: a pool and its number of nodes.
-_Nodes = dict[str, dict[str, tuple[int, int]]]
+# By zone and accelerator: pools with their numbers of nodes, one for each entry of the job.
+_Nodes = dict[str, dict[str, list[tuple[int, int]]]]
 # The slots of each pipeline.
 _Pipelines = list[tuple[Slot, ...]]
 
@@ -89,7 +89,7 @@ class _Pattern(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """A pattern with the goal's figure of its passes, from the cut with the least busiest stage, and its pipelines."""
+    """A pattern with the goal's figure of its passes, at the cut whose slowest stage is fastest, and its pipelines."""
 
     value: float
     pattern: _Pattern
@@ -107,7 +107,7 @@ class NodePatterns:
     _cutter: Cutter = field(init=False)
     # By accelerator: the least device-seconds of a sample.
     _work: dict[str, float] = field(init=False)
-    # The largest nodes, and smaller ones, whose cards are faster in proportion.
+    # The nodes with most devices in all, of any size and of smaller ones, whose cards are faster in proportion.
     _nodes: list[_Nodes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class NodePatterns:
         self._nodes = [nodes for number, nodes in enumerate(every) if nodes and nodes not in every[:number]]
 
     def best(self) -> list[Draft]:
-        """Return the best plans, with figures under the replay; they may break limits a little."""
+        """Return the best plans, with figures under the replay; they may break limits."""
         every = self.every()
         near = sorted(every, key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         kept = sorted(every, key=self._assessor.rank)
@@ -155,7 +155,7 @@ class NodePatterns:
         nodes: _Nodes = defaultdict(dict)
         for row, index in found.items():
             here = space.candidates.rows[row]
-            nodes[here.zone][here.accelerator] = index, space.pools[index].max_nodes
+            nodes[here.zone].setdefault(here.accelerator, []).append((index, space.pools[index].max_nodes))
         return dict(nodes)
 
     def _zones(self) -> Iterator[list[str]]:
@@ -163,11 +163,12 @@ class NodePatterns:
         clouds: dict[str, list[str]] = defaultdict(list)
         speed: dict[str, float] = {}
         for zone, nodes in sorted(self._nodes[0].items()):
-            speed[zone] = sum(self._speed(index, count) for index, count in nodes.values())
-            clouds[next(self.space.pools[index].offer.provider for index, _ in nodes.values())].append(zone)
+            every = [entry for entries in nodes.values() for entry in entries]
+            speed[zone] = sum(self._speed(index, count) for index, count in every)
+            clouds[self.space.pools[every[0][0]].offer.provider].append(zone)
 
         def near(zone: str, others: Iterable[str]) -> float:
-            """Return the speed of the nearest zones, by links and devices."""
+            """Return how fast the nearest zones are and their links: the sum of the products of both."""
             links = sorted(((self._bytes_per_s(zone, other), speed[other]) for other in others), reverse=True)
             return sum(link * work for link, work in links[:_ZONES])
 
@@ -202,7 +203,8 @@ class NodePatterns:
         """Return the speed of the fastest link between two zones."""
         return max(
             self.space.link(src, dst, same_node=False, pairs=1).bandwidth_bytes_per_s
-            for (src, _), (dst, _) in product(self._nodes[0][zone].values(), self._nodes[0][other].values())
+            for sources, others in product(self._nodes[0][zone].values(), self._nodes[0][other].values())
+            for (src, _), (dst, _) in product(sources, others)
         )
 
     def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Pattern]]:
@@ -220,18 +222,18 @@ class NodePatterns:
         """
         speed: dict[str, float] = defaultdict(float)
         for zone in zones:
-            for name, (index, count) in self._nodes[0].get(zone, {}).items():
-                speed[name] += self._speed(index, count)
+            for name, entries in self._nodes[0].get(zone, {}).items():
+                speed[name] += sum(self._speed(index, count) for index, count in entries)
         most_work = sorted(speed, key=lambda name: (-speed[name], name))[:_ACCELERATORS]
         every = sorted(most_work, key=lambda name: (self._work[name], name))
         for names in (some for most in range(1, len(every) + 1) for some in combinations(every, most)):
             by_zone = [(zone, name) for zone in zones for name in names]
             by_name = [(zone, name) for turn, name in enumerate(names) for zone in zones[:: 1 - 2 * (turn % 2)]]
             for nodes, order in product(self._nodes, dict.fromkeys((tuple(by_zone), tuple(by_name)))):
-                yield [nodes[zone][name] for zone, name in order if name in nodes.get(zone, {})]
+                yield [entry for zone, name in order for entry in nodes.get(zone, {}).get(name, [])]
 
     def _timed(self, pattern: _Pattern) -> _Timed | None:
-        """Return a pattern at its best microbatch size, with the least busiest stage; None if it does not fit.
+        """Return a pattern at its best cut and microbatch size; None if it does not fit.
 
         If the head alone is a stage, it may be on twice as many devices.
         """
@@ -250,7 +252,7 @@ class NodePatterns:
         return (*slots[:-2], last._replace(tp=2 * last.tp)) if possible else None
 
     def _sized(self, pattern: _Pattern, pipelines: _Pipelines) -> _Timed | None:
-        """Return pipelines at the best microbatch size, with the least busiest stage; None if they do not fit."""
+        """Return pipelines at the best cut and microbatch size; None if they do not fit or break limits by far."""
         best, best_s = None, 0.0
         for size in (size for size in _SIZES if pattern.pipelines * size <= self.space.batch):
             microbatches = self._microbatches(pattern, size)
@@ -310,7 +312,7 @@ class NodePatterns:
                     # Below the largest depth, a limit changes nothing.
                     if 0 < stages <= longest and (most == _DEPTHS[0] or most < max(depths)):
                         parts = (
-                            _Part(*part[:-1], min(depth, most))
+                            part._replace(depth=min(depth, most))
                             for depth, (_, part) in zip(depths, each, strict=True)
                             if depth
                         )

@@ -8,10 +8,11 @@ from itertools import accumulate, groupby, pairwise
 
 import pytest
 
-from factories.planning import example, make_space
+from factories.planning import example, make_space, quota
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.seeds.frontier_seeds import spread
+from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.seeds.node_patterns import NodePatterns
 from sailor_cloud.planner.space.draft import nodes_of, to_plan
 from sailor_cloud.planner.space.effort import NORMAL
@@ -237,3 +238,30 @@ def test_layers_that_fit_nowhere_have_no_cut(space):
 def test_a_head_that_is_a_stage_alone_may_be_on_twice_as_many_devices(tight):
     [first, *_] = NodePatterns(tight, target_of(tight.scenario.job), math.inf).best()
     assert [slot.tp for slot in first.pipelines[0].slots] == [1, 1, 1, 1, 1, 1, 2]
+
+
+def test_all_entries_of_a_job_for_one_accelerator_and_zone_are_used():
+    entries = [
+        {"provider": "gcp", "zones": ["us-central1-a"], "markets": [market], "accelerators": {"A100-40": devices}}
+        for market, devices in (("spot", 16), ("on-demand", 16))
+    ]
+    space = make_space(example("gcp-a100-v100.yaml", model={"preset": "opt-6.7b"}, constraints={}, resources=entries))
+    drafts = NodePatterns(space, target_of(space.scenario.job), math.inf).best()
+    markets = [{space.pools[slot.pool].offer.market for slot in draft.pipelines[0].slots} for draft in drafts]
+    assert max(map(len, markets)) == 2
+
+
+def test_plans_over_zones_that_share_a_quota_use_what_it_allows():
+    zones = ["us-central1-a", "us-central1-b", "us-central1-c"]
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "opt-30b"},
+        constraints={},
+        training__global_batch_size=64,
+        resources__0__zones=zones,
+        resources__0__accelerators={"A100-40": 16},
+    )
+    space = make_space(job, (quota("Q", 40, {"A100-40": None}, provider="gcp", region="us-central1"),))
+    answer = mix(space, target_of(job), keep=8)
+    devices = [sum(slot.tp for part in draft.pipelines for slot in part.slots) for draft in answer.drafts]
+    assert 32 < max(devices) <= 40
