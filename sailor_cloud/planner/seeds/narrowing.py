@@ -27,6 +27,11 @@ def narrowed(space: Space) -> tuple[Space, ...]:
     return tuple(share for part in wanted.values() for share in apportioned(part))
 
 
+def likely_zones(space: Space) -> Iterator[Sequence[str]]:
+    """Yield sets of zones that are likely to have the best plan together."""
+    return _Zones(space).likely()
+
+
 class _Zones:
     """The zones of a space.
 

@@ -17,7 +17,7 @@ from sailor_cloud.planner.bound.bounds import device_seconds
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement.evaluator import Evaluator
-from sailor_cloud.planner.seeds.narrowing import narrowed
+from sailor_cloud.planner.seeds.narrowing import likely_zones
 from sailor_cloud.planner.space.draft import Draft, seats_of
 from sailor_cloud.planner.space.goals import NEARLY, Target
 from sailor_cloud.planner.space.layer_cuts import MAX_STAGES, Cutter
@@ -159,7 +159,7 @@ class NodePatterns:
         return dict(nodes)
 
     def _zones(self) -> Iterator[list[str]]:
-        """Yield the zones of likely parts of the space, then more and more zones of each cloud, and of all clouds."""
+        """Yield likely zones of the space, then more and more zones of each cloud, and of all clouds."""
         clouds: dict[str, list[str]] = defaultdict(list)
         speed: dict[str, float] = {}
         for zone, nodes in sorted(self._nodes[0].items()):
@@ -168,14 +168,13 @@ class NodePatterns:
             clouds[self.space.pools[every[0][0]].offer.provider].append(zone)
 
         def near(zone: str, others: Iterable[str]) -> float:
-            """Return how fast the nearest zones are and their links: the sum of the products of both."""
+            """Return the speed of the link to each of the nearest zones times the speed of that zone, added up."""
             links = sorted(((self._bytes_per_s(zone, other), speed[other]) for other in others), reverse=True)
             return sum(link * work for link, work in links[:_ZONES])
 
-        parts = [{pool.offer.zone for pool in part.pools} & set(self._nodes[0]) for part in narrowed(self.space)]
         known: set[frozenset[str]] = set()
         growing = [(there, True) for there in (*clouds.values(), list(speed))]
-        for there, grows in (*((zones, False) for zones in parts if zones), *growing):
+        for there, grows in (*((zones, False) for zones in likely_zones(self.space)), *growing):
             rows = list(self._rows(sorted(there, key=lambda zone: (-near(zone, there), zone))))
             for row in rows if grows else rows[-1:]:
                 if frozenset(row) not in known:
