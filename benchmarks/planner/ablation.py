@@ -23,7 +23,6 @@ from time_and_gap import CASES, changed
 from sailor_cloud import api
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.job import Goal, Job
-from sailor_cloud.planner import solving
 from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.seeds import group_search, mixed
 from sailor_cloud.planner.seeds.node_patterns import NodePatterns
@@ -36,11 +35,7 @@ def no_node_patterns() -> None:
 
 
 def no_groups() -> None:
-    mixed.grouped = solving.grouped = lambda *_, **__: []
-
-
-def no_groups_with_zero_1() -> None:
-    solving.grouped = lambda space, target: []
+    mixed.grouped = lambda *_, **__: []
 
 
 def no_shares_by_kind() -> None:
@@ -64,7 +59,6 @@ def half_of_the_local_search() -> None:
 STEPS: dict[str, Callable[[], None]] = {
     "node patterns": no_node_patterns,
     "groups of equal pipelines": no_groups,
-    "the same, with ZeRO-1": no_groups_with_zero_1,
     "groups: samples by kind": no_shares_by_kind,
     "groups: sizes that end together": no_balanced_sizes,
     "local search": no_local_search,

@@ -531,6 +531,8 @@ class _Plan:
         What a node holds stays together if it fits on another one, or else each pipeline's stages on that node.
         """
         devices = self.space.pools[other].devices
+        if _devices_of(shapes, pool) > devices * self.space.pools[other].max_nodes:
+            return ()
         on_node: Counter[_Node] = Counter()
         of_pipeline: Counter[tuple[_Node, int]] = Counter()
         for number, shape in enumerate(shapes):
@@ -730,6 +732,11 @@ class _Plan:
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
+
+
+def _devices_of(shapes: Shapes, pool: int) -> int:
+    """Return how many devices of a pool the stages use."""
+    return sum(slot.tp for shape in shapes for slot in shape.slots if slot.pool == pool)
 
 
 def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
 from sailor_cloud.planner.seeds.group_search import draw_on_all_accelerators
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Figure, Target
@@ -187,10 +188,20 @@ class Homogeneous:
         """Return the fastest of some pipelines on nodes of some pools, and its plan."""
         best, least_s = None, math.inf
         for paced in drawn:
-            draft = self.assessor.draft(self._on(paced, places), below_s=least_s)
+            draft = self._draft(paced, self._on(paced, places), least_s)
             if draft is not None and draft.figures[Figure.ITERATION_S] < least_s:
                 best, least_s = (paced, draft), draft.figures[Figure.ITERATION_S]
         return None if best is None else (best[0], replace(best[1], zero_stage=self.space.zero_stage))
+
+    def _draft(self, paced: _Paced, shapes: list[Shape], least_s: float) -> Draft | None:
+        """Return the draft of pipelines; if their microbatches can't make up the batch, of other sizes, or of one sample."""
+        batch = self.space.batch
+        if batch % paced.size == 0 or self.space.even_batches:
+            return self.assessor.draft(shapes, below_s=least_s)
+        count = -(-batch // (len(shapes) * paced.size))
+        draft = with_balanced_sizes(self.assessor, shapes, count, below_s=least_s)
+        single = [shape._replace(microbatch_size=1) for shape in shapes]
+        return draft or self.assessor.draft(single, below_s=least_s)
 
     def _on(self, paced: _Paced, places: Sequence[tuple[int, int]]) -> list[Shape]:
         """Return the pipelines of a sort on nodes of some pools."""
@@ -231,8 +242,8 @@ def homogeneous(space: Space, target: Target, *, first: bool = False) -> list[Dr
 
     With `first`, only a few of each type of node in each zone and market.
     """
-    stages = zero_stages(space) if not all(fits_whole(space)) else (space.zero_stage,)
-    return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target, first=first)]
+    stage = space.zero_stage if all(fits_whole(space)) else max(zero_stages(space))
+    return homogeneous_at(space.at(stage), target, first=first)
 
 
 def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> list[Draft]:

@@ -298,8 +298,9 @@ class NodePatterns:
     def _patterns(self, every: Sequence[tuple[int, int]]) -> Iterator[_Pattern]:
         """Yield patterns on pools with numbers of nodes; pools with too few nodes for all pipelines are left out."""
         longest = min(MAX_STAGES, self.space.layers)
-        for sharing, degree in product(_SHARING, _DEGREES):
-            each = [(count, self._part(pool, sharing, degree)) for pool, count in every]
+        choices = product(_SHARING, _DEGREES)
+        nodes = (tuple((count, self._part(pool, *choice)) for pool, count in every) for choice in choices)
+        for each in dict.fromkeys(nodes):
             numbers = {
                 count // depth * part.sharing for count, part in each for depth in range(1, min(count, longest) + 1)
             }

@@ -12,8 +12,8 @@ from sailor_cloud.planner.space.space import Seat, Space
 
 # The most stages of a pipeline of a large job.
 MAX_STAGES = 24
-# Halvings of the interval that holds the least time of the busiest stage.
-_HALVINGS = 14
+# How much slower than the least possible the busiest stage may be.
+_PRECISION = 0.002
 
 # For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
 _Ends = list[list[float]]
@@ -24,7 +24,7 @@ class Cutter:
     """Cuts by time and memory; the times of stages are kept."""
 
     space: Space
-    _ends: dict[tuple[str, int, int, int, int, int], _Ends] = field(init=False)
+    _ends: dict[tuple[str, int, int, int, int, int], tuple[_Ends, float]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._ends = self.space.known.searches.setdefault("ends of stages", {})
@@ -39,42 +39,46 @@ class Cutter:
         stages = len(seats)
         if stages > self.space.layers:
             return None
-        tables = [
+        timed = [
             self._table(seat, size, min(stages - s, microbatches), min(replicas, 2)) for s, seat in enumerate(seats)
         ]
+        tables, most_s = [table for table, _ in timed], max(most for _, most in timed)
         if self.space.even_layers:
             _, longest = self.space.lengths(stages)
             tables = [[row[:longest] for row in table] for table in tables]
-        low, high = 0.0, max((row[-1] for table in tables for row in table if row), default=0.0)
-        found = self._greedy(tables, high)
-        if found is None:
+        low, best = 0.0, self._greedy(tables, most_s)
+        if best is None:
             return None
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
+        while best[1] > low * (1.0 + _PRECISION):
+            middle = 0.5 * (low + best[1])
             better = self._greedy(tables, middle)
-            if better is None:
-                low = middle
-            else:
-                high, found = middle, better
-        return found, high
+            low, best = (middle, best) if better is None else (low, better)
+        return best
 
-    def _greedy(self, tables: list[_Ends], most_s: float) -> tuple[int, ...] | None:
-        """Give each stage as many layers as it can compute in time."""
-        layers, borders = self.space.layers, [0]
+    def _greedy(self, tables: list[_Ends], most_s: float) -> tuple[tuple[int, ...], float] | None:
+        """Give each stage as many layers as it can compute in time; return the cut and the busiest stage's seconds."""
+        layers, first, busiest_s = self.space.layers, 0, 0.0
+        borders = [first]
         least, _ = self.space.lengths(len(tables))
-        for s, table in enumerate(tables):
-            first = borders[-1]
-            taken = bisect_right(table[first], most_s)
+        most = layers - least * len(tables)
+        for table in tables:
+            row = table[first]
+            taken = bisect_right(row, most_s)
             if taken < least:
                 return None
-            borders.append(min(first + taken, layers - least * (len(tables) - 1 - s)))
-        return tuple(borders) if borders[-1] == layers else None
+            most += least
+            taken = min(taken, most - first)
+            busiest_s = max(busiest_s, row[taken - 1])
+            first += taken
+            borders.append(first)
+        return (tuple(borders), busiest_s) if first == layers else None
 
-    def _table(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:
-        """Return, for every first layer, the seconds of one, two, ... layers as far as they fit in memory."""
+    def _table(self, seat: Seat, size: int, held: int, sharers: int) -> tuple[_Ends, float]:
+        """Return, for every first layer, the seconds of one, two, ... layers as far as they fit, and the most."""
         key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held, sharers, self.space.zero_stage)
         if key not in self._ends:
-            self._ends[key] = self._build(seat, size, held, sharers)
+            ends = self._build(seat, size, held, sharers)
+            self._ends[key] = ends, max((row[-1] for row in ends if row), default=0.0)
         return self._ends[key]
 
     def _build(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:

@@ -32,7 +32,7 @@ EVEN = frozenset({Restriction.EVEN_BATCHES, Restriction.EVEN_LAYERS})
 def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space, ...]:
     """Return the parts of a space whose best plan is the best one under the restrictions.
 
-    Returns the space itself if it is the only part. All ranks share one build of torch, so accelerators too old for the
+    Returns the space itself if it is the only part. Of the same pools, the part with ZeRO-1 comes first. All ranks share one build of torch, so accelerators too old for the
     new one and too new for the old one are kept apart.
     """
     pools = space.pools
@@ -42,7 +42,7 @@ def variants(space: Space, restrictions: Collection[Restriction]) -> tuple[Space
     zones: list[frozenset[str]] = [frozenset(pool.offer.zone for pool in pools)]
     if Restriction.ONE_ZONE in restrictions:
         zones = [frozenset([name]) for name in sorted({pool.offer.zone for pool in pools})]
-    stages = zero_stages(space)
+    stages = zero_stages(space)[::-1]
     if len(accelerators) == len(zones) == 1 and stages == (space.zero_stage,):
         return (space,)
     parts = [

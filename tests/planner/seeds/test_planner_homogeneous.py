@@ -1,0 +1,48 @@
+"""Homogeneous plans: equal pipelines on nodes of one offer."""
+
+from __future__ import annotations
+
+import pytest
+
+from factories.planning import example, make_space
+from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.space.draft import nodes_of
+from sailor_cloud.planner.space.goals import target_of
+from sailor_cloud.planner.space.restrictions import fits_whole
+
+
+@pytest.mark.parametrize("batch", [250, 251])
+def test_each_offer_has_a_plan_on_one_node_even_if_powers_of_two_do_not_make_up_the_batch(batch):
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "gpt2-medium"},
+        training__global_batch_size=batch,
+        resources__0__accelerators={"A100-40": 4, "V100-16": 4},
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["on-demand"],
+    )
+    space = make_space(job)
+    drafts = homogeneous(space, target_of(job))
+    on_one_node = {pool for draft in drafts for pool, count in nodes_of(_layout(draft)).items() if count == 1}
+    kinds = {(space.pools[pool].accelerator.name, space.pools[pool].devices) for pool in on_one_node}
+    assert kinds == {("A100-40", 1), ("A100-40", 2), ("A100-40", 4), ("V100-16", 1), ("V100-16", 2), ("V100-16", 4)}
+    for draft in drafts:
+        assert sum(part.microbatches * part.microbatch_size for part in draft.pipelines) == batch
+        assert len({part.slots[0].tp for part in draft.pipelines}) == 1
+
+
+def test_plans_have_zero_1_if_some_devices_cannot_hold_the_model_without_it():
+    job = example("gcp-a100-v100.yaml", model={"preset": "gpt-neo-2.7b"}, resources__0__zones=["us-central1-a"])
+    space, target = make_space(job), target_of(job)
+    assert not all(fits_whole(space))
+    drafts = homogeneous(space, target)
+    assert {draft.zero_stage for draft in drafts} == {1}
+    # What fits without ZeRO-1 is among them, too.
+    plain = Assessor(space, target)
+    assert any(plain.draft(shapes_of(draft)) is not None for draft in drafts)
+
+
+def _layout(draft):
+    return tuple(part.slots for part in draft.pipelines)
