@@ -162,9 +162,7 @@ def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> li
     return found
 
 
-def _solve_part(
-    space: Space, target: Target, effort: Effort, known: float, sharded: Answer | None = None
-) -> Answer:
+def _solve_part(space: Space, target: Target, effort: Effort, known: float, sharded: Answer | None = None) -> Answer:
     """Enumerate all plans if they are few, else mix pipelines; `sharded`: the answer of the same space with ZeRO-1."""
     layouts = exhaustive.small_layouts(space)
     if layouts is not None and space.even_batches:

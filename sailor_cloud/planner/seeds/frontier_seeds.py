@@ -13,7 +13,7 @@ from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.draft import Draft, in_space
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Figure, Target
-from sailor_cloud.planner.space.restrictions import fits_whole, variants, zero_stages
+from sailor_cloud.planner.space.restrictions import simple_zero_stage, variants
 from sailor_cloud.planner.space.space import Space
 
 _GOALS = Figure.ITERATION_S, Figure.USD_PER_ITERATION
@@ -21,9 +21,7 @@ _GOALS = Figure.ITERATION_S, Figure.USD_PER_ITERATION
 
 def spread(space: Space, effort: Effort) -> list[Draft]:
     """Return plans from the fastest to the cheapest, regardless of the job's limits on money and time."""
-    # If all devices hold the whole model, plans with ZeRO-1 are within a few per cent of those without. Otherwise, every
-    # plan fits with ZeRO-1 that fits without it.
-    stage = space.zero_stage if all(fits_whole(space)) else max(zero_stages(space))
+    stage = simple_zero_stage(space)
     alike = [variant for variant in variants(space, ()) if variant.zero_stage == stage]
     found: list[Draft] = []
     for number, variant in enumerate(alike):

@@ -21,7 +21,7 @@ from sailor_cloud.planner.seeds.group_search import draw_on_all_accelerators
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
-from sailor_cloud.planner.space.restrictions import fits_whole, zero_stages
+from sailor_cloud.planner.space.restrictions import simple_zero_stage
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import in_flight
 
@@ -194,7 +194,7 @@ class Homogeneous:
         return None if best is None else (best[0], replace(best[1], zero_stage=self.space.zero_stage))
 
     def _draft(self, paced: _Paced, shapes: list[Shape], least_s: float) -> Draft | None:
-        """Return the draft of pipelines; if their microbatches can't make up the batch, of other sizes, or of one sample."""
+        """Return the draft of pipelines. If no such microbatches make up the batch, they have other sizes."""
         batch = self.space.batch
         if batch % paced.size == 0 or self.space.even_batches:
             return self.assessor.draft(shapes, below_s=least_s)
@@ -242,8 +242,7 @@ def homogeneous(space: Space, target: Target, *, first: bool = False) -> list[Dr
 
     With `first`, only a few of each type of node in each zone and market.
     """
-    stage = space.zero_stage if all(fits_whole(space)) else max(zero_stages(space))
-    return homogeneous_at(space.at(stage), target, first=first)
+    return homogeneous_at(space.at(simple_zero_stage(space)), target, first=first)
 
 
 def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> list[Draft]:
