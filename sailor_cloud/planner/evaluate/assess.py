@@ -230,6 +230,15 @@ class Assessor:
             self.space.known.record(self.space, draft)
         return draft
 
+    def most_nodes(self, pool: int) -> int:
+        """Return how many nodes of a pool there are, or fewer if limits on nodes or USD per hour allow only those."""
+        most = float(self.space.pools[pool].max_nodes)
+        for limit in self.target.limits:
+            if limit.figure is Figure.USD_PER_HOUR:
+                most = min(most, limit.at_most / self.space.rates[pool].expected * (1.0 + TIE))
+        max_nodes = self.space.scenario.job.constraints.max_nodes
+        return int(most if max_nodes is None else min(most, max_nodes))
+
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
         """Return the seconds of an iteration's work on the cores that all ranks share; 0 with a core per rank."""
         if not self.space.on_this_machine:

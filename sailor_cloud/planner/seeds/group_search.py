@@ -62,7 +62,7 @@ class GroupSearch:
 
     def __post_init__(self) -> None:
         assessor = self.evaluator.assessor
-        self._ground = Ground.of(assessor.space, fastest_cards=assessor.target.goal.is_time)
+        self._ground = Ground.of(assessor)
 
     def for_the_best(self, turn: int) -> list[Asked]:
         """Return what to draw in a turn, after the drafts of earlier turns were entered; empty at the end.
@@ -92,7 +92,7 @@ class GroupSearch:
         """
         assessor = self.evaluator.assessor
         known: dict[object, tuple[list[Draft], int]] = assessor.space.remembered.setdefault("drawn groups", {})
-        key = self._ground.fastest_cards, asked
+        key = tuple(tuple(self._ground.nodes[name]) for name, *_ in asked.groups), asked
         if key not in known:
             sized = [self._sized(shapes, asked.microbatches) for shapes in self._ground.placed(asked.groups)]
             known[key] = [draft for drafts, _ in sized for draft in drafts], sum(judged for _, judged in sized)

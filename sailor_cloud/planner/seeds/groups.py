@@ -46,24 +46,24 @@ Groups = tuple[tuple[str, Sort, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The nodes for groups: for each accelerator, pools with numbers of nodes; `fastest_cards` as in `of`."""
+    """The nodes for groups: for each accelerator, pools with numbers of nodes."""
 
     space: Space
     nodes: dict[str, list[tuple[int, int]]]
-    fastest_cards: bool
 
     @classmethod
-    def of(cls, space: Space, *, fastest_cards: bool) -> Ground:
-        """Return the nodes of each row that have most devices in all, then each; pools with most nodes come first.
+    def of(cls, assessor: Assessor) -> Ground:
+        """Return the nodes of each row that have most devices in all within limits, then each.
 
-        Of equally large pools it is the cheapest, or with `fastest_cards` the one with the fastest network card: one
-        slow card delays the all-reduces of all pipelines.
+        Pools with most nodes come first. Of equally large pools it is the cheapest, or if the goal is time the one with
+        the fastest network card: one slow card delays the all-reduces of all pipelines.
         """
+        space = assessor.space
 
         def rank(index: int) -> tuple[float, ...]:
             pool = space.pools[index]
-            card = space.card_bytes_per_s(index) if fastest_cards else 0.0
-            return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
+            card = space.card_bytes_per_s(index) if assessor.target.goal.is_time else 0.0
+            return -pool.devices * assessor.most_nodes(index), -pool.devices, -card, space.rates[index].expected
 
         largest: dict[int, int] = {}
         for index, pool in enumerate(space.pools):
@@ -72,10 +72,10 @@ class Ground:
         found: dict[str, list[tuple[int, int]]] = {}
         for index in largest.values():
             pool = space.pools[index]
-            found.setdefault(pool.accelerator.name, []).append((index, pool.max_nodes))
+            found.setdefault(pool.accelerator.name, []).append((index, assessor.most_nodes(index)))
         for nodes in found.values():
             nodes.sort(key=lambda entry: (-entry[1], rank(entry[0]), entry[0]))
-        return cls(space, dict(sorted(found.items())), fastest_cards)
+        return cls(space, dict(sorted(found.items())))
 
     def count(self, name: str) -> int:
         """Return how many nodes of an accelerator there are."""

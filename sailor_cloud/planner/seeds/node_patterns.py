@@ -138,7 +138,7 @@ class NodePatterns:
         return list(drafts.values())
 
     def _nodes_of(self, most: int) -> _Nodes:
-        """Return the nodes of each row that have most devices in all, then each, up to `most`.
+        """Return the nodes of each row that have most devices in all within limits, then each, up to `most`.
 
         If time is the goal, those with the fastest network card are next, then the cheapest.
         """
@@ -147,7 +147,8 @@ class NodePatterns:
         def rank(index: int) -> tuple[float, ...]:
             pool = space.pools[index]
             card = space.card_bytes_per_s(index) if self.target.goal.is_time else 0.0
-            return -pool.devices * pool.max_nodes, -pool.devices, -card, space.rates[index].expected
+            most = self._assessor.most_nodes(index)
+            return -pool.devices * most, -pool.devices, -card, space.rates[index].expected
 
         for index, pool in enumerate(space.pools):
             if pool.devices <= most and rank(index) < rank(found.setdefault(pool.row, index)):
@@ -155,7 +156,7 @@ class NodePatterns:
         nodes: _Nodes = defaultdict(dict)
         for row, index in found.items():
             here = space.candidates.rows[row]
-            nodes[here.zone].setdefault(here.accelerator, []).append((index, space.pools[index].max_nodes))
+            nodes[here.zone].setdefault(here.accelerator, []).append((index, self._assessor.most_nodes(index)))
         return dict(nodes)
 
     def _zones(self) -> Iterator[list[str]]:

@@ -18,7 +18,7 @@ from sailor_cloud.planner.seeds import group_search
 from sailor_cloud.planner.seeds.group_search import GroupSearch, run
 from sailor_cloud.planner.seeds.groups import Ground, Sort
 from sailor_cloud.planner.space.draft import nodes_of, to_plan
-from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.planner.space.goals import Figure, Target, target_of
 from sailor_cloud.simulator import evaluate
 
 FP32 = {"training__precision": "fp32", "resources__0__markets": ["on-demand"], "constraints": {}}
@@ -72,17 +72,30 @@ def test_groups_for_speed_are_on_the_fastest_cards_and_those_for_money_on_the_ch
         job_of({"T4-16": 2, "V100-16": 2}, resources__0__zones=["europe-west4-a"], model={"preset": "gpt2"})
     )
     held = {
-        fastest: {
+        goal: {
             space.pools[pool].offer.instance_type
-            for nodes in Ground.of(space, fastest_cards=fastest).nodes.values()
+            for nodes in Ground.of(Assessor(space, Target(goal=goal, limits=()))).nodes.values()
             for pool, _ in nodes
         }
-        for fastest in (False, True)
+        for goal in (Figure.USD_PER_ITERATION, Figure.ITERATION_S)
     }
     # Both types hold two T4; the smaller one has half the bandwidth.
-    assert held == {False: {"n1-standard-8", "n1-standard-16"}, True: {"n1-standard-16"}}
+    assert held[Figure.USD_PER_ITERATION] == {"n1-standard-8", "n1-standard-16"}
+    assert held[Figure.ITERATION_S] == {"n1-standard-16"}
     card = {pool.offer.instance_type: space.card_bytes_per_s(n) for n, pool in enumerate(space.pools)}
     assert card["n1-standard-16"] == pytest.approx(2 * card["n1-standard-8"])
+
+
+@pytest.mark.parametrize(
+    ("constraints", "nodes"),
+    [({}, (8, 1)), ({"max_usd_per_hour": 20}, (2, 3)), ({"max_usd_per_hour": 12}, (4, 1)), ({"max_nodes": 2}, (8, 1))],
+)
+def test_groups_are_on_the_nodes_with_most_devices_that_the_limits_allow(constraints, nodes):
+    job = job_of({"A100-80": 8}, resources__0__zones=["europe-west4-a"], resources__0__markets=["spot"])
+    job = job.model_copy(update={"constraints": job.constraints.model_copy(update=constraints)})
+    space = make_space(job)
+    ((pool, count),) = Ground.of(Assessor(space, target_of(job))).nodes["A100-80"]
+    assert (space.pools[pool].devices, count) == nodes
 
 
 def test_a_plan_for_speed_takes_every_device_of_three_accelerators():
@@ -197,7 +210,7 @@ def test_sets_that_take_too_many_nodes_lead_to_fewer():
 
 def test_some_of_the_nodes_are_those_of_the_first_pools_or_an_equal_share_of_all():
     space = make_space(example("gcp-a100-v100.yaml"))
-    ground = Ground.of(space, fastest_cards=False)
+    ground = Ground.of(Assessor(space, Target(goal=Figure.USD_PER_ITERATION, limits=())))
     sort = Sort(1, 1, (0, space.layers))
 
     def zones(nodes: int) -> list[Counter[str]]:
