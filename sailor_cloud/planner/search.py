@@ -26,9 +26,8 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import Plan
 from sailor_cloud.network import Network
 from sailor_cloud.planner.documents import Surroundings, infeasible_document, plan_document
-from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.explain.alternatives import Alternatives
 from sailor_cloud.planner.explain.anchor import anchored, earlier
 from sailor_cloud.planner.explain.decision import Deciding, goal_pick

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from sailor_cloud.planner.bound.bounds import goal_bound
 from sailor_cloud.planner.enumeration import exhaustive
 from sailor_cloud.planner.enumeration.combinations import is_crowded
-from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.evaluate.similar_zones import elsewhere, families, shapes_of
 from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.restricted import even_drafts, even_space
@@ -54,23 +53,15 @@ def solve(
 ) -> Answer:
     """Return the best drafts for a target over the parts of a space; each draft belongs to the space that it names.
 
-    `known`: the goal's value of a known plan; drafts may be missing if none is better. If no bound is needed, one of
-    several similar zones represents the others.
+    `known`: the goal's value of a known plan; drafts may be missing if none is better.
     """
     if space.scenario.engine.uniform:
         return _uniform(space, target, restrictions, effort)
     if EVEN & set(restrictions):
         return _even(space, target, restrictions, effort, known)
     parts = variants(space, restrictions)
-    first = parts if effort.bounded else _first_of_families(space, parts)
-    search = effort.between(0.0, _SEARCHED)
-    answers = _answers(first, target, search, known)
-    if len(first) < len(parts) and not any(answer.drafts for _, answer in answers):
-        rest = [part for part in parts if all(part is not each for each in first)]
-        answers += _answers(rest, target, search, known)
+    answers = _answers(parts, target, effort.between(0.0, _SEARCHED), known)
     drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
-    if len(answers) < len(parts):
-        drafts += _in_other_zones(space, target, drafts)
     better = _improved(space, target, answers, effort.between(_SEARCHED, 1.0))
     assessor = Assessor(space, target)
     every = {draft.order(): draft for draft in (*drafts, *filter(assessor.keeps, better))}
@@ -142,24 +133,6 @@ def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: floa
         sharded = before[1] if before and before[0].pools == part.pools and not before[1].exhausted else None
         answers.append((part, _solve_part(part, target, own, known, sharded)))
     return answers
-
-
-def _first_of_families(space: Space, parts: Sequence[Space]) -> list[Space]:
-    """Return the parts without those of one zone that another zone represents."""
-    others = {zone for family in families(space) for zone in family[1:]}
-    zones = [{pool.offer.zone for pool in part.pools} for part in parts]
-    return [part for part, there in zip(parts, zones, strict=True) if len(there) > 1 or not there <= others]
-
-
-def _in_other_zones(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the best drafts of each ZeRO stage, moved to similar zones."""
-    found: list[Draft] = []
-    for stage in sorted({draft.zero_stage for draft in drafts}):
-        there = space.at(stage)
-        here = [draft for draft in drafts if draft.zero_stage == stage]
-        assessor = Assessor(there, target)
-        found += [replace(draft, zero_stage=stage) for draft in elsewhere(assessor, here, assessor.rank)]
-    return found
 
 
 def _solve_part(space: Space, target: Target, effort: Effort, known: float, sharded: Answer | None = None) -> Answer:

@@ -32,6 +32,13 @@ class Shape(NamedTuple):
     microbatch_size: int
 
 
+def shapes_of(draft: Draft) -> tuple[Shape, ...]:
+    """Return the pipelines of a draft without derived values."""
+    return tuple(
+        Shape(slots=part.slots, cut=part.cut, microbatch_size=part.microbatch_size) for part in draft.pipelines
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
     """The speed of a pipeline for any number of microbatches.

@@ -8,7 +8,7 @@ from itertools import islice
 
 from sailor_cloud.model.document import Subject
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.evaluate.assess import shapes_of
 from sailor_cloud.planner.improvement import Improver, Neighbour, Neighbourhood
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Target

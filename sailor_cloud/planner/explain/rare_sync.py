@@ -12,9 +12,8 @@ from sailor_cloud.model.document import Alternative
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.model.plan import Plan, Recompute
 from sailor_cloud.model.provider import CLUSTERS
-from sailor_cloud.planner.evaluate.assess import Assessor
+from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.evaluate.figures import replayed
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
 from sailor_cloud.planner.improvement.choice import holds
 from sailor_cloud.planner.space.draft import Draft, to_plan
 from sailor_cloud.planner.space.goals import Figure, Target

@@ -15,8 +15,7 @@ from functools import partial
 from itertools import islice
 from random import Random
 
-from sailor_cloud.planner.evaluate.assess import Assessor
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
 from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes

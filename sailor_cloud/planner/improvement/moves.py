@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sailor_cloud.model.offer import Offer
-from sailor_cloud.planner.evaluate.assess import Shape
-from sailor_cloud.planner.evaluate.similar_zones import moved, shapes_of
+from sailor_cloud.planner.evaluate.assess import Shape, shapes_of
 from sailor_cloud.planner.space.draft import Draft, seats_of
 from sailor_cloud.planner.space.layer_cuts import MAX_STAGES, Cutter
 from sailor_cloud.planner.space.layouts import Slot
@@ -746,6 +745,33 @@ def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:
         for pool, instance, tp in shape.slots:
             loads[pool, instance] += tp
     return loads
+
+
+def moved(space: Space, shapes: Shapes, home: str, zone: str) -> Shapes | None:
+    """Return pipelines with all nodes of a zone bought in another zone.
+
+    None if that zone lacks one of the nodes, or if nodes of the same offers are in use already. Also None if two
+    resources of the job allow the same offer and both are used, since their nodes would get the same numbers.
+    """
+    alike = {_sale(space, number): number for number in range(len(space.pools))}
+    used = {slot.pool for shape in shapes for slot in shape.slots}
+    names = {
+        number: alike.get((zone, *_sale(space, number)[1:]), number)
+        for number in used
+        if space.pools[number].offer.zone == home
+    }
+    there = set(names.values())
+    if used & there or len(there) < len(names):
+        return None
+    return tuple(
+        shape._replace(slots=tuple(slot._replace(pool=names.get(slot.pool, slot.pool)) for slot in shape.slots))
+        for shape in shapes
+    )
+
+
+def _sale(space: Space, number: int) -> tuple[object, ...]:
+    offer = space.pools[number].offer
+    return (offer.zone, offer.instance_type, offer.accelerator, offer.market, offer.terms)
 
 
 def _renamed(shapes: Iterable[Shape], names: Mapping[_Node, _Node]) -> Shapes:

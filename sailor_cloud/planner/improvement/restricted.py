@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from sailor_cloud.planner.evaluate.assess import Assessor
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.improvement.local_search import improved
 from sailor_cloud.planner.improvement.moves import Neighbourhood
 from sailor_cloud.planner.space.draft import Draft, significant

@@ -8,8 +8,6 @@ import numpy as np
 
 from sailor_cloud.planner.bound.bounds import breaks_limits, goal_bound
 from sailor_cloud.planner.evaluate.assess import Assessor
-from sailor_cloud.planner.evaluate.similar_zones import elsewhere
-from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.group_search import grouped
 from sailor_cloud.planner.seeds.node_patterns import NodePatterns
 from sailor_cloud.planner.space.answer import Answer
@@ -42,10 +40,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     ]
     best = _entered(expected, patterns, assessor, known)
     effort.tell(_DRAWN)
-    best = _entered(expected, grouped(space, target, known=best), assessor, best)
-    evaluator = Evaluator(assessor)
-    moved = elsewhere(assessor, expected.values(), evaluator.rank)
-    _entered(expected, map(evaluator.expected, moved), assessor, best)
+    _entered(expected, grouped(space, target, known=best), assessor, best)
     if limited:
         bound = goal_bound(space, target, close=effort.bounded)
     kept = sorted(order for order, draft in expected.items() if assessor.keeps(draft))[:keep]

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from sailor_cloud.planner.bound.bounds import device_seconds
-from sailor_cloud.planner.evaluate.similar_zones import families
 from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.restrictions import MOST_ROWS, part_of
 from sailor_cloud.planner.space.space import Space
@@ -59,11 +58,11 @@ class _Zones:
 
         Links are fast in one zone, and faster to near zones than to others. So the best plans there are often the best
         of all, but other plans would displace them in a search of all zones together. If there are few rows, each zone
-        is searched alone, one of similar zones each, and all zones together.
+        is searched alone, and then all zones together.
         """
         few = sum(rows.total() for rows in self._rows.values()) <= MOST_ROWS
         if few:
-            yield from (family[:1] for family in families(self.space))
+            yield from ([zone] for zone in sorted(self._speed))
         if len(self._fastest) > 1:
             for first in self._firsts():
                 near = self._near(first)

@@ -17,8 +17,7 @@ from sailor_cloud.model.job import Goal, Job
 from sailor_cloud.model.offer import Market
 from sailor_cloud.model.shown import Rows
 from sailor_cloud.planner import SearchOptions, search
-from sailor_cloud.planner.evaluate.assess import Assessor, Shape
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape, shapes_of
 from sailor_cloud.planner.explain.decision import Deciding, cheaper_nearby, warnings
 from sailor_cloud.planner.explain.insisting import near_with
 from sailor_cloud.planner.explain.shortage import NO_PLAN, NO_PLAN_YET

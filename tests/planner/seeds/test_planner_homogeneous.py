@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from factories.planning import example, make_space
-from sailor_cloud.planner.evaluate.assess import Assessor
-from sailor_cloud.planner.evaluate.similar_zones import shapes_of
+from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.space.draft import nodes_of
 from sailor_cloud.planner.space.goals import target_of
