@@ -21,7 +21,7 @@ from sailor_cloud.planner.space.answer import Answer
 from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import NEAR, NEARLY, Figure, Target
-from sailor_cloud.planner.space.restrictions import EVEN, Restriction, variants
+from sailor_cloud.planner.space.restrictions import EVEN, Restriction, also_fits, variants
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
@@ -128,15 +128,19 @@ def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: floa
     answers: list[tuple[Space, Answer]] = []
     for number, part in enumerate(parts):
         own = effort.between(number / len(parts), (number + 1) / len(parts))
-        before = answers[-1] if answers else None
-        # With ZeRO-1, which frees memory, every plan fits that fits without it.
-        sharded = before[1] if before and before[0].pools == part.pools and not before[1].exhausted else None
+        sharded = None
+        for before, answer in answers[-1:]:
+            if before.pools == part.pools and not answer.exhausted and also_fits(part, before):
+                sharded = answer
         answers.append((part, _solve_part(part, target, own, known, sharded)))
     return answers
 
 
 def _solve_part(space: Space, target: Target, effort: Effort, known: float, sharded: Answer | None = None) -> Answer:
-    """Enumerate all plans if they are few, else mix pipelines; `sharded`: the answer of the same space with ZeRO-1."""
+    """Enumerate all plans if they are few, else mix pipelines.
+
+    `sharded`: the answer of the same space with ZeRO-1, if every plan also fits with it.
+    """
     layouts = exhaustive.small_layouts(space)
     if layouts is not None and space.even_batches:
         even = exhaustive.of_even_batches(space, target, layouts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from factories.planning import AS_OF, data, example, make_space, plan
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import Pick
-from sailor_cloud.model.offer import Market
+from sailor_cloud.model.offer import Market, Precision
 from sailor_cloud.model.plan import Node, Pipeline, Stage
 from sailor_cloud.planner import search, solving
 from sailor_cloud.planner.bound.bounds import goal_bound
@@ -20,7 +21,7 @@ from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.draft import to_plan
 from sailor_cloud.planner.space.goals import Figure, target_of
-from sailor_cloud.planner.space.restrictions import fits_whole
+from sailor_cloud.planner.space.restrictions import also_fits, fits_whole
 from sailor_cloud.planner.space.search_options import SearchOptions
 from sailor_cloud.simulator import evaluate
 
@@ -52,6 +53,44 @@ def searched(request: pytest.FixtureRequest):
     assert fits_whole(space) == fits
     assert small_layouts(space) is None
     return space, target, Searched()
+
+
+def test_the_best_plans_with_zero_1_are_also_tried_without(searched):
+    space, target, search = searched
+    found = Counter(draft.zero_stage for draft in search.answer(space, target).others)
+    assert found[1] > 20
+    # Where devices can't hold the whole model, fewer plans fit.
+    assert found[0] > (20 if all(fits_whole(space)) else 5)
+
+
+def fp32_job(preset: str, a100: int, **training: int):
+    job = job_of(preset, 16, a100, 1)
+    resources = (job.resources[0].model_copy(update={"accelerators": {"A100-40": a100}}),)
+    changes = {"precision": Precision.FP32, **training}
+    return job.model_copy(update={"resources": resources, "training": job.training.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize(
+    ("job", "also"),
+    [
+        (JOBS["fits on none"][0], True),
+        (fp32_job("opt-30b", 18), False),
+        (fp32_job("sailor-opt-350", 18), True),
+        (fp32_job("opt-1.3b", 18, sync_every=8), False),
+        (fp32_job("sailor-opt-350", 18, sync_every=8), True),
+    ],
+    ids=["half precision", "fp32", "fp32, small model", "few sums", "few sums, small model"],
+)
+def test_zero_1_needs_more_memory_only_in_fp32_for_single_pipelines_or_with_few_sums(job, also):
+    space = make_space(job)
+    assert also_fits(space, space.at(1)) == also
+
+
+def test_a_job_whose_only_plans_are_single_pipelines_that_fit_without_zero_1_has_a_plan():
+    document = plan(fp32_job("opt-30b", 18))
+    assert document.plan is not None
+    assert len(document.plan.pipelines) == 1
+    assert document.plan.zero_stage == 0
 
 
 def test_plans_with_zero_1_are_found_and_are_what_the_simulator_says(searched):

@@ -13,7 +13,7 @@ from sailor_cloud.planner.space.apportioning import apportioned
 from sailor_cloud.planner.space.draft import Draft, in_space
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Figure, Target
-from sailor_cloud.planner.space.restrictions import simple_zero_stage, variants
+from sailor_cloud.planner.space.restrictions import simple_zero_stages, variants
 from sailor_cloud.planner.space.space import Space
 
 _GOALS = Figure.ITERATION_S, Figure.USD_PER_ITERATION
@@ -21,8 +21,8 @@ _GOALS = Figure.ITERATION_S, Figure.USD_PER_ITERATION
 
 def spread(space: Space, effort: Effort) -> list[Draft]:
     """Return plans from the fastest to the cheapest, regardless of the job's limits on money and time."""
-    stage = simple_zero_stage(space)
-    alike = [variant for variant in variants(space, ()) if variant.zero_stage == stage]
+    stages = simple_zero_stages(space)
+    alike = [variant for variant in variants(space, ()) if variant.zero_stage in stages]
     found: list[Draft] = []
     for number, variant in enumerate(alike):
         own = effort.between(number / len(alike), (number + 1) / len(alike))

@@ -21,7 +21,7 @@ from sailor_cloud.planner.seeds.group_search import draw_on_all_accelerators
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.layouts import Slot
-from sailor_cloud.planner.space.restrictions import simple_zero_stage
+from sailor_cloud.planner.space.restrictions import simple_zero_stages
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import in_flight
 
@@ -242,7 +242,8 @@ def homogeneous(space: Space, target: Target, *, first: bool = False) -> list[Dr
 
     With `first`, only a few of each type of node in each zone and market.
     """
-    return homogeneous_at(space.at(simple_zero_stage(space)), target, first=first)
+    stages = simple_zero_stages(space)
+    return [draft for stage in stages for draft in homogeneous_at(space.at(stage), target, first=first)]
 
 
 def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> list[Draft]:

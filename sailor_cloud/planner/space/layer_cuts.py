@@ -12,7 +12,7 @@ from sailor_cloud.planner.space.space import Seat, Space
 
 # The most stages of a pipeline of a large job.
 MAX_STAGES = 24
-# How much slower than the least possible the busiest stage may be.
+# The bisection for the least time of the busiest stage ends with an interval of this share of it.
 _PRECISION = 0.002
 
 # For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
@@ -32,9 +32,10 @@ class Cutter:
     def cut(
         self, seats: Sequence[Seat], *, size: int, microbatches: int, replicas: int
     ) -> tuple[tuple[int, ...], float] | None:
-        """Return the cut of one of `replicas` pipelines with the least busiest stage, and its seconds.
+        """Return the cut of one of `replicas` pipelines with nearly the least busiest stage, and that stage's seconds.
 
-        None if there are more stages than layers, or if no cut fits.
+        Each stage takes as many layers as it can, so with very unequal layers others may be better. None if there are
+        more stages than layers, or if no cut fits.
         """
         stages = len(seats)
         if stages > self.space.layers:

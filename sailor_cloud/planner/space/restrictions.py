@@ -69,21 +69,36 @@ def zero_stages(space: Space) -> tuple[int, ...]:
 
 def fits_whole(space: Space) -> list[bool]:
     """Return for each accelerator whether one device holds the whole model with its optimizer."""
-    found: dict[str, bool] = {}
-    for index, pool in enumerate(space.pools):
-        if 1 in space.tp_degrees[index]:
-            table = space.table(index, 1, 1)
-            held = table.memory_bytes(0, table.layers, in_flight=1, replicas=2)
-            found[pool.accelerator.name] = bool(held <= table.limit_bytes)
-    return list(found.values())
+    return [held <= limit for held, limit in _whole_models(space, replicas=2).values()]
 
 
-def simple_zero_stage(space: Space) -> int:
-    """Return the ZeRO stage of searches that try only one: the one that frees most memory, if any device needs it.
+def simple_zero_stages(space: Space) -> tuple[int, ...]:
+    """Return the ZeRO stages of simple plans.
 
     If all devices hold the whole model, plans with ZeRO-1 are within a few per cent of those without.
     """
-    return space.zero_stage if all(fits_whole(space)) else max(zero_stages(space))
+    return (space.zero_stage,) if all(fits_whole(space)) else zero_stages(space)
+
+
+def also_fits(space: Space, sharded: Space) -> bool:
+    """Return whether plans of a space also fit at the higher ZeRO stage of the same space.
+
+    In fp32 ZeRO keeps one more copy of the weights. So a single pipeline needs more memory with it, and with
+    `sync_every` any number. That is harmless if every device can hold the whole model.
+    """
+    less, more = _whole_models(space, replicas=1), _whole_models(sharded, replicas=1)
+    return all(held <= max(less[name][0], limit) for name, (held, limit) in more.items())
+
+
+def _whole_models(space: Space, *, replicas: int) -> dict[str, tuple[float, float]]:
+    """Return, for each accelerator, the bytes of the whole model on one device and those that it has."""
+    found: dict[str, tuple[float, float]] = {}
+    for index, pool in enumerate(space.pools):
+        if 1 in space.tp_degrees[index]:
+            table = space.table(index, 1, 1)
+            held = table.memory_bytes(0, table.layers, in_flight=1, replicas=replicas)
+            found[pool.accelerator.name] = float(held), float(table.limit_bytes)
+    return found
 
 
 def part_of(
