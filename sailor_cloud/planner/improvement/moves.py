@@ -451,8 +451,16 @@ class _Plan:
         """Yield plans with all nodes of a pool replaced by nodes with another accelerator."""
         pools = self.space.pools
         for pool, other in product(self._used, range(len(pools))):
-            if pools[other].accelerator.name != pools[pool].accelerator.name:
+            if pools[other].accelerator.name != pools[pool].accelerator.name and self._fits(pool, other):
                 yield from self._recut_all(self._repacked(self.shapes, pool, other))
+
+    def _fits(self, pool: int, other: int) -> bool:
+        """Return whether all pipelines have a cut with the stages of one pool on another one."""
+
+        def there(slots: _Slots) -> _Slots:
+            return tuple(slot._replace(pool=other) if slot.pool == pool else slot for slot in slots)
+
+        return all(self._balanced(there(group.members[0].slots), group.size) is not None for group in self.groups)
 
     def nodes(self) -> Iterator[Neighbour]:
         """Yield plans with one node, or all nodes that hold the same, replaced by another offer; or two by one."""
