@@ -53,7 +53,8 @@ class Cutter:
         while best[1] > low * (1.0 + _PRECISION):
             middle = 0.5 * (low + best[1])
             better = self._greedy(tables, middle)
-            low, best = (middle, best) if better is None else (low, better)
+            # A stage may take slightly less time with one more layer, so the result may not be faster.
+            low, best = (low, better) if better is not None and better[1] < best[1] else (middle, best)
         return best
 
     def _greedy(self, tables: list[_Ends], most_s: float) -> tuple[tuple[int, ...], float] | None:
