@@ -128,12 +128,15 @@ def _answers(parts: Sequence[Space], target: Target, effort: Effort, known: floa
     answers: list[tuple[Space, Answer]] = []
     for number, part in enumerate(parts):
         own = effort.between(number / len(parts), (number + 1) / len(parts))
-        sharded = None
-        for before, answer in answers[-1:]:
-            if before.pools == part.pools and not answer.exhausted and also_fits(part, before):
-                sharded = answer
+        sharded = _sharded(part, *answers[-1]) if answers else None
         answers.append((part, _solve_part(part, target, own, known, sharded)))
     return answers
+
+
+def _sharded(space: Space, before: Space, answer: Answer) -> Answer | None:
+    """Return the answer of the space before if that is the same with ZeRO-1, and every plan also fits with it."""
+    alike = before.pools == space.pools and not answer.exhausted
+    return answer if alike and also_fits(space, before) else None
 
 
 def _solve_part(space: Space, target: Target, effort: Effort, known: float, sharded: Answer | None = None) -> Answer:

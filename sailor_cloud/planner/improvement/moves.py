@@ -538,8 +538,6 @@ class _Plan:
         What a node holds stays together if it fits on another one, or else each pipeline's stages on that node.
         """
         devices = self.space.pools[other].devices
-        if _devices_of(shapes, pool) > devices * self.space.pools[other].max_nodes:
-            return ()
         on_node: Counter[_Node] = Counter()
         of_pipeline: Counter[tuple[_Node, int]] = Counter()
         for number, shape in enumerate(shapes):
@@ -547,6 +545,8 @@ class _Plan:
                 if slot.pool == pool:
                     on_node[slot[:2]] += slot.tp
                     of_pipeline[slot[:2], number] += slot.tp
+        if on_node.total() > devices * self.space.pools[other].max_nodes:
+            return ()
 
         def together(number: int, stage: int, node: _Node) -> tuple[int, ...]:
             if on_node[node] <= devices:
@@ -739,11 +739,6 @@ class _Plan:
             step = -1 if gives < takes else 1
             between = range(min(gives, takes) + 1, max(gives, takes) + 1)
             yield tuple(border + step if at in between else border for at, border in enumerate(cut))
-
-
-def _devices_of(shapes: Shapes, pool: int) -> int:
-    """Return how many devices of a pool the stages use."""
-    return sum(slot.tp for shape in shapes for slot in shape.slots if slot.pool == pool)
 
 
 def _loads(shapes: Iterable[Shape]) -> dict[_Node, int]:

@@ -194,14 +194,14 @@ class Homogeneous:
         return None if best is None else (best[0], replace(best[1], zero_stage=self.space.zero_stage))
 
     def _draft(self, paced: _Paced, shapes: list[Shape], least_s: float) -> Draft | None:
-        """Return the draft of pipelines. If no such microbatches make up the batch, they have other sizes."""
-        batch = self.space.batch
-        if batch % paced.size == 0 or self.space.even_batches:
-            return self.assessor.draft(shapes, below_s=least_s)
-        count = -(-batch // (len(shapes) * paced.size))
-        draft = with_balanced_sizes(self.assessor, shapes, count, below_s=least_s)
-        single = [shape._replace(microbatch_size=1) for shape in shapes]
-        return draft or self.assessor.draft(single, below_s=least_s)
+        """Return the draft of pipelines; if microbatches of this size can't make up the batch, with other sizes."""
+        if self.space.batch % paced.size and not self.space.even_batches:
+            count = -(-self.space.batch // (len(shapes) * paced.size))
+            draft = with_balanced_sizes(self.assessor, shapes, count, below_s=least_s)
+            if draft is not None:
+                return draft
+            shapes = [shape._replace(microbatch_size=1) for shape in shapes]
+        return self.assessor.draft(shapes, below_s=least_s)
 
     def _on(self, paced: _Paced, places: Sequence[tuple[int, int]]) -> list[Shape]:
         """Return the pipelines of a sort on nodes of some pools."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from factories.planning import make_space, tiny_job
 from sailor_cloud.planner.space.layer_cuts import Cutter
 from sailor_cloud.planner.space.space import Seat
 
 
-@pytest.mark.timeout(60)
 def test_a_cut_is_found_if_a_stage_of_two_layers_takes_longer_than_one_of_three(monkeypatch):
     space = make_space(tiny_job(blocks=6))
     layers = space.layers
