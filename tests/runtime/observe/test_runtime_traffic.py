@@ -35,9 +35,9 @@ def test_bytes_sent_on_a_connection_are_read_from_the_kernel(pair: tuple[socket.
     near.sendall(b"x" * SENT)
     while left:
         left -= len(far.recv(left))
-    ends = {one.local: one for one in connections()}
-    there, back = ends[near.getsockname()], ends[far.getsockname()]
-    assert (there.peer, back.peer) == (far.getsockname(), near.getsockname())
+    # Other tests' connections to other ports may have the same local port.
+    ends = {(one.local, one.peer): one for one in connections()}
+    there, back = ends[near.getsockname(), near.getpeername()], ends[far.getsockname(), far.getpeername()]
     # A header per packet; the other end has sent nothing but packets that confirm.
     assert SENT < there.sent_bytes < 1.1 * SENT
     assert 0 < back.sent_bytes < 0.1 * SENT
