@@ -47,6 +47,8 @@ _KEPT = 3
 # The evaluations of each of the first descents, which stay in the zones of a plan; of those from the best results,
 # which do too; and of one from the best plan in all zones. `docs/decisions/planner-search.md` has the loss with fewer.
 _FIRST, _BEST, _WHOLE = 80.0, (500.0, 250.0, 250.0, 250.0), 250.0
+# With more zones than this, these numbers grow in proportion, since a stage can move to more places.
+_FEW_ZONES = 5
 
 
 def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effort, *, most: int) -> list[Draft]:
@@ -62,7 +64,8 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
         return known
     first = leaders[0]
     improver.factors = improver.evaluator(improver.stage(first)).correction(first)
-    found = list(known)
+    zones = len({pool.offer.zone for pool in space.pools})
+    found, depth = list(known), effort.depth * max(1.0, zones / _FEW_ZONES)
     for begin, end, efforts, whole in (
         (0.1, 0.4, (_FIRST,) * most, False),
         (0.4, 0.8, _BEST, False),
@@ -72,7 +75,7 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
             effort.between(begin, end).tell(number / len(efforts))
             own = _own_zones(space, draft)
             if not whole or len(own.pools) < len(space.pools):
-                found += _descended(improver, space if whole else own, draft, each * effort.depth)
+                found += _descended(improver, space if whole else own, draft, each * depth)
         leaders = _leaders(space, improver, found)
     return found
 

@@ -76,16 +76,18 @@ class _Group:
 class Neighbourhood:
     """The moves in one space.
 
-    `targets`: for each row, the pool with the cheapest devices, and that with the cheapest nodes of the smallest size.
+    `transfers`: whether cuts allow for transfers, as in `Cutter`. `targets`: for each row, the pool with the cheapest
+    devices, and that with the cheapest nodes of the smallest size.
     """
 
     space: Space
+    transfers: bool = True
     targets: set[int] = field(init=False)
     _cutter: Cutter = field(init=False)
     _cuts: dict[tuple[object, ...], tuple[int, ...] | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._cutter = Cutter(self.space)
+        self._cutter = Cutter(self.space, self.transfers)
         pools, rates = self.space.pools, self.space.rates
         self.targets = {
             min((number for number, pool in enumerate(pools) if pool.row == row), key=key)
@@ -136,10 +138,10 @@ class Neighbourhood:
             yield from kind()
 
     def cut(self, slots: _Slots, size: int, replicas: int) -> tuple[int, ...] | None:
-        """Return the cut of a pipeline with the least busiest stage."""
+        """Return the cut of a pipeline with the least busiest run of stages."""
         seats = seats_of(slots)
         held = min(len(seats), -(-self.space.batch // size // replicas))
-        key = (seats, size, held, min(replicas, 2))
+        key = (seats, size, held, min(replicas, 2), self.transfers)
         if key not in self._cuts:
             found = self._cutter.cut(seats, size=size, microbatches=held, replicas=replicas)
             self._cuts[key] = None if found is None else found[0]

@@ -68,7 +68,7 @@ def _beginnings(incumbent: Draft, drafts: Sequence[Draft], target: Target) -> li
 
 def _neighbours(space: Space, improver: Improver, draft: Draft) -> Iterator[Draft]:
     stage = improver.stage(draft)
-    kinds = Neighbourhood(space.at(stage)).shape_moves(draft)
+    kinds = Neighbourhood(space.at(stage), transfers=False).shape_moves(draft)
     for neighbour in chain.from_iterable(islice(kind(), _OF_A_KIND) for kind in kinds):
         made = improver.made(neighbour, stage)
         if made is not None:

@@ -1,19 +1,26 @@
-"""Divides the layers among consecutive stages so that the busiest one computes as little as possible."""
+"""Divides the layers among consecutive stages so that the busiest run of stages takes as little time as possible.
+
+Where transfers overlap with computation, a slow one delays only the stages on both sides of it. Any run of stages takes,
+per microbatch, at least the mean of its stages and the transfers between them. So stages beside a slow link get fewer
+layers.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
 from sailor_cloud.planner.space.space import Seat, Space
+from sailor_cloud.simulator import Transfers
 
 # The most stages of a pipeline of a large job.
 MAX_STAGES = 24
-# The bisection for the least time of the busiest stage ends with an interval of this share of it.
-_PRECISION = 0.002
+# The bisections for the least time of the busiest stage, and of the busiest run, end with an interval of this share.
+_PRECISION, _OF_RUNS = 0.002, 0.01
 
 # For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
 _Ends = list[list[float]]
@@ -21,9 +28,13 @@ _Ends = list[list[float]]
 
 @dataclass
 class Cutter:
-    """Cuts by time and memory; the times of stages are kept."""
+    """Cuts by time and memory; the times of stages are kept.
+
+    `transfers`: whether transfers delay stages. Other schedules than 1F1B have more microbatches under way meanwhile.
+    """
 
     space: Space
+    transfers: bool = True
     _ends: dict[tuple[str, int, int, int, int, int], tuple[_Ends, float]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -32,7 +43,7 @@ class Cutter:
     def cut(
         self, seats: Sequence[Seat], *, size: int, microbatches: int, replicas: int
     ) -> tuple[tuple[int, ...], float] | None:
-        """Return the cut of one of `replicas` pipelines with nearly the least busiest stage, and that stage's seconds.
+        """Return the cut of one of `replicas` pipelines with nearly the least busiest run, and the run's mean seconds.
 
         Each stage takes as many layers as it can, so with very unequal layers others may be better. None if there are
         more stages than layers, or if no cut fits.
@@ -55,22 +66,63 @@ class Cutter:
             better = self._greedy(tables, middle)
             # A stage may take slightly less time with one more layer, so the result may not be faster.
             low, best = (low, better) if better is not None and better[1] < best[1] else (middle, best)
-        return best
+        waits = self._waits(seats, size) if self.transfers else None
+        return best if waits is None else self._around(waits, tables, *best)
 
-    def _greedy(self, tables: list[_Ends], most_s: float) -> tuple[tuple[int, ...], float] | None:
-        """Give each stage as many layers as it can compute in time; return the cut and the busiest stage's seconds."""
-        layers, first, busiest_s = self.space.layers, 0, 0.0
+    def _around(
+        self, waits: Sequence[float], tables: list[_Ends], cut: tuple[int, ...], busiest_s: float
+    ) -> tuple[tuple[int, ...], float]:
+        """Return the same with transfers; `cut` and `busiest_s` are without them."""
+        # Each direction of a cut is a limit of its own.
+        middle = low = max(busiest_s, 0.5 * max(waits)) * (1.0 + _PRECISION)
+        high = low + max(waits)
+        while high > low * (1.0 + _OF_RUNS):
+            found = self._greedy(tables, middle, waits)
+            low, high, cut = (middle, high, cut) if found is None else (low, middle, found[0])
+            middle = 0.5 * (low + high)
+        return cut, high
+
+    def _waits(self, seats: Sequence[Seat], size: int) -> list[float] | None:
+        """Return the seconds of the transfers between stages on different nodes, as if all nodes were full.
+
+        None if there are none, or if stages wait for them anyway.
+        """
+        space, waits = self.space, [0.0] * len(seats)
+        nodes = {(pool, node) for pool, _, node in seats}
+        if len(nodes) < 2 or space.scenario.engine.transfers is not Transfers.OVERLAPPED:
+            return None
+        used = dict.fromkeys(nodes, 0)
+        for pool, tp, node in seats:
+            used[pool, node] += tp
+        for s, (src, dst) in enumerate(pairwise(seats)):
+            if (src.pool, src.node) != (dst.pool, dst.node):
+                flows = [max(1, space.pools[seat.pool].devices // used[seat.pool, seat.node]) for seat in (src, dst)]
+                waits[s] = float(space.boundary(src, dst, size, flows=max(flows))[space.layers // 2])
+        return waits
+
+    def _greedy(
+        self, tables: list[_Ends], most_s: float, waits: Sequence[float] = ()
+    ) -> tuple[tuple[int, ...], float] | None:
+        """Give each stage as many layers as keep all stages, or the means of all runs with `waits`, up to `most_s`.
+
+        Return the cut and the busiest stage's seconds.
+        """
+        layers, first, busiest_s, before_s = self.space.layers, 0, 0.0, 0.0
         borders = [first]
         least, _ = self.space.lengths(len(tables))
         most = layers - least * len(tables)
-        for table in tables:
+        for number, table in enumerate(tables):
             row = table[first]
-            taken = bisect_right(row, most_s)
+            taken = bisect_right(row, most_s - before_s)
             if taken < least:
                 return None
             most += least
             taken = min(taken, most - first)
-            busiest_s = max(busiest_s, row[taken - 1])
+            seconds = row[taken - 1]
+            busiest_s = max(busiest_s, seconds)
+            if waits:
+                # By how much runs up to here and the transfer exceed their share, which the next stage makes up for.
+                before_s = max(0.0, before_s + seconds + waits[number] - most_s)
             first += taken
             borders.append(first)
         return (tuple(borders), busiest_s) if first == layers else None
