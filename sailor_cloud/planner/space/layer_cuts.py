@@ -20,6 +20,8 @@ from sailor_cloud.simulator import Transfers
 MAX_STAGES = 24
 # The bisections for the least time of the busiest stage, and of the busiest run, end with an interval of this share.
 _PRECISION, _OF_RUNS = 0.002, 0.01
+# The share of a transfer that the stages up to it make up for, of those that are tried; the next ones do the rest.
+_AHEAD = 0.0, 0.5, 1.0
 
 # For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
 _Ends = list[list[float]]
@@ -76,7 +78,8 @@ class Cutter:
         middle = low = max(busiest_s, 0.5 * max(waits)) * (1.0 + _PRECISION)
         high = low + max(waits)
         while high > low * (1.0 + _OF_RUNS):
-            found = self._greedy(tables, middle, waits)
+            every = (self._greedy(tables, middle, waits, ahead) for ahead in _AHEAD)
+            found = next(filter(None, every), None)
             low, high, cut = (middle, high, cut) if found is None else (low, middle, found[0])
             middle = 0.5 * (low + high)
         return cut, high
@@ -100,11 +103,12 @@ class Cutter:
         return waits
 
     def _greedy(
-        self, tables: list[_Ends], most_s: float, waits: Sequence[float] = ()
+        self, tables: list[_Ends], most_s: float, waits: Sequence[float] = (), ahead: float = 0.0
     ) -> tuple[tuple[int, ...], float] | None:
         """Give each stage as many layers as keep all stages, or the means of all runs with `waits`, up to `most_s`.
 
-        Return the cut and the busiest stage's seconds.
+        Stages leave room for a share `ahead` of the next transfer if they can. Return the cut and the busiest stage's
+        seconds.
         """
         layers, first, busiest_s, before_s = self.space.layers, 0, 0.0, 0.0
         borders = [first]
@@ -113,6 +117,8 @@ class Cutter:
         for number, table in enumerate(tables):
             row = table[first]
             taken = bisect_right(row, most_s - before_s)
+            if ahead and taken > least:
+                taken = max(least, bisect_right(row, most_s - before_s - ahead * waits[number]))
             if taken < least:
                 return None
             most += least

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise
+
 import numpy as np
+import pytest
 
 from factories.planning import example, make_space, tiny_job
 from sailor_cloud.planner.space.layer_cuts import Cutter
@@ -10,6 +13,7 @@ from sailor_cloud.planner.space.space import Seat
 from sailor_cloud.simulator import busy_s
 
 ZONES = {"resources__0__zones": ["us-central1-a", "us-west1-b"], "resources__0__accelerators": {"V100-16": 16}}
+ASKED = {"microbatches": 64, "replicas": 2}
 
 
 def test_a_cut_is_found_if_a_stage_of_two_layers_takes_longer_than_one_of_three(monkeypatch):
@@ -22,29 +26,41 @@ def test_a_cut_is_found_if_a_stage_of_two_layers_takes_longer_than_one_of_three(
     assert cut == (0, 2, *range(3, layers + 1))
 
 
-def test_stages_beside_a_slow_link_get_fewer_layers():
-    space = make_space(example("gcp-a100-v100.yaml", **ZONES))
-    pools = {pool.offer.zone: n for n, pool in enumerate(space.pools) if pool.accelerator.name == "V100-16"}
-    there = [pools[zone] for zone in ("us-central1-a", "us-central1-a", "us-west1-b", "us-west1-b")]
-    seats = tuple(Seat(pool, 1, s) for s, pool in enumerate(there))
-    asked = {"size": 2, "microbatches": 64, "replicas": 2}
-    even, busiest_s = Cutter(space, transfers=False).cut(seats, **asked)
-    uneven, mean_s = Cutter(space).cut(seats, **asked)
-    beside, alone = (borders[3] - borders[1] for borders in (uneven, even))
-    assert beside < alone
-    # The largest mean over runs of stages, by the simulator's closed form.
-    means = [run_mean_s(space, seats, cut, size=2) for cut in (even, uneven)]
-    assert means[1] < 0.99 * means[0]
-    assert busiest_s < means[1] <= mean_s * 1.001
+@pytest.fixture(scope="module")
+def space():
+    return make_space(example("gcp-a100-v100.yaml", **ZONES))
 
 
-def run_mean_s(space, seats, cut, *, size):
-    flows = [space.pools[seat.pool].devices for seat in seats]
+def test_stages_beside_a_slow_link_get_fewer_layers(space):
+    seats = seats_in(space, "us-central1-a", "us-central1-a", "us-west1-b", "us-west1-b")
+    even, _ = Cutter(space, transfers=False).cut(seats, size=2, **ASKED)
+    uneven, _ = Cutter(space).cut(seats, size=2, **ASKED)
+    assert uneven[3] - uneven[1] < even[3] - even[1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("near", [1, 2, 3])
+def test_hardly_any_cut_over_a_slow_link_has_a_faster_busiest_run(space, near, size):
+    seats = seats_in(space, *["us-central1-a"] * near, *["us-west1-b"] * (4 - near))
+    cut, mean_s = Cutter(space).cut(seats, size=size, **ASKED)
+    every = {
+        (0, *inner, space.layers): mean_of_runs_s(space, seats, (0, *inner, space.layers), size)
+        for inner in combinations(range(1, space.layers), 3)
+    }
+    assert every[cut] <= mean_s * (1 + 1e-9)
+    assert mean_s <= 1.06 * min(every.values())
+
+
+def seats_in(space, *zones):
+    pools = {pool.offer.zone: n for n, pool in enumerate(space.pools) if pool.devices == 1}
+    return tuple(Seat(pools[zone], 1, s) for s, zone in enumerate(zones))
+
+
+def mean_of_runs_s(space, seats, cut, size):
+    """The largest mean over runs of stages and the transfers between them, as the simulator has it."""
+    spans = zip(seats, pairwise(cut), strict=True)
     compute = [
-        space.stages_s(seat, size, in_flight=len(seats) - s, replicas=2)[cut[s], cut[s + 1]]
-        for s, seat in enumerate(seats)
+        space.stages_s(seat, size, in_flight=len(seats) - s, replicas=2)[span] for s, (seat, span) in enumerate(spans)
     ]
-    between = [
-        space.boundary(*seats[s : s + 2], size, flows=max(flows[s : s + 2]))[cut[s + 1]] for s in range(len(seats) - 1)
-    ]
+    between = [space.boundary(*ends, size)[border] for ends, border in zip(pairwise(seats), cut[1:-1], strict=True)]
     return busy_s(np.array(compute), np.array(between), engine=space.scenario.engine).max()
