@@ -1,7 +1,7 @@
 """Divides the layers among consecutive stages so that the busiest run of stages takes as little time as possible.
 
-Where transfers overlap with computation, each microbatch adds to the schedule at least the mean of any run of stages and
-the transfers between them. So stages beside a slow link get fewer layers.
+Where transfers overlap with computation, each microbatch adds at least the mean of any run of stages and the transfers
+between them to the schedule. So stages beside a slow link get fewer layers.
 """
 
 from __future__ import annotations

@@ -303,8 +303,8 @@ def test_a_descent_that_still_gains_continues_and_one_from_its_end_stops(space):
     start = improver.expected(Assessor(space, target).draft(side_by_side(space, 2)))
     descent = _Descent(improver, 40.0)
     best = descent.run(start)[0]
-    assert 40.0 * 1.25 < descent.spent <= 40.0 * 4.0 + 5.0
+    # A turn of all kinds of moves ends before the effort is compared.
+    assert 40.0 * 1.25 < descent.spent <= 40.0 * 4.0 + 20.0
     again = _Descent(improver, 40.0)
     again.run([*Improver(space, target).descend(best, 400.0), best][0])
-    # A turn of all kinds of moves ends before the effort is compared.
-    assert again.spent <= 40.0 + 10.0
+    assert again.spent <= 40.0 + 20.0
