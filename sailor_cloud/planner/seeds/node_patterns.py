@@ -30,7 +30,7 @@ _ZONES, _ACCELERATORS = 8, 3
 # microbatch sizes.
 _DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 4, 2, 1), (1, 2, 4, 8)
 # For each set of zones, the patterns that are cut and those that are assessed; and all drafts that are evaluated.
-_CUT, _ASSESSED, _EVALUATED = 64, 48, 32
+_CUT, _ASSESSED, _EVALUATED = 32, 24, 32
 # Of these, at most so many of one kind.
 _ALIKE_CUT, _ALIKE = 4, 2
 
