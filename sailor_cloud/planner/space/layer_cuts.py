@@ -19,9 +19,9 @@ from sailor_cloud.simulator import Transfers
 # The most stages of a pipeline of a large job.
 MAX_STAGES = 24
 # The bisections for the least time of the busiest stage, and of the busiest run, end with an interval of this share.
-_PRECISION, _OF_RUNS = 0.002, 0.01
+_PRECISION, _OF_RUNS = 0.002, 0.02
 # The share of a transfer that the stages up to it make up for, of those that are tried; the next ones do the rest.
-_AHEAD = 0.0, 0.5, 1.0
+_AHEAD = 0.5, 1.0, 0.0
 
 # For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
 _Ends = list[list[float]]
