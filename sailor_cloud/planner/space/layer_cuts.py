@@ -143,8 +143,7 @@ class Cutter:
     def _build(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:
         seconds = self.space.stages_s(seat, size, in_flight=held, replicas=sharers)
         # Recomputation makes a longer stage slower in one jump, so a shorter stage never takes more.
-        rows: list[list[float]] = []
-        for row in range(self.space.layers):
-            times = seconds[row, row + 1 :]
-            rows.append([float(value) for value in times[: int(np.isfinite(times).cumprod().sum())]])
-        return rows
+        layers = self.space.layers
+        fits = np.isfinite(seconds[:layers, 1:]) | np.tri(layers, k=-1, dtype=bool)
+        ends = np.logical_and.accumulate(fits, axis=1).sum(axis=1).tolist()
+        return [row[first + 1 : end + 1] for first, (row, end) in enumerate(zip(seconds.tolist(), ends, strict=False))]
