@@ -253,8 +253,8 @@ class NodePatterns:
 
     def _sized(self, pattern: _Pattern, pipelines: _Pipelines) -> _Timed | None:
         """Return pipelines at the best cut and microbatch size; None if they do not fit or break limits by far."""
-        best, best_s = None, 0.0
-        for size in (size for size in _SIZES if pattern.pipelines * size <= self.space.batch):
+        best, best_s, batch = None, 0.0, self.space.batch
+        for size in (size for size in _SIZES if pattern.pipelines * size <= batch and batch % size == 0):
             microbatches = self._microbatches(pattern, size)
             found = self._cutter.cut(
                 seats_of(pipelines[0]), size=size, microbatches=microbatches, replicas=pattern.pipelines

@@ -11,6 +11,7 @@ import pytest
 from factories.planning import example, make_space, quota
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.seeds import node_patterns
 from sailor_cloud.planner.seeds.frontier_seeds import spread
 from sailor_cloud.planner.seeds.mixed import mix
 from sailor_cloud.planner.seeds.node_patterns import NodePatterns
@@ -53,6 +54,15 @@ def test_several_pipelines_have_the_same_stages_on_a_node(drafts):
         len({pipeline.slots[0][:2] for pipeline in draft.pipelines}) < len(draft.pipelines) for draft in drafts
     )
     assert shared[True]
+
+
+def test_a_pattern_has_the_best_size_of_those_that_divide_the_batch(drafts):
+    odd = make_space(example("gcp-a100-v100.yaml", **LARGE, training__global_batch_size=1023))
+    found = NodePatterns(odd, target_of(odd.scenario.job), math.inf).best()
+    assert {part.microbatch_size for draft in found for part in draft.pipelines} == {1}
+    # Larger ones are faster, but by far less than the share of patterns that would be missing without the smallest.
+    assert max(part.microbatch_size for draft in drafts for part in draft.pipelines) > 1
+    assert len(found) >= len(drafts) / 2
 
 
 def test_no_device_and_no_node_is_used_twice(space, drafts):
@@ -203,7 +213,7 @@ def test_if_money_is_the_goal_patterns_on_a_few_cheap_devices_come_first(space):
     least, soonest = (
         min(draft.figures[Figure.USD_PER_ITERATION] for draft in drafts) for drafts in (by_money, by_time)
     )
-    assert least < soonest / 1.2
+    assert least < soonest / 1.1
 
 
 def test_the_spread_reaches_from_the_fastest_to_a_cheap_plan(space):
@@ -235,9 +245,12 @@ def test_layers_that_fit_nowhere_have_no_cut(space):
     assert Cutter(space).cut((Seat(pool, 1, 0),), size=256, microbatches=4, replicas=1) is None
 
 
-def test_a_head_that_is_a_stage_alone_may_be_on_twice_as_many_devices(tight):
-    [first, *_] = NodePatterns(tight, target_of(tight.scenario.job), math.inf).best()
-    assert [slot.tp for slot in first.pipelines[0].slots] == [1, 1, 1, 1, 1, 1, 2]
+def test_a_head_that_is_a_stage_alone_may_be_on_twice_as_many_devices(tight, monkeypatch):
+    # With fewer patterns, none has such a head here.
+    for name in ("_CUT", "_ASSESSED"):
+        monkeypatch.setattr(node_patterns, name, 64)
+    found = NodePatterns(tight, target_of(tight.scenario.job), math.inf).best()
+    assert [1, 1, 1, 1, 1, 1, 2] in ([slot.tp for slot in draft.pipelines[0].slots] for draft in found)
 
 
 def test_all_entries_of_a_job_for_one_accelerator_and_zone_are_used():
