@@ -31,7 +31,7 @@ _Ends = list[list[float]]
 class Cutter:
     """Cuts by time and memory; the times of stages are kept.
 
-    `transfers`: whether transfers delay stages. Other schedules than 1F1B have more microbatches under way meanwhile.
+    `transfers`: whether cuts allow for transfers, as 1F1B needs. Plans with other schedules are faster without.
     """
 
     space: Space
