@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sailor_cloud.catalog import Catalog
 from sailor_cloud.model.document import PlanDocument
@@ -20,10 +21,11 @@ from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds
 from sailor_cloud.planner.search import Problem
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
 from sailor_cloud.planner.solving import Searched
-from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.draft import Draft, in_space
 from sailor_cloud.planner.space.effort import NORMAL, Deadline, Effort, OutOfTimeError
 from sailor_cloud.planner.space.goals import Figure, Target, target_of
 from sailor_cloud.planner.space.quotas import unit
+from sailor_cloud.planner.space.restrictions import part_of
 from sailor_cloud.planner.space.space import Space
 
 # Smaller gains are reported as none, since the search itself may miss as much.
@@ -59,6 +61,14 @@ class Gain:
         return self.after == self.before
 
 
+class _Change(NamedTuple):
+    """A change in words, and the changed job; `accelerator`: the one with more devices, if that is the change."""
+
+    words: str
+    job: Job
+    accelerator: str | None = None
+
+
 def gains(
     job: Job,
     document: PlanDocument,
@@ -80,9 +90,9 @@ def gains(
     """
     effort, deadline = NORMAL, deadline or Deadline()
     searched = Searched(effort=effort)
-    wanted: list[tuple[str, Job, Space | None]] = [(*each, None) for each in _changes(job, document, catalog)]
+    wanted: list[tuple[_Change, Space | None]] = [(each, None) for each in _changes(job, document, catalog)]
     if space is not None:
-        wanted += [(change, job, wider) for change, wider in _wider(space)]
+        wanted += [(_Change(change, job), wider) for change, wider in _wider(space)]
     before = None if document.objective is None else document.objective.value
     asked = document.decision is not None and document.decision.asked is not None
     made: list[Gain] = []
@@ -93,15 +103,15 @@ def gains(
         if space is not None and document.plan is not None and unsure:
             # A better plan for the unchanged job is not the gain of a change. There may be one if the plan serves
             # another goal, comes from a file, or comes from a search that was cut short.
-            before = _better(job, before, _value(searched, space, job, document, effort))
-        for number, (change, changed, wider) in enumerate(wanted):
+            before = _better(job, before, _value(searched, space, _Change("", job), document, effort))
+        for number, (change, wider) in enumerate(wanted):
             progress(number, len(wanted))
-            rebuilt = space is None or changed.resources != job.resources or _nodes(changed) != _nodes(job)
-            there = wider or (problem_of(changed).space if rebuilt else space)
+            rebuilt = space is None or change.job.resources != job.resources or _nodes(change.job) != _nodes(job)
+            there = wider or (problem_of(change.job).space if rebuilt else space)
             assert there is not None, "a space is built where there is none"
             there.known.deadline = deadline
-            value = _value(Searched(effort=effort) if rebuilt else searched, there, changed, document, effort)
-            made.append(_gain(change, job, before, value, own=_own(job, document)))
+            value = _value(Searched(effort=effort) if rebuilt else searched, there, change, document, effort)
+            made.append(_gain(change.words, job, before, value, own=_own(job, document)))
             found(made[-1])
     except OutOfTimeError:
         pass
@@ -112,24 +122,29 @@ def _nodes(job: Job) -> int | None:
     return job.constraints.max_nodes
 
 
-def _value(searched: Searched, space: Space, job: Job, document: PlanDocument, effort: Effort) -> float | None:
+def _value(searched: Searched, space: Space, change: _Change, document: PlanDocument, effort: Effort) -> float | None:
     """Return the goal's value of the best plan of a space under a job's limits, or None if there is no plan."""
     if not space.pools:
         return None
-    target = target_of(job)
+    target = target_of(change.job)
     if document.plan is None or small_layouts(space) is not None:
         _, chosen = searched.best(space, target)
     else:
-        chosen = _nearby(space, target, document.plan, effort)
+        chosen = _nearby(space, target, document.plan, effort, change.accelerator)
     if chosen is None:
         return None
     figure = float(replayed(chosen.draft, chosen.evaluation)[target.goal])
-    return 1.0 / figure if job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
+    return 1.0 / figure if change.job.goal is Goal.MAXIMIZE_THROUGHPUT else figure
 
 
-def _nearby(space: Space, target: Target, plan: Plan, effort: Effort) -> Chosen | None:
-    """Return the best of a plan, homogeneous plans, and their improvements by local search."""
-    drafts = homogeneous(space, target)
+def _nearby(space: Space, target: Target, plan: Plan, effort: Effort, accelerator: str | None) -> Chosen | None:
+    """Return the best of a plan, homogeneous plans, and their improvements by local search.
+
+    `accelerator`: the only one with more devices than before; homogeneous plans on others are no better than the plan.
+    """
+    zones = {pool.offer.zone for pool in space.pools}
+    there = space if accelerator is None else part_of(space, {accelerator}, zones)
+    drafts = [in_space(draft, there, space) for draft in homogeneous(there, target)]
     best = min(drafts, key=Assessor(space, target).rank, default=None)
     given = draft_of(plan, space, target)
     begun = [draft for draft in (given, best) if draft is not None]
@@ -148,7 +163,7 @@ def _wider(space: Space) -> Iterator[tuple[str, Space]]:
             yield f"{more:g} more {unit(quota)} of quota {quota.quota} in {quota.place}", under_quotas(space, quotas)
 
 
-def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tuple[str, Job]]:
+def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[_Change]:
     for name in sorted({name for resource in job.resources for name in resource.accelerators}):
         more = _node_devices(job, document, catalog, name)
         resources = tuple(
@@ -159,23 +174,23 @@ def _changes(job: Job, document: PlanDocument, catalog: Catalog) -> Iterator[tup
             else resource
             for resource in job.resources
         )
-        yield f"{more} more {name} per zone", job.model_copy(update={"resources": resources})
+        yield _Change(f"{more} more {name} per zone", job.model_copy(update={"resources": resources}), name)
     for name, words in _LIMITS.items():
         value = getattr(job.constraints, name)
         if value is not None:
             looser = value / _LOOSER if name == "min_throughput" else value * _LOOSER
             constraints = job.constraints.model_copy(update={name: looser})
-            yield words, job.model_copy(update={"constraints": constraints})
+            yield _Change(words, job.model_copy(update={"constraints": constraints}))
     if job.constraints.max_nodes is not None:
         constraints = job.constraints.model_copy(update={"max_nodes": job.constraints.max_nodes + 1})
-        yield "one more node", job.model_copy(update={"constraints": constraints})
+        yield _Change("one more node", job.model_copy(update={"constraints": constraints}))
     zone = _next_zone(job, catalog)
     if zone is not None:
         number, name = zone
         resource = job.resources[number]
         wider = resource.model_copy(update={"zones": (*resource.zones, name)})
         resources = (*job.resources[:number], wider, *job.resources[number + 1 :])
-        yield f"zone {name} as well", job.model_copy(update={"resources": resources})
+        yield _Change(f"zone {name} as well", job.model_copy(update={"resources": resources}))
 
 
 def _node_devices(job: Job, document: PlanDocument, catalog: Catalog, name: str) -> int:

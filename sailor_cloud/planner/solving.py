@@ -61,7 +61,7 @@ def solve(
         return _even(space, target, restrictions, effort, known)
     parts = variants(space, restrictions)
     answers = _answers(parts, target, effort.between(0.0, _SEARCHED), known)
-    drafts = [_here(draft, part, space) for part, answer in answers for draft in answer.drafts]
+    drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
     better = _improved(space, target, answers, effort.between(_SEARCHED, 1.0))
     assessor = Assessor(space, target)
     every = {draft.order(): draft for draft in (*drafts, *filter(assessor.keeps, better))}
@@ -69,15 +69,9 @@ def solve(
     return Answer(
         drafts=tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS]),
         bound=min((bound for bound in bounds if bound is not None), default=None),
-        others=(*better, *(_here(draft, part, space) for part, answer in answers for draft in answer.others)),
+        others=(*better, *(in_space(draft, part, space) for part, answer in answers for draft in answer.others)),
         exhausted=all(answer.exhausted for _, answer in answers),
     )
-
-
-def _here(draft: Draft, part: Space, space: Space) -> Draft:
-    """Return a draft of a part in the whole space, with its ZeRO stage."""
-    stage = max(part.zero_stage, draft.zero_stage)
-    return replace(draft if part is space else in_space(draft, part, space), zero_stage=stage)
 
 
 def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answer]], effort: Effort) -> list[Draft]:
@@ -95,7 +89,7 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
             for draft in (*answer.drafts, *answer.others)
         ]
         own = effort.between(number / len(by_pools), (number + 1) / len(by_pools))
-        found += [_here(draft, there, space) for draft in improved(there, target, drafts, own, most=effort.refined)]
+        found += [in_space(draft, there, space) for draft in improved(there, target, drafts, own, most=effort.refined)]
     return found
 
 
@@ -106,7 +100,7 @@ def _uniform(space: Space, target: Target, restrictions: Collection[Restriction]
     drafts: dict[tuple[object, ...], Draft] = {}
     for part in variants(even_space(space, restrictions), restrictions):
         found = uniform_drafts(part, target, effort)
-        drafts |= {draft.order(): draft for draft in (_here(draft, part, space) for draft in found[:KEPT_DRAFTS])}
+        drafts |= {draft.order(): draft for draft in (in_space(draft, part, space) for draft in found[:KEPT_DRAFTS])}
     best = [drafts[order] for order in sorted(drafts)]
     return Answer(drafts=tuple(best[:KEPT_DRAFTS]), bound=None, others=tuple(best[KEPT_DRAFTS:]))
 
@@ -175,7 +169,7 @@ def enumerated(space: Space, target: Target, known: float) -> Answer | None:
             return None
         replays = exhaustive.MAX_PROOF_REPLAYED
         answer = exhaustive.exhaust(part, target, layouts, keep=KEPT_DRAFTS, known=known, replays=replays)
-        found.append((answer.bound, [_here(draft, part, space) for draft in answer.drafts]))
+        found.append((answer.bound, [in_space(draft, part, space) for draft in answer.drafts]))
     return Answer(
         drafts=tuple(draft for _, drafts in found for draft in drafts), bound=min(bound for bound, _ in found)
     )

@@ -148,9 +148,9 @@ class Alternatives:
                     # All known plans were found under limits that no plan of this space keeps.
                     known += self._improved(part, target, [each for each in restrictions if each not in EVEN], lighter)
                 # Moves within the whole space would leave the part.
-                inside = [replace(in_space(each, self.space, part), zero_stage=each.zero_stage) for each in known]
+                inside = [in_space(each, self.space, part) for each in known]
                 made = even_drafts(part, target, inside, restrictions, lighter)
-                every = [replace(in_space(each, part, self.space), zero_stage=each.zero_stage) for each in made]
+                every = [in_space(each, part, self.space) for each in made]
             elif small:
                 every = self._searched(part, target, restrictions, lighter)
             else:
@@ -179,10 +179,7 @@ class Alternatives:
         least = min((draft.figures[target.goal] for draft in seeds), default=np.inf)
         answer = solve(part, target, restrictions, effort, known=least)
         estimated = [draft for draft in answer.others if draft.expected is not None]
-        found = [
-            replace(in_space(draft, part, self.space), zero_stage=draft.zero_stage)
-            for draft in (*answer.drafts, *estimated)
-        ]
+        found = [in_space(draft, part, self.space) for draft in (*answer.drafts, *estimated)]
         return [*found, *seeds]
 
     def _improved(
@@ -201,9 +198,9 @@ class Alternatives:
         if Restriction.ONE_ZONE not in restrictions:
             zones = tuple({pool.offer.zone for pool in part.pools})
         there = part_of(self.space, accelerators, zones)
-        begun = replace(in_space(best, self.space, there), zero_stage=best.zero_stage, goal=target.goal)
+        begun = replace(in_space(best, self.space, there), goal=target.goal)
         made = improved(there, target, [begun], effort, most=1)
-        return [*known, *(replace(in_space(draft, there, self.space), zero_stage=draft.zero_stage) for draft in made)]
+        return [*known, *(in_space(draft, there, self.space) for draft in made)]
 
     def _seeds(self, part: Space, restrictions: Sequence[Restriction]) -> list[Draft]:
         """Return the known drafts on the accelerators and zones of a part of a smaller space, without duplicates."""

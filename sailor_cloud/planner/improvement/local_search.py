@@ -93,7 +93,7 @@ def _descended(improver: Improver, there: Space, draft: Draft, effort: float) ->
         return improver.descend(draft, effort)
     begun = replace(in_space(draft, space, there), zero_stage=stage)
     found = Improver(there, improver.target, improver.factors).descend(begun, effort)
-    return [replace(in_space(each, there, space), zero_stage=each.zero_stage) for each in found]
+    return [in_space(each, there, space) for each in found]
 
 
 def evaluated(space: Space, target: Target, drafts: Sequence[Draft], effort: Effort) -> list[Draft]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.improvement.local_search import improved
@@ -10,7 +11,7 @@ from sailor_cloud.planner.improvement.moves import Neighbourhood
 from sailor_cloud.planner.space.draft import Draft, significant
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Target
-from sailor_cloud.planner.space.restrictions import Restriction
+from sailor_cloud.planner.space.restrictions import Restriction, zero_stages
 from sailor_cloud.planner.space.space import Space
 
 # The number of best known plans that are changed, and of results that are evaluated.
@@ -43,29 +44,18 @@ def even_drafts(
     search. For even batches, all pipelines get the cut and the microbatch size of one of them.
     """
     known = {draft.order(): draft for draft in drafts}
-    for number, stage in enumerate((0, 1)):
-        here = [draft for draft in known.values() if max(space.zero_stage, draft.zero_stage) == stage]
-        if here:
-            there = space.at(stage)
-            share = effort.between(number / 2, (number + 1) / 2)
-            made = _even_variants(there, target, here, restrictions, share)
-            known |= {draft.order(): draft for draft in made}
-    return [draft for draft in known.values() if is_even(space, draft, restrictions)]
-
-
-def _even_variants(
-    space: Space, target: Target, drafts: Sequence[Draft], restrictions: Collection[Restriction], effort: Effort
-) -> list[Draft]:
-    """Return even variants of the best drafts of one ZeRO stage, with replayed figures."""
-    there = even_space(space, restrictions)
-    made = sorted(drafts, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
+    there, made = even_space(space, restrictions), list(known.values())
     for change, wanted in ((_recut, there.even_layers), (_alike, there.even_batches)):
         if wanted:
-            changed = change(space, target, made)
-            made = sorted(changed, key=lambda draft: (significant(draft.figures[target.goal]), draft.order()))
-    made = made[:_EVALUATED]
-    found = improved(there, target, made, effort.lighter(), most=2)
-    return [draft for draft in found if draft.zero_stage == space.zero_stage or not draft.zero_stage]
+            best = sorted(made, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_MOST]
+            made = [
+                replace(draft, zero_stage=stage)
+                for stage in zero_stages(space)
+                for draft in change(space.at(stage), target, [each for each in best if each.zero_stage == stage])
+            ]
+    made = sorted(made, key=lambda draft: (significant(draft.foreseen[target.goal]), draft.order()))[:_EVALUATED]
+    known |= {draft.order(): draft for draft in improved(there, target, made, effort.lighter(), most=2)}
+    return [draft for draft in known.values() if is_even(space, draft, restrictions)]
 
 
 def _recut(space: Space, target: Target, drafts: Sequence[Draft]) -> list[Draft]:

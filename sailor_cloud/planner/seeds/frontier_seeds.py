@@ -36,5 +36,5 @@ def spread(space: Space, effort: Effort) -> list[Draft]:
             every += [
                 (part, draft) for part in apportioned(variant) for draft in NodePatterns(part, target, math.inf).every()
             ]
-        found += [draft if part is space else in_space(draft, part, space) for part, draft in every]
+        found += [in_space(draft, part, space) for part, draft in every]
     return found

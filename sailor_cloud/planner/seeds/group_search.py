@@ -227,7 +227,5 @@ def grouped(space: Space, target: Target, *, known: float = math.inf) -> list[Dr
     searches = [GroupSearch(Evaluator(Assessor(part, target)), known) for part in parts]
     run(searches, GroupSearch.for_the_best)
     return [
-        draft if part is space else in_space(draft, part, space)
-        for part, search in zip(parts, searches, strict=True)
-        for draft in search.best()
+        in_space(draft, part, space) for part, search in zip(parts, searches, strict=True) for draft in search.best()
     ]

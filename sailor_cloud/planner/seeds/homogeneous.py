@@ -247,11 +247,11 @@ def homogeneous(space: Space, target: Target, *, first: bool = False) -> list[Dr
 
 
 def homogeneous_at(space: Space, target: Target, *, first: bool = False) -> list[Draft]:
-    """Return homogeneous plans at the ZeRO stage of a space; they are kept for its next search."""
-    known: dict[Target, Homogeneous] = space.remembered.setdefault("homogeneous", {})
-    if target not in known:
-        known[target] = Homogeneous(space, target)
-    return known[target].draw(first=first)
+    """Return homogeneous plans at the ZeRO stage of a space; they are kept for its next search, whatever its limits."""
+    known: dict[Figure, Homogeneous] = space.remembered.setdefault("homogeneous", {})
+    if target.goal not in known:
+        known[target.goal] = Homogeneous(space, target)
+    return known[target.goal].draw(first=first)
 
 
 def _sorts(devices: int, degrees: Sequence[int], nodes: int, layers: int) -> Iterator[_Sort]:

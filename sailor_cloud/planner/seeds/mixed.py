@@ -34,7 +34,7 @@ def mix(space: Space, target: Target, *, keep: int, effort: Effort = NORMAL, kno
     assessor = Assessor(space, target)
     expected: _Expected = {}
     patterns = [
-        draft if part is space else in_space(draft, part, space)
+        in_space(draft, part, space)
         for part in apportioned(space)
         for draft in NodePatterns(part, target, known).best()
     ]

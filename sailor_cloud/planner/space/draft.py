@@ -97,15 +97,18 @@ def nodes_of(pipelines: tuple[tuple[Slot, ...], ...]) -> Counter[int]:
 
 
 def in_space(draft: Draft, part: Space, space: Space) -> Draft:
-    """Return a draft with the pools of a part of a space renumbered as in the whole space, or the reverse."""
-    used = {slot.pool for pipeline in draft.pipelines for slot in pipeline.slots}
-    by_offer = space.by_offer
-    numbers = {pool: by_offer.get((part.pools[pool].offer.id, part.pools[pool].row), -1) for pool in used}
+    """Return a draft with the pools of a part of a space renumbered as in the whole space, or the reverse.
+
+    It gets the ZeRO stage of the part, unless its own is higher.
+    """
+    stage = max(part.zero_stage, draft.zero_stage)
+    used = () if part is space else {slot.pool for pipeline in draft.pipelines for slot in pipeline.slots}
+    numbers = {pool: space.by_offer.get((part.pools[pool].offer.id, part.pools[pool].row), -1) for pool in used}
     if all(pool == number for pool, number in numbers.items()):
-        return draft if draft.zero_stage == part.zero_stage else replace(draft, zero_stage=part.zero_stage)
+        return draft if draft.zero_stage == stage else replace(draft, zero_stage=stage)
     return replace(
         draft,
-        zero_stage=part.zero_stage,
+        zero_stage=stage,
         pipelines=tuple(
             pipeline._replace(slots=tuple([Slot(numbers[pool], *rest) for pool, *rest in pipeline.slots]))
             for pipeline in draft.pipelines
