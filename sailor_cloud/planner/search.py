@@ -435,8 +435,9 @@ class _Run:
             free = [draft for draft in (*drafts, *alternatives.drafts, *self.deciding.drafts) if draft.zero_stage < 2]
             spread_out = self._spread(rest.between(0.0, 0.9), free)
             if asked.decide:
-                # The choices are those of every report, but no point of the frontier may beat one in time and money.
+                # A point of the frontier may be a better choice, and none may beat a choice in time and money.
                 self.deciding.add(spread_out)
+                self._pick(proven=self.proven)
                 self.picks = self.deciding.unbeaten_picks(self.picks)
                 self._decide()
             every = [*spread_out, *shared, *self.deciding.drafts]

@@ -189,7 +189,8 @@ class Deciding:
     def picks(self, effort: Effort, by_goal: Chosen | None = None, *, proven: bool = False) -> dict[Pick, Chosen]:
         """Return the plan of each pick; empty if no known plan keeps the limits.
 
-        `by_goal`: the search's result for the goal. Unless it is `proven`, a better plan replaces it.
+        `by_goal`: the search's result for the goal. Unless it is `proven`, a better plan replaces it. It is also the
+        pick for which no other plan keeps the limits.
         """
         feasible = self._feasible(effort)
         front = self._frontier(feasible)
@@ -206,6 +207,7 @@ class Deciding:
                     best = shown
             if by_goal is not None and pick is goal_pick(self.space.scenario.job.goal):
                 best = by_goal if best is None or proven or not self._better(best, by_goal) else best
+            best = best or by_goal
             if best is not None:
                 found[pick] = self._tie_broken(near, best, pick)
         if len(found) == 2:

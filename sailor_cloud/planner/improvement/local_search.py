@@ -19,7 +19,7 @@ from sailor_cloud.planner.evaluate.assess import Assessor, shapes_of
 from sailor_cloud.planner.improvement.evaluator import Evaluator, Factors
 from sailor_cloud.planner.improvement.moves import Neighbour, Neighbourhood
 from sailor_cloud.planner.improvement.sizing import with_balanced_sizes
-from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
+from sailor_cloud.planner.space.draft import Draft, Rank, in_space, near
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import TIE, Figure, Target
 from sailor_cloud.planner.space.restrictions import part_of, zero_stages
@@ -112,21 +112,16 @@ def _evaluated(improver: Improver, drafts: Sequence[Draft], effort: Effort) -> l
 def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[Draft]:
     """Return the best draft of each kind, taken in turn from two orders.
 
-    In the first order, drafts that keep limits or break them least come first. In the second, drafts that break limits
-    count as worse by the same factor. Those may lead to better plans, or to none that keeps the limits.
+    In the first order, drafts that keep limits or break them least come first. The second order is `near`: drafts that
+    break limits may lead to better plans, or to none that keeps the limits.
     """
     kinds: dict[tuple[object, ...], Draft] = {}
-    for draft in sorted(drafts, key=partial(_near, improver)):
+    for draft in sorted(drafts, key=lambda draft: near(improver.rank(draft))):
         kinds.setdefault(_kind(space, draft), draft)
-    near = list(kinds.values())
-    ranked = sorted(near, key=improver.rank)
-    ordered = (draft for pair in zip(ranked, near, strict=True) for draft in pair)
+    first = list(kinds.values())
+    ranked = sorted(first, key=improver.rank)
+    ordered = (draft for pair in zip(ranked, first, strict=True) for draft in pair)
     return list({draft.order(): draft for draft in ordered}.values())
-
-
-def _near(improver: Improver, draft: Draft) -> tuple[object, ...]:
-    excess, (value, *rest) = improver.rank(draft)
-    return significant(value * excess), *rest
 
 
 def _kind(space: Space, draft: Draft) -> tuple[object, ...]:

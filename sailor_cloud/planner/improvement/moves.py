@@ -117,6 +117,7 @@ class Neighbourhood:
             plan.offers,
             plan.accelerators,
             plan.nodes,
+            plan.full_nodes,
         ]
 
     def shape_moves(self, draft: Draft) -> list[Callable[[], Iterator[Neighbour]]]:
@@ -146,6 +147,31 @@ class Neighbourhood:
             found = self._cutter.cut(seats, size=size, microbatches=held, replicas=replicas)
             self._cuts[key] = None if found is None else found[0]
         return self._cuts[key]
+
+    @property
+    def smallest(self) -> list[int]:
+        """The cheapest pool of each accelerator, zone and number of devices."""
+        found: dict[tuple[object, ...], int] = {}
+        rates = self.space.rates
+        for number, pool in enumerate(self.space.pools):
+            key = pool.accelerator.name, pool.offer.zone, pool.devices
+            if rates[number].expected < rates[found.setdefault(key, number)].expected:
+                found[key] = number
+        return list(found.values())
+
+    def small_pipelines(self, pool: int, replicas: int) -> Iterator[tuple[_Slots, tuple[int, ...]]]:
+        """Yield pipelines on the fewest devices of a node that fit, of one stage and of several, with their cuts."""
+        devices = self.space.pools[pool].devices
+        degrees = [tp for tp in self.space.tp_degrees[pool] if devices % tp == 0]
+        alone = [(tp, 1) for tp in degrees]
+        several = [(1, stages) for stages in range(2, devices + 1) if devices % stages == 0 and 1 in degrees]
+        for kinds in (alone, several):
+            for tp, stages in kinds:
+                slots = (Slot(pool, 0, tp),) * stages
+                cut = self.cut(slots, 1, replicas)
+                if cut is not None:
+                    yield slots, cut
+                    break
 
     def bought(self, shapes: Shapes) -> bool:
         """Return whether no node uses more devices than it has, and all nodes can be bought."""
@@ -489,6 +515,33 @@ class _Plan:
                     if enough and _merge_key(pool.offer) == _merge_key(pools[pair[0][0]].offer):
                         yield from self._sized(self._rebought(pair, other, together=True))
 
+    def full_nodes(self) -> Iterator[Neighbour]:
+        """Yield plans with a smaller node and what fits on it, or with one more node that is full of pipelines."""
+        pools, load = self.space.pools, _loads(self.shapes)
+        for node, *_ in self._nodes():
+            for other, pool in enumerate(pools):
+                if pool.devices < load[node] and _merge_key(pool.offer) == _merge_key(pools[node[0]].offer):
+                    yield from self._sized(self._shrunk(node, other))
+        zones = {pools[number].offer.zone for number in self._used}
+        wanted = sorted(self.around.smallest, key=lambda number: (pools[number].offer.zone not in zones, number))
+        for number in wanted:
+            for slots, cut in self.around.small_pipelines(number, len(self.shapes)):
+                there = tuple(slot._replace(instance=next(_unused(self.shapes, number))) for slot in slots)
+                many = pools[number].devices // sum(slot.tp for slot in slots)
+                shapes = (*self.shapes, *[Shape(slots=there, cut=cut, microbatch_size=1)] * many)
+                if self.around.bought(shapes):
+                    yield Neighbour(shapes, self.count)
+
+    def _shrunk(self, node: _Node, other: int) -> Shapes:
+        """Return the plan with a node replaced by a smaller one, without the pipelines that then lack devices."""
+        room, kept = self.space.pools[other].devices, list[Shape]()
+        for shape in self.shapes:
+            devices = sum(slot.tp for slot in shape.slots if slot[:2] == node)
+            if devices <= room:
+                kept.append(shape)
+                room -= devices
+        return _renamed(kept, {node: (other, next(_unused(kept, other)))})
+
     def node_sizes(self) -> Iterator[Neighbour]:
         """Yield plans with nodes of another size in all zones at once, for the most crowded network card."""
         pools = self.space.pools
@@ -529,8 +582,7 @@ class _Plan:
 
     def _rebought(self, nodes: Sequence[_Node], other: int, *, together: bool = False) -> Shapes:
         """Return the plan with some nodes replaced by another offer, each by one node or all by a single one."""
-        taken = {slot.instance for shape in self.shapes for slot in shape.slots if slot.pool == other}
-        fresh = (number for number in counted() if number not in taken)
+        fresh = _unused(self.shapes, other)
         names = dict.fromkeys(nodes, (other, next(fresh))) if together else {n: (other, next(fresh)) for n in nodes}
         return _renamed(self.shapes, names)
 
@@ -566,8 +618,7 @@ class _Plan:
             loads[item] += tp
         if any(load > devices for load in loads.values()):
             return ()
-        taken = {slot.instance for shape in (*self.shapes, *shapes) for slot in shape.slots if slot.pool == other}
-        fresh = (number for number in counted() if number not in taken)
+        fresh = _unused((*self.shapes, *shapes), other)
         nodes: dict[tuple[int, ...], int] = {}
         room: dict[int, int] = {}
         for item in sorted(loads):
@@ -777,6 +828,12 @@ def moved(space: Space, shapes: Shapes, home: str, zone: str) -> Shapes | None:
 def _sale(space: Space, number: int) -> tuple[object, ...]:
     offer = space.pools[number].offer
     return (offer.zone, offer.instance_type, offer.accelerator, offer.market, offer.terms)
+
+
+def _unused(shapes: Iterable[Shape], pool: int) -> Iterator[int]:
+    """Yield the numbers of nodes of a pool that no pipeline uses."""
+    taken = {slot.instance for shape in shapes for slot in shape.slots if slot.pool == pool}
+    return (number for number in counted() if number not in taken)
 
 
 def _renamed(shapes: Iterable[Shape], names: Mapping[_Node, _Node]) -> Shapes:

@@ -16,13 +16,13 @@ from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.improvement.sizing import Apportioned, with_balanced_sizes
 from sailor_cloud.planner.seeds.groups import Ground, Groups, Sort, a_few_more_or_less, on_shares, step_by_step
 from sailor_cloud.planner.seeds.narrowing import narrowed
-from sailor_cloud.planner.space.draft import Draft, Rank, in_space, significant
+from sailor_cloud.planner.space.draft import Draft, Rank, in_space, near, significant
 from sailor_cloud.planner.space.goals import Figure, Target
 from sailor_cloud.planner.space.space import Space
 
-# The number of sets of sorts that are tried on fewer nodes; of those with steps to nearby numbers of nodes; and of
-# steps.
-_FIRST, _CLIMBING, _CLIMBS = 4, 3, 2
+# The number of sets of sorts that are tried on fewer nodes, and that number if the goal is money, which fewer nodes
+# save; of those with steps to nearby numbers of nodes; and of steps.
+_FIRST, _FIRST_FOR_MONEY, _CLIMBING, _CLIMBS = 4, 8, 3, 2
 # The number of returned drafts that keep limits, of those that nearly do, and of those of one set of sorts.
 _KEPT, _ALIKE = 8, 2
 # Pipelines are not sized if their passes alone take so much longer than the best plan known on the same nodes.
@@ -166,7 +166,8 @@ class GroupSearch:
         """Return the best entries of the fastest sets of sorts, and of those that break limits least."""
         soonest = sorted(self._best_of_sorts(), key=self._seconds)
         turns = zip(soonest, self._best_of_sorts(), strict=True)
-        return list({entry.sorts: entry for turn in turns for entry in turn}.values())[:_FIRST]
+        most = _FIRST if self.evaluator.assessor.target.goal.is_time else _FIRST_FOR_MONEY
+        return list({entry.sorts: entry for turn in turns for entry in turn}.values())[:most]
 
     def _on_others(self, entries: Sequence[_Entry], others: Callable[[Groups], Iterator[Groups]]) -> list[Asked]:
         return [
@@ -192,8 +193,7 @@ class GroupSearch:
         return self.evaluator.rank(entry.draft)
 
     def _near(self, entry: _Entry) -> tuple[object, ...]:
-        excess, (value, *rest) = self._rank(entry)
-        return significant(value * excess), *rest
+        return near(self._rank(entry))
 
 
 def run(searches: Sequence[GroupSearch], wanted: Callable[[GroupSearch, int], list[Asked]]) -> None:

@@ -18,19 +18,21 @@ from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.bill import Bill
 from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.narrowing import likely_zones
-from sailor_cloud.planner.space.draft import Draft, seats_of
-from sailor_cloud.planner.space.goals import NEARLY, Target
+from sailor_cloud.planner.space.draft import Draft, near, seats_of
+from sailor_cloud.planner.space.goals import NEARLY, TIE, Figure, Target
 from sailor_cloud.planner.space.layer_cuts import MAX_STAGES, Cutter
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
+from sailor_cloud.units import SECONDS_PER_HOUR
 
 # The most zones of a pattern, and accelerators: those that do most work in the zones.
 _ZONES, _ACCELERATORS = 8, 3
 # What is tried: devices of a stage at most, pipelines that share each node, nodes of a pool in a row at most, and
 # microbatch sizes.
 _DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 4, 2, 1), (1, 2, 4, 8)
-# For each set of zones, the patterns that are cut and those that are assessed; and all drafts that are evaluated.
-_CUT, _ASSESSED, _EVALUATED = 32, 24, 32
+# For each set of zones, the patterns that are cut and those that are assessed; and all drafts that are evaluated. If
+# patterns break limits, more are cut, up to the last number.
+_CUT, _ASSESSED, _EVALUATED, _TRIED = 32, 24, 32, 48
 # Of these, at most so many of one kind.
 _ALIKE_CUT, _ALIKE = 4, 2
 
@@ -89,11 +91,12 @@ class _Pattern(NamedTuple):
 
 
 class _Timed(NamedTuple):
-    """A pattern with the goal's figure of its passes, at the cut whose slowest stage is fastest, and its pipelines."""
+    """A pattern at the cut whose slowest stage is fastest: the goal's figure and the seconds of its passes."""
 
     value: float
     pattern: _Pattern
     shapes: list[Shape]
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -121,20 +124,17 @@ class NodePatterns:
     def best(self) -> list[Draft]:
         """Return the best plans, with figures under the replay; they may break limits."""
         every = self.every()
-        near = sorted(every, key=lambda draft: (draft.figures[self.target.goal], draft.order()))
         kept = sorted(every, key=self._assessor.rank)
-        best = {draft.order(): draft for pair in zip(kept, near, strict=True) for draft in pair}
+        first = sorted(every, key=lambda draft: near(self._assessor.rank(draft)))
+        best = {draft.order(): draft for pair in zip(kept, first, strict=True) for draft in pair}
         return list(map(Evaluator(self._assessor).expected, list(best.values())[:_EVALUATED]))
 
     def every(self) -> list[Draft]:
         """Return all plans that are assessed, by the closed form."""
         drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
-            rated = [pattern for _, pattern in _diverse(self._rated(zones), _CUT, _ALIKE_CUT)]
-            both_ways = dict.fromkeys(each for pattern in rated for each in (pattern, pattern.reversed()))
-            timed = sorted(filter(None, map(self._timed, both_ways)))
-            for *_, shapes in _diverse(timed, _ASSESSED, _ALIKE):
-                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(shapes)) if draft}
+            for timed in _diverse(self._cut(zones), _ASSESSED, _ALIKE):
+                drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(timed.shapes)) if draft}
         return list(drafts.values())
 
     def _nodes_of(self, most: int) -> _Nodes:
@@ -207,13 +207,48 @@ class NodePatterns:
             for (src, _), (dst, _) in product(sources, others)
         )
 
-    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, _Pattern]]:
-        """Yield promising patterns in zones, best first by the goal's figure if all stages are equally fast."""
+    def _cut(self, zones: Sequence[str]) -> list[_Timed]:
+        """Return the best patterns in zones with their cuts, both ways, best first.
+
+        The first ones show how much longer passes take than estimated. Those that then break limits by far are left
+        out.
+        """
+        numbers: Counter[tuple[int, ...]] = Counter()
+        found: dict[_Pattern, _Timed] = {}
+        # By the devices of the largest stage.
+        longer: dict[int, float] = {}
+        cut, tried = 0, 0
+        for _, seconds, pattern in self._rated(zones):
+            if cut == _CUT or tried == _TRIED:
+                break
+            *_, degree = pattern.kind
+            expected_s = seconds * longer.get(degree, 1.0)
+            if numbers[pattern.kind] == _ALIKE_CUT or self._excess(pattern, expected_s) > NEARLY:
+                continue
+            tried += 1
+            timed = {each: self._timed(each) for each in (pattern, pattern.reversed())}
+            fitting = {each: one for each, one in timed.items() if one is not None}
+            kept = {each: one for each, one in fitting.items() if self._promising(each, one.seconds / NEARLY)}
+            if fitting and not kept:
+                own = min(one.seconds for one in fitting.values()) / seconds
+                longer[degree] = min(own, longer.get(degree, own))
+                continue
+            found |= kept
+            numbers[pattern.kind] += 1
+            cut += 1
+        return sorted(found.values())
+
+    def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, float, _Pattern]]:
+        """Yield promising patterns in zones, best first, with the seconds of their passes if all stages are equally fast.
+
+        They are rated by the goal's figure; as in `near`, what exceeds limits counts as worse.
+        """
         rated = []
         for pattern in dict.fromkeys(found for every in self._orders(zones) for found in self._patterns(every)):
             rounds = self._microbatches(pattern, 1) + pattern.stages - 1
-            rated.append((self._value(pattern, rounds * pattern.pipelines * self._sample_s(pattern)), pattern))
-        return (one for one in sorted(rated) if self._promising(one[1], self.space.batch * self._sample_s(one[1])))
+            seconds = rounds * pattern.pipelines * self._sample_s(pattern)
+            rated.append((self._value(pattern, seconds) * self._excess(pattern, seconds) ** 2, seconds, pattern))
+        return (one for one in sorted(rated) if self._promising(one[2], self.space.batch * self._sample_s(one[2])))
 
     def _orders(self, zones: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
         """Yield the nodes of zones in an order of stages: zone by zone, and accelerator by accelerator.
@@ -252,7 +287,7 @@ class NodePatterns:
         return (*slots[:-2], last._replace(tp=2 * last.tp)) if possible else None
 
     def _sized(self, pattern: _Pattern, pipelines: _Pipelines) -> _Timed | None:
-        """Return pipelines at the best cut and microbatch size; None if they do not fit or break limits by far."""
+        """Return pipelines at the best cut and microbatch size; None if they do not fit."""
         best, best_s, batch = None, 0.0, self.space.batch
         for size in (size for size in _SIZES if pattern.pipelines * size <= batch and batch % size == 0):
             microbatches = self._microbatches(pattern, size)
@@ -267,15 +302,32 @@ class NodePatterns:
                 # Larger microbatches only lengthen the bubble from here on.
                 break
             best, best_s = [Shape(slots, cut, size) for slots in pipelines], passes_s
-        if best is None or not self._promising(pattern, best_s / NEARLY):
-            return None
-        return _Timed(self._value(pattern, best_s), pattern, best)
+        return None if best is None else _Timed(self._value(pattern, best_s), pattern, best, best_s)
 
     def _value(self, pattern: _Pattern, seconds: float) -> float:
         """Return the goal's figure of an iteration, up to a factor that all patterns share."""
         if self.target.goal.is_time:
             return seconds
-        return seconds * sum(self.space.rates[pool].expected * count for pool, count in pattern.nodes().items())
+        return seconds * self._usd_per_hour(pattern.nodes())
+
+    def _excess(self, pattern: _Pattern, seconds: float) -> float:
+        """Return roughly the factor by which iterations of so many seconds exceed limits, at least 1."""
+        if not self.target.limits:
+            return 1.0
+        steps = self.space.scenario.job.training.steps or 1
+        rate = self._usd_per_hour(pattern.nodes())
+        usd = seconds * rate / SECONDS_PER_HOUR
+        figures = {
+            Figure.ITERATION_S: seconds,
+            Figure.DURATION_S: seconds * steps,
+            Figure.USD_PER_HOUR: rate,
+            Figure.USD_PER_ITERATION: usd,
+            Figure.TOTAL_USD: usd * steps,
+        }
+        return max(1.0, *(figures.get(limit.figure, 0.0) / limit.at_most for limit in self.target.limits))
+
+    def _usd_per_hour(self, nodes: Counter[int]) -> float:
+        return sum(self.space.rates[pool].expected * count for pool, count in nodes.items())
 
     def _microbatches(self, pattern: _Pattern, size: int) -> int:
         return -(-self.space.batch // (pattern.pipelines * size))
@@ -290,10 +342,7 @@ class NodePatterns:
 
     def _promising(self, pattern: _Pattern, seconds: float) -> bool:
         """Return whether iterations of so many seconds keep all limits and are better than the known plan."""
-        nodes, most = pattern.nodes(), self.space.scenario.job.constraints.max_nodes
-        if most is not None and nodes.total() > most:
-            return False
-        figures = Bill.of(self.space, nodes).figures(seconds, 0.0)
+        figures = Bill.of(self.space, pattern.nodes()).figures(seconds, 0.0)
         return float(self.target.excess(figures)) == 1.0 and figures[self.target.goal] < self.known
 
     def _patterns(self, every: Sequence[tuple[int, int]]) -> Iterator[_Pattern]:
@@ -317,7 +366,26 @@ class NodePatterns:
                             for depth, (_, part) in zip(depths, each, strict=True)
                             if depth
                         )
-                        yield _Pattern(tuple(parts), pipelines)
+                        yield from self._within_limits(_Pattern(tuple(parts), pipelines))
+
+    def _within_limits(self, pattern: _Pattern) -> Iterator[_Pattern]:
+        """Yield a pattern, or its first and its last nodes if it has too many or they cost too much per hour."""
+        if self._may_have(pattern.nodes()):
+            yield pattern
+            return
+        for step in (1, -1):
+            kept = list(pattern.parts[::step])
+            while kept and not self._may_have(pattern._replace(parts=tuple(kept)).nodes()):
+                last = kept.pop()
+                kept += [last._replace(depth=last.depth - 1)] if last.depth > 1 else []
+            if kept:
+                yield pattern._replace(parts=tuple(kept[::step]))
+
+    def _may_have(self, nodes: Counter[int]) -> bool:
+        """Return whether the job's limits on nodes and USD per hour allow nodes, by pool."""
+        most, rate = self.space.scenario.job.constraints.max_nodes, self._usd_per_hour(nodes)
+        limits = (limit.at_most for limit in self.target.limits if limit.figure is Figure.USD_PER_HOUR)
+        return (most is None or nodes.total() <= most) and all(rate <= each * (1.0 + TIE) for each in limits)
 
     def _part(self, pool: int, sharing: int, degree: int) -> _Part:
         """Return one node of a pool, with at most `degree` devices for each stage."""

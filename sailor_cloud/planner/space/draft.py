@@ -84,6 +84,15 @@ def significant(value: float) -> float:
     return float(f"{value:.9g}")
 
 
+def near(rank: Rank) -> tuple[object, ...]:
+    """Return a sort key in which limits do not come first: a draft counts as worse by the square of its excess.
+
+    It takes more than the excess to mend it: 10 % less time often costs much more than 10 %.
+    """
+    excess, (value, *rest) = rank
+    return significant(float(value) * excess**2), *rest
+
+
 @lru_cache(maxsize=1 << 15)
 def seats_of(slots: tuple[Slot, ...]) -> tuple[Seat, ...]:
     """Return a pipeline's seats, with nodes numbered in the order of their first use."""

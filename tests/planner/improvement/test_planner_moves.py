@@ -49,6 +49,24 @@ def test_cells_are_pipelines_that_share_nodes(space):
     assert sorted(len(cell) for cell in cells_of((*shared, apart[2]))) == [1, 2]
 
 
+def test_a_node_becomes_smaller_with_fewer_pipelines_and_a_new_one_is_full_of_them(space):
+    eight, four = (pool_of(space, "V100-16", devices) for devices in (8, 4))
+    cut = (0, space.layers // 2, space.layers)
+    shapes = (Shape(slots=(Slot(eight, 0, 1),) * 2, cut=cut, microbatch_size=1),) * 4
+    loads = []
+    for made, _ in neighbours(space, shapes, "full_nodes"):
+        load = Counter()
+        for slot in (slot for shape in made for slot in shape.slots):
+            load[slot[:2]] += slot.tp
+        loads.append(load)
+    smaller = [load for load in loads if set(load) == {(four, 0)}]
+    assert smaller
+    assert all(load == {(four, 0): 4} for load in smaller)
+    more = [load for load in loads if (eight, 0) in load and len(load) == 2]
+    assert {space.pools[pool].accelerator.name for load in more for pool, _ in load} == {"A100-40", "V100-16"}
+    assert all(devices == space.pools[pool].devices for load in more for (pool, _), devices in load.items())
+
+
 def test_equal_cells_are_dropped_or_added_once_on_a_node_of_their_own(space):
     shapes = side_by_side(space, 3)
     fewer, more = fewer_or_more(shapes)
@@ -158,6 +176,7 @@ def test_a_microbatch_grows_to_the_next_size_that_divides_the_share_of_a_pipelin
             model__preset="gpt2",
             training__global_batch_size=96,
             resources__0__accelerators={"A100-40": 8},
+            resources__0__zones=["us-central1-a"],
         )
     )
     pool = pool_of(space, "A100-40", 8)
