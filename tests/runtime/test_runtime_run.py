@@ -154,6 +154,19 @@ def test_training_does_not_start_over_if_its_checkpoints_are_gone(runs):
     assert runs.events("rank_dead")[0]["exit_code"] == 2
 
 
+def test_training_does_not_start_over_if_its_only_checkpoint_is_damaged(runs):
+    folder = runs.folder / "checkpoints"
+    (folder / "step-40").mkdir(parents=True)
+    (folder / "latest").write_text("step-40")
+    checkpoint = CheckpointSpec(directory=str(folder), every_s=3600.0, keep=2, saved_step=40)
+    runs.start([(12, 1, [(0, 6, 1)])], training=ENDLESS, checkpoint=checkpoint)
+    runs.wait_for("stopped")
+    [refused] = runs.events("refused")
+    assert f"no checkpoint in {folder} can be read: {folder}/step-40: " in refused["reason"]
+    assert "Restore these files" in refused["reason"]
+    assert runs.events("checkpoint_damaged") == []
+
+
 def test_a_spec_that_cannot_be_trained_ends_the_generation_with_the_reason(runs):
     runs.start(training={"precision": "fp8"})
     runs.wait_for("stopped")

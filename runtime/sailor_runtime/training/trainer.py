@@ -207,7 +207,12 @@ class _Rank:
         self._checkpoints.check()
         start, damaged = self._checkpoints.latest()
         known = self._spec.checkpoint
-        if start is None and known.saved_step > 0 and not damaged:
+        if start is None and damaged:
+            raise RefusedError(
+                f"no checkpoint in {known.directory} can be read: {'; '.join(damaged)}; training does not begin again. "
+                "Restore these files, or begin a new run with another checkpoint.to"
+            )
+        if start is None and known.saved_step > 0:
             raise RefusedError(
                 f"step {known.saved_step} was saved in {known.directory}, but nothing is there now; training does not "
                 "begin again. Is everything mounted, and under the same name on every node?"
