@@ -191,7 +191,11 @@ class Controller:
                 case End.STOPPED:
                     await self._fetch_logs()
                     context.stop.check()
-                    raise LaunchError("another process asked the agents to stop; see the run's journal")
+                    if running_generation is None or generation.number > running_generation.generation:
+                        raise LaunchError("another process asked the agents to stop; see the run's journal")
+                    context.observer.note(
+                        f"an earlier controller had asked the ranks to stop; continuing from step {context.saved_step}"
+                    )
                 case End.HANDED_OVER:
                     wanted = growth.document or links.document or rate.document
                     assert wanted is not None

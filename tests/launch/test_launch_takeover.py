@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import pytest
 from factories.local_runs import wait_until
 from factories.quick_runs import CLOCK, QuickRun, hurry, journal, killed_run, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left, processes_of, read_lines
+from sailor_cloud.durable import write_atomically
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.start import resume_run
@@ -74,6 +76,21 @@ def test_resume_restarts_from_the_checkpoint_when_a_node_was_lost_meanwhile(run:
     second = [event["step"] for event in steps_of(folder) if event["generation"] == 2]
     assert second[0] > 5
     assert second[-1] == 80
+    assert_nothing_is_left(folder.path)
+
+
+def test_resume_continues_after_a_controller_that_was_killed_while_it_stopped_the_ranks(run: QuickRun) -> None:
+    run.folder = folder = killed_run(run.home, trained(20), "--steps", "60")
+    for node in folder.nodes_dir.iterdir():
+        spec = json.loads((node / "generations/1/spec.json").read_text())
+        stop = {"command": "stop", "generation": 1, "plan_hash": spec["plan_hash"]}
+        write_atomically(node / "inbox" / "0001-000009-stop.json", json.dumps(stop))
+    run.start(planned(steps=60), resume=True)
+    outcome = run.end()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    assert "an earlier controller had asked the ranks to stop; continuing from step" in run.notes.text
+    assert [event["step"] for event in steps_of(folder)] == list(range(1, 61)), "every step once, none twice"
+    assert [entry["data"]["end"] for entry in journal(folder, "generation_ended")] == ["stopped", "finished"]
     assert_nothing_is_left(folder.path)
 
 
