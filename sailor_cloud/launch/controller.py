@@ -139,8 +139,6 @@ class Controller:
             say=context.observer.note,
         )
         destroyed = await context.fleet.destroy(context.on_resource, fetch if ending is Ending.COMPLETED else None)
-        if ending is Ending.COMPLETED and context.stop.ending is Ending.INTERRUPTED:
-            ending = Ending.INTERRUPTED
         receipt = close_books(
             context.folder,
             context.job_document,
