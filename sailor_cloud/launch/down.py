@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from sailor_cloud.clock import Clock
@@ -11,6 +12,7 @@ from sailor_cloud.provision.cloud_clock import by_cloud
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.scopes import NOWHERE, check_own, places_of
 from sailor_cloud.provision.terraform.progress import Listener
+from sailor_cloud.run import history
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.options import Ending
@@ -33,7 +35,7 @@ def take_down(
     with folder.lock():
         check_own(folder)
         clock = by_cloud(clock, places_of(folder, also=also).scopes, lambda text, ahead_s: say(text))
-        outcome = fold(read(folder.journal_file)).outcome
+        outcome = fold(read(folder.journal_file)).outcome or _recorded_outcome(folder)
         ending = Ending(outcome) if outcome in set(Ending) else Ending.TORN_DOWN
         try:
             document = folder.read_document()
@@ -41,3 +43,11 @@ def take_down(
             say(f"{error}; tearing down without it")
             document = None
         return tear_down(folder, document, clock=clock, ending=ending, on_progress=on_progress, say=say, also=also)
+
+
+def _recorded_outcome(folder: RunFolder) -> str | None:
+    """Return how a run ended according to the history: its journal may be lost."""
+    with contextlib.suppress(RequestError, OSError):
+        past = history.past_run(folder)
+        return past.outcome if past is not None else None
+    return None

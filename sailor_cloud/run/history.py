@@ -8,11 +8,12 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
+from sailor_cloud.errors import RequestError
 from sailor_cloud.run.folder import RunFolder, private_dir
 
 FILE = "history.sqlite"
@@ -85,8 +86,16 @@ def sums(runs: Sequence[PastRun], by: GroupBy) -> tuple[Sum, ...]:
 
 
 def record_run(folder: RunFolder, run: PastRun) -> None:
-    """Record a run that has ended; a second call replaces its row."""
+    """Record a run that has ended, or what has changed since: only a run that was not clean has a new end.
+
+    The first record of how far the run came is kept if its files have lost that.
+    """
     with closing(_open(_file(folder.path.parent))) as database, database:
+        known = _rows(database, "run_id = ?", run.run_id)
+        if known and known[0].clean and run.clean:
+            return
+        if known and known[0].generations > run.generations:
+            run = replace(known[0], ended_at=run.ended_at, spent_usd=run.spent_usd, clean=run.clean)
         marks = ", ".join("?" for _ in fields(PastRun))
         row = tuple(value.isoformat() if isinstance(value, datetime) else value for value in astuple(run))
         names = ", ".join(field.name for field in fields(PastRun))
@@ -94,16 +103,31 @@ def record_run(folder: RunFolder, run: PastRun) -> None:
 
 
 def past_runs(runs_root: Path, *, job: str | None = None) -> tuple[PastRun, ...]:
-    """Return the runs of a folder of runs, oldest first."""
-    path = _file(runs_root)
-    if not path.is_file():
+    """Return the runs of a folder of runs, oldest first. Raises RequestError if the file can't be read."""
+    return _read(_file(runs_root), "?1 IS NULL OR job = ?1", job)
+
+
+def past_run(folder: RunFolder) -> PastRun | None:
+    """Return what is recorded of a run; None if it has not ended. Raises RequestError if the file can't be read."""
+    found = _read(_file(folder.path.parent), "run_id = ?", folder.run_id)
+    return found[0] if found else None
+
+
+def _read(path: Path, condition: str, value: str | None) -> tuple[PastRun, ...]:
+    if not path.exists():
         return ()
+    try:
+        with closing(_open(path)) as database:
+            return _rows(database, condition, value)
+    except (sqlite3.Error, ValueError) as error:
+        again = "move it away if it is damaged, and 'sailor-cloud down RUN' records a run again"
+        raise RequestError(f"{path} can't be read: {error}; {again}") from error
+
+
+def _rows(database: sqlite3.Connection, condition: str, value: str | None) -> tuple[PastRun, ...]:
     names = [field.name for field in fields(PastRun)]
-    with closing(_open(path)) as database:
-        rows = database.execute(
-            f"SELECT {', '.join(names)} FROM runs WHERE ? IS NULL OR job = ? ORDER BY started_at, run_id", (job, job)
-        ).fetchall()
-    return tuple(_past_run(dict(zip(names, row, strict=True))) for row in rows)
+    query = f"SELECT {', '.join(names)} FROM runs WHERE {condition} ORDER BY started_at, run_id"
+    return tuple(_past_run(dict(zip(names, row, strict=True))) for row in database.execute(query, (value,)))
 
 
 def _file(runs_root: Path) -> Path:

@@ -14,19 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from factories.quick_runs import QuickRun, hurry, journal, planned, quick_run, steps_of, trained
+from factories.quick_runs import CLOCK, QuickRun, hurry, journal, planned, quick_run, steps_of, trained
 from factories.runs import assert_nothing_is_left
 from factories.webhooks import listener
 from sailor_cloud.catalog import Services
 from sailor_cloud.errors import DataError, MissingPriceError
 from sailor_cloud.launch.context import RunContext
+from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.fleet import agents
 from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.telemetry.notify import TOKEN_VARIABLE, URL_VARIABLE
 from sailor_cloud.provision import processes
 from sailor_cloud.provision.providers.local.spec import VmInfo
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.history import past_run
+from sailor_cloud.run.journal import read
 from sailor_cloud.run.options import Ending
+from sailor_cloud.run.state import fold
 
 pytestmark = pytest.mark.slow
 
@@ -294,6 +298,21 @@ def test_a_later_run_continues_from_the_checkpoints_that_its_job_names(run: Quic
     assert run.folder is not None
     assert [event["step"] for event in steps_of(run.folder)] == list(range(13, 31))
     assert (tmp_path / "latest").read_text() == "30"
+
+
+def test_an_interruption_of_the_teardown_leaves_a_completed_run_completed(run: QuickRun) -> None:
+    run.start(planned(steps=3))
+    folder = run.wait_for(lambda folder: bool(journal(folder, "training_finished")), "its teardown")
+    run.interrupt()
+    outcome = run.end()
+    assert (outcome.ending, outcome.exit_code) == (Ending.COMPLETED, 0)
+    past = past_run(folder)
+    assert past is not None
+    assert past.outcome == fold(read(folder.journal_file)).outcome == "completed"
+    # Without its journal, the run keeps its outcome, its steps and its end.
+    folder.journal_file.unlink()
+    assert take_down(folder, clock=CLOCK).outcome == "completed"
+    assert past_run(folder) == past
 
 
 def test_two_runs_at_once_do_not_see_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import re
 import sqlite3
 from dataclasses import replace
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from factories.called import called
 from factories.receipts import receipt
 from sailor_cloud.run.focus import BilledRun, focus_csv
 from sailor_cloud.run.folder import RunFolder
-from sailor_cloud.run.history import GroupBy, PastRun, past_runs, record_run, sums
+from sailor_cloud.run.history import GroupBy, PastRun, past_run, past_runs, record_run, sums
 
 START = datetime(2026, 11, 30, 20, tzinfo=UTC)
 
@@ -60,6 +62,28 @@ def test_a_history_of_an_earlier_version_is_read_and_gains_owners(tmp_path: Path
     assert [run.owner for run in past_runs(tmp_path / "runs")] == [None]
     record_run(folder, past("b", 2.0, owner="me"))
     assert {run.run_id: run.owner for run in past_runs(tmp_path / "runs")} == {"a": None, "b": "me"}
+
+
+def test_a_repeated_teardown_changes_nothing_of_a_run_that_was_clean(tmp_path: Path) -> None:
+    folder, first = RunFolder.create("a-20261130-200000-aaaa", root=tmp_path / "runs"), past("a", 1.0)
+    first = replace(first, run_id=folder.run_id)
+    record_run(folder, first)
+    later = START.replace(hour=22)
+    record_run(folder, replace(first, ended_at=later, outcome="torn-down", steps=0, generations=0))
+    assert (past_run(folder), *past_runs(tmp_path / "runs")) == (first, first)
+    # What was found again is not all gone.
+    record_run(folder, replace(first, ended_at=later, outcome="torn-down", steps=0, generations=0, clean=False))
+    assert past_run(folder) == replace(first, ended_at=later, clean=False)
+    record_run(folder, replace(first, ended_at=later, spent_usd=2.0))
+    assert past_run(folder) == replace(first, ended_at=later, spent_usd=2.0)
+
+
+@pytest.mark.parametrize("option", [(), ("--by", "owner"), ("--measurements",)])
+def test_a_damaged_history_says_what_to_do(tmp_path: Path, option: tuple[str, ...]) -> None:
+    (tmp_path / "history.sqlite").write_bytes(random.Random(1).randbytes(3000))
+    done = called("history", *option, home=tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path / 'history.sqlite'} can't be read: file is not a database; move it away" in done.stderr
 
 
 def test_a_receipt_becomes_rows_of_focus_whose_costs_are_its_lines() -> None:
