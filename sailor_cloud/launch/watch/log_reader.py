@@ -94,7 +94,19 @@ async def show_logs(
         empty = ", ".join(f"{node}/{log}" for node, log in reader.tails)
         raise RequestError(f"the matching logs of run {folder.run_id} are empty: {empty}")
     if not reader.tails and not reader.entries_shown:
-        raise RequestError(f"run {folder.run_id} has no matching logs; all logs are in {folder.logs_dir}")
+        raise RequestError(_nothing_found(reader))
+
+
+def _nothing_found(reader: _Reader) -> str:
+    """Return why no log was found: the nodes and ranks that have logs, or where logs would be."""
+    folder = reader.folder
+    if not reader.known:
+        status = f"'sailor-cloud status {folder.run_id}' shows its state"
+        return reader.plan_fault or f"run {folder.run_id} has no logs in {folder.logs_dir}; {status}"
+    nodes = sorted({node for node, _ in reader.known})
+    ranks = sorted({int(match[2]) for _, log in reader.known if (match := _RANK_LOG.fullmatch(log))})
+    have = f"nodes {', '.join(nodes)}" + (f", ranks {', '.join(map(str, ranks))}" if ranks else "")
+    return f"run {folder.run_id} has no matching logs; it has those of {have}"
 
 
 @dataclass(slots=True)
@@ -107,6 +119,9 @@ class _Reader:
     # Whether a log line was shown; until then, the number of journal entries shown.
     shown: bool = False
     entries_shown: int = 0
+    # All logs by node and name, chosen or not; why the nodes are unknown.
+    known: set[tuple[str, str]] = field(default_factory=set)
+    plan_fault: str = ""
 
     def show_events(self) -> None:
         """Show new journal entries: the only output before the first rank starts."""
@@ -116,7 +131,11 @@ class _Reader:
         self.entries_shown = len(entries)
 
     async def once(self) -> None:
-        live = {node.id: node for node in live_nodes(self.folder)}
+        try:
+            live = {node.id: node for node in live_nodes(self.folder)}
+        except RequestError as error:
+            # Only nodes that live are in the plan.
+            live, self.plan_fault = {}, str(error)
         for node in live.values():
             try:
                 await self._from_node(node)
@@ -125,7 +144,7 @@ class _Reader:
             except LaunchError:
                 # The node is ending; the folder has what was fetched before.
                 continue
-        for directory in sorted(entry for entry in self.folder.logs_dir.iterdir() if entry.is_dir()):
+        for directory in sorted(entry for entry in self.folder.logs_dir.glob("*") if entry.is_dir()):
             if directory.name not in live:
                 self._from_folder(directory.name)
 
@@ -137,12 +156,14 @@ class _Reader:
         connection = self.connections.setdefault(node.id, NodeConnection(node, self.folder.ssh_key_file))
         for path in await connection.list_files("logs/*.log"):
             name = path.rpartition("/")[2]
+            self.known.add((node.id, name))
             if self.selection.has(node.id, name):
                 tail = self.tails.setdefault((node.id, name), _Tail())
                 self._pass_on(node.id, name, tail, await connection.read_from(f"logs/{name}", tail.offset))
 
     def _from_folder(self, node: str) -> None:
         for path in sorted((self.folder.logs_dir / node).glob("*.log")):
+            self.known.add((node, path.name))
             if self.selection.has(node, path.name):
                 tail = self.tails.setdefault((node, path.name), _Tail())
                 with path.open("rb") as file:
