@@ -72,11 +72,7 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
             stop()
             return
         observer.close()
-        echo(
-            f"left run {folder.run_id} as it is; it costs money until 'sailor-cloud down {folder.run_id}' or its "
-            f"TTL; unless its teardown has begun, 'sailor-cloud resume {folder.run_id}' takes it over",
-            err=True,
-        )
+        echo(abandonment_note(folder), err=True)
         # Threads that wait for Terraform would delay a normal exit.
         os._exit(ABANDONED)
 
@@ -84,6 +80,17 @@ def _handle_signals(folder: RunFolder, stop: Callable[[], None], observer: Obser
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupted)
     observer.note(f"run {folder.run_id} in {folder.path}")
+
+
+def abandonment_note(folder: RunFolder) -> str:
+    """Return what a run costs without its controller, and what continues or ends it."""
+    from sailor_cloud.run.journal import read
+    from sailor_cloud.run.state import fold
+
+    down, bought = f"'sailor-cloud down {folder.run_id}'", bool(fold(read(folder.journal_file)).live)
+    costs = f"it costs money until {down} or its TTL" if bought else f"it has bought nothing; {down} ends it"
+    resume = f"unless its teardown has begun, 'sailor-cloud resume {folder.run_id}' takes it over"
+    return f"left run {folder.run_id} as it is; {costs}; {resume}"
 
 
 def _observer(clock: Clock) -> Observer:
