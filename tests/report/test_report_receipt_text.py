@@ -103,6 +103,8 @@ def test_each_place_stands_there_with_what_it_was_asked_for_and_when() -> None:
     assert "us-west-2 was asked at 2026-11-20 12:00:00 for aws_instance: no answer: no route to host" in text
     assert "not asked: the journal is lost" in text
     assert "not confirmed as gone: aws region us-west-2, unknown places" in text
+    assert "again with --project or --region, or delete its folder if it bought nothing" in " ".join(text.split())
+    assert "again once they answer" in " ".join(shown(replace(RECEIPT, asked=(silent,))).split())
     assert "gone, confirmed" not in text
 
 
@@ -123,8 +125,9 @@ def test_a_block_that_nobody_can_cancel_is_not_kept_on_purpose() -> None:
 
 
 def test_a_run_that_made_nothing_does_not_speak_of_resources_that_are_gone() -> None:
-    text = shown(replace(RECEIPT, resources=(), outcome="failed"))
+    text = shown(replace(RECEIPT, resources=(), lines=(), outcome="failed"))
     assert "nothing was made, so there was nothing to remove" in text
+    assert shown(replace(RECEIPT, resources=())).rstrip().endswith("an independent sweep has found nothing")
     assert "confirmed by" not in text
     assert "gone, confirmed" not in text
 

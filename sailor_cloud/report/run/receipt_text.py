@@ -112,10 +112,18 @@ def _verdict(receipt: Receipt) -> Text:
     unsure = [row.name for row in receipt.left]
     unsure += dict.fromkeys(place.place or "unknown places" for place in receipt.unanswered)
     if unsure:
-        verdict = printable(f"not confirmed as gone: {', '.join(unsure)}; {again} again once they answer")
+        unknown = any(place.asked_at is None for place in receipt.unanswered)
+        when = (
+            "with --project or --region, or delete its folder if it bought nothing" if unknown else "once they answer"
+        )
+        verdict = printable(f"not confirmed as gone: {', '.join(unsure)}; {again} again {when}")
         return Text(verdict, style="bold red")
     if not receipt.resources and not receipt.kept:
-        return Text("nothing was made, so there was nothing to remove", style="green")
+        made = receipt.lines or receipt.problems
+        nothing = (
+            "an independent sweep has found nothing" if made else "nothing was made, so there was nothing to remove"
+        )
+        return Text(nothing, style="green")
     bought = sum(row.ends_at is not None for row in receipt.kept)
     stays = [f"{count} kept on purpose"] if (count := len(receipt.kept) - bought) else []
     stays += [f"{bought} paid for until {'its end' if bought == 1 else 'their ends'}"] if bought else []
