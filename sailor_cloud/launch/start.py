@@ -31,16 +31,17 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.bookkeeping import NODE, charge_missing, charged_nodes
+from sailor_cloud.provision.bookkeeping import charge_missing
 from sailor_cloud.provision.checks.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
+from sailor_cloud.provision.damage import missing_purchases
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.scopes import check_own, scopes_of
 from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder, new_run_id
-from sailor_cloud.run.journal import Event, Journal, damage, read
+from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.options import LaunchOptions, Outcome
 from sailor_cloud.run.progress import Observer
@@ -177,7 +178,7 @@ def resume_run(
         state = fold(read(folder.journal_file))
         if state.phase in OVER:
             raise RequestError(
-                f"run {folder.run_id} is {state.phase.value}; there is nothing to continue with"
+                f"run {folder.run_id} is {state.phase.words}; there is nothing to continue with"
                 + ("" if state.phase is Phase.GONE else f"; 'sailor-cloud down {folder.run_id}' removes what is left")
             )
         document = folder.read_document()
@@ -224,12 +225,8 @@ def _report_clock_offset(
 
 def _missing_history(folder: RunFolder, clock: Clock) -> str:
     """Return what a run's journal lacks; empty if it is complete, except for a last line cut off by a crash."""
-    if harm := damage(folder.journal_file, cut=False):
+    if harm := missing_purchases(folder, Ledger.of(folder, clock, read_only=True)):
         return harm
-    entries = read(folder.journal_file)
-    bought = {row.key for row in fold(entries).resources if row.resource == NODE and row.created_at is not None}
-    if beyond := sorted(set(charged_nodes(Ledger.of(folder, clock))) - bought):
-        return f"{folder.journal_file} lacks nodes that the ledger charges for: {', '.join(beyond)}"
     known = max(generations(folder), default=0)
     numbers = (event.get("generation") for event in read_events(folder))
     trained = max((number for number in numbers if isinstance(number, int)), default=0)

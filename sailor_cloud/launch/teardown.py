@@ -26,6 +26,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
+from sailor_cloud.provision.damage import restore_ledger
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.progress import Listener
@@ -77,6 +78,7 @@ def close_books(
     problems = [*destroyed.problems]
     ledger, entries, now = Ledger.of(folder, clock, or_keep=True), read(folder.journal_file), clock.now()
     recorded: tuple[RecordedGeneration, ...] = ()
+    problems += (why for why in restore_ledger(folder, ledger) if why not in problems)
     with _as_problem(problems, "the ledger lacks what was used"):
         recorded = recorded_generations(folder)
         gateways.charge_gateways(ledger, entries, prices)

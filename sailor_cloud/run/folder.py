@@ -12,7 +12,7 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from sailor_cloud import resources
 from sailor_cloud.catalog import clusters
 from sailor_cloud.clock import Clock
 from sailor_cloud.durable import write_atomically
-from sailor_cloud.errors import Problem, RequestError, SailorError
+from sailor_cloud.errors import Problem, RequestError, SailorError, of_system
 from sailor_cloud.model.document import PlanDocument
 
 _STAMP = "%Y%m%d-%H%M%S"
@@ -28,6 +28,8 @@ _STAMP = "%Y%m%d-%H%M%S"
 _RESERVE, _RESERVE_BYTES = "reserve", 4 * 2**20
 # Folders for nodes, jobs and Terraform's own plugins; they contain no files of the run itself.
 _FOREIGN = frozenset({"nodes", "results", "checkpoints", ".terraform"})
+# The faults of a damaged plan that a message names; a plan of another version has hundreds.
+_MOST_SHOWN = 3
 # The prefix of all cloud resources' names, for every run.
 FIRST_OF_NAMES = "sc-"
 
@@ -101,24 +103,28 @@ class RunFolder:
         fitting = [name for name in known if run_id and name.startswith(run_id)]
         if run_id not in known and len(fitting) != 1:
             raise RequestError([_unknown_run(run_id, fitting, known, runs_root(root))])
-        return cls._looked_at(run_id if run_id in known else fitting[0], root)
+        name = run_id if run_id in known else fitting[0]
+        folder = cls(run_id=name, path=runs_root(root) / name)
+        folder.check()
+        return folder
 
     @classmethod
-    def list(cls, *, root: Path | None = None) -> tuple[RunFolder, ...]:
-        """Return all runs, oldest first. Raises RequestError."""
-        return tuple(cls._looked_at(name, root) for name in run_ids(root))
+    def list(cls, *, root: Path | None = None, checked: bool = True) -> tuple[RunFolder, ...]:
+        """Return all runs, oldest first. Raises RequestError if one can't be read, unless the caller checks each."""
+        found = tuple(cls(run_id=name, path=runs_root(root) / name) for name in run_ids(root))
+        for folder in found if checked else ():
+            folder.check()
+        return found
 
-    @classmethod
-    def _looked_at(cls, run_id: str, root: Path | None) -> RunFolder:
-        """Return a run. Raises RequestError if its folder has a FIFO, socket or device, which would block readers."""
-        path = runs_root(root) / run_id
-        for place, folders, files in os.walk(path):
+    def check(self) -> None:
+        """Raise RequestError if the folder has a FIFO, socket or device, which would block readers."""
+        for place, folders, files in os.walk(self.path):
             folders[:] = [name for name in folders if name not in _FOREIGN]
             for file in (Path(place, name) for name in files):
                 with contextlib.suppress(OSError):
                     if not stat.S_ISREG(file.stat().st_mode):
-                        raise RequestError(f"{file} is not a file but a FIFO, a socket or a device; delete it")
-        return cls(run_id=run_id, path=path)
+                        then = f"then 'sailor-cloud down {self.run_id}' and the other commands work again"
+                        raise RequestError(f"{file} is not a file but a FIFO, a socket or a device; delete it, {then}")
 
     @property
     def plan_file(self) -> Path:
@@ -192,12 +198,20 @@ class RunFolder:
     def write_document(self, document: PlanDocument) -> None:
         self.write_text(self.plan_file.name, document.to_json())
 
-    def read_document(self) -> PlanDocument:
-        """Return the run's plan. Raises RequestError if there is none."""
-        if not self.plan_file.is_file():
-            down = f"'sailor-cloud down {self.run_id}' removes what it may have bought"
-            raise RequestError(f"run {self.run_id} has no plan in {self.plan_file}; {down}")
-        document = PlanDocument.from_json(self.plan_file.read_bytes(), origin=str(self.plan_file))
+    def read_document(self, path: Path | None = None) -> PlanDocument:
+        """Return the run's plan, or a later one in `path`. Raises RequestError if it is missing or damaged."""
+        path = path or self.plan_file
+        down = f"'sailor-cloud down {self.run_id}' removes what it may have bought"
+        if not path.is_file():
+            raise RequestError(f"run {self.run_id} has no plan in {path}; {down}")
+        try:
+            document = PlanDocument.from_json(path.read_bytes(), origin=str(path))
+        except RequestError as error:
+            # Its hints are about plans that users write.
+            why = "; ".join(str(replace(problem, hint="")) for problem in error.problems[:_MOST_SHOWN])
+            raise RequestError(f"run {self.run_id}: {why}; {down}") from error
+        except OSError as error:
+            raise RequestError(f"run {self.run_id}: {of_system(error)}; {down}") from error
         clusters.register_inventory(document.job)
         return document
 

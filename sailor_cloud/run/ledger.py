@@ -118,10 +118,13 @@ class _Item:
 class Ledger:
     """Records use and adds it up. Sums are exact; they become floats only in results."""
 
-    def __init__(self, path: Path, clock: Clock, *, or_keep: bool = False) -> None:
+    def __init__(self, path: Path, clock: Clock, *, or_keep: bool = False, read_only: bool = False) -> None:
+        """`read_only`: what is added counts for this object and is never written."""
         self.path = path
+        self.added = 0
         self._clock = clock
         self._or_keep = or_keep
+        self._unwritten: list[bytes] | None = [] if read_only else None
         self._mutex = threading.RLock()
         self._file = AppendedFile(path)
         self._known: dict[_Record, dict[str, list[dict[str, Any]]]] = {kind: {} for kind in _Record}
@@ -132,12 +135,13 @@ class Ledger:
         self._settled: Fraction | None = Fraction(0)
         # Lines that wait for one common write.
         self._waiting: dict[tuple[_Record, str], list[str]] | None = None
-        close_torn_line(path, or_keep=or_keep)
+        if not read_only:
+            close_torn_line(path, or_keep=or_keep)
 
     @classmethod
-    def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False) -> Ledger:
+    def of(cls, folder: RunFolder, clock: Clock, *, or_keep: bool = False, read_only: bool = False) -> Ledger:
         """Return a run's ledger. `or_keep`: in a teardown, which continues even if nothing can be written."""
-        return cls(folder.ledger_file, clock, or_keep=or_keep)
+        return cls(folder.ledger_file, clock, or_keep=or_keep, read_only=read_only)
 
     def open_item(
         self,
@@ -193,8 +197,7 @@ class Ledger:
             finally:
                 self._waiting = None
                 if waiting:
-                    lines = (line for mine in waiting.values() for line in mine)
-                    append_line(self.path, "\n".join(lines), or_keep=self._or_keep)
+                    self._write("\n".join(line for mine in waiting.values() for line in mine))
 
     def charge(
         self,
@@ -223,9 +226,10 @@ class Ledger:
     def damage(self) -> tuple[str, ...]:
         """Return a problem if lines can't be read: more may have been spent than recorded."""
         self._newest()
-        if not self._unread:
+        unread = self._unread + bool(self._file.torn)
+        if not unread:
             return ()
-        return (f"{self._unread} lines of {self.path} can't be read: more may have been spent than the ledger says",)
+        return (f"{unread} lines of {self.path} can't be read: more may have been spent than the ledger says",)
 
     def spent_usd(self, now: datetime | None = None) -> float:
         """Return the spend until now, open items included."""
@@ -281,6 +285,8 @@ class Ledger:
         """
         with self._mutex:
             lines, rewritten = self._file.new_lines()
+            if self._unwritten:
+                lines, self._unwritten = [*lines, *self._unwritten], []
             if rewritten:
                 self._known, self._items = {kind: {} for kind in _Record}, {}
                 self._charges, self._unread = [], 0
@@ -309,10 +315,17 @@ class Ledger:
 
     def _append(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
         line = json.dumps({"record": kind.value, "key": key, **raw}, ensure_ascii=False)
+        self.added += 1
         if self._waiting is None:
-            append_line(self.path, line, or_keep=self._or_keep)
+            self._write(line)
         else:
             self._waiting.setdefault((kind, key), []).append(line)
+
+    def _write(self, lines: str) -> None:
+        if self._unwritten is None:
+            append_line(self.path, lines, or_keep=self._or_keep)
+        else:
+            self._unwritten += lines.encode().splitlines()
 
 
 _READERS: dict[_Record, Callable[[dict[str, Any]], object]] = {

@@ -75,6 +75,17 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A file of a run that can't be trusted, its plan, journal or ledger; why, and what to do."""
+
+    file: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.file} damaged: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """A run at one moment. `controller` is None if no process works on it.
 
@@ -99,6 +110,7 @@ class RunStatus:
     usd_per_step: float | None = None
     usd_per_million_tokens: float | None = None
     checking: bool = False
+    damage: tuple[Damage, ...] = ()
 
     @property
     def abandoned(self) -> bool:
@@ -121,6 +133,7 @@ class RunCosts:
     projected_usd: float | None
     planned_usd: float | None
     budget_usd: float | None
+    damage: tuple[Damage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

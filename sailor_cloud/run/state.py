@@ -27,6 +27,10 @@ class Phase(StrEnum):
     TEARDOWN_FAILED = "teardown_failed"
     GONE = "gone"
 
+    @property
+    def words(self) -> str:
+        return self.value.replace("_", " ")
+
 
 # A run in one of these phases can't be resumed.
 OVER = frozenset({Phase.FINISHED, Phase.FAILED, Phase.TEARING_DOWN, Phase.TEARDOWN_FAILED, Phase.GONE})

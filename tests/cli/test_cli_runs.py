@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,12 @@ from factories.cloud_plans import GCP_OFFERS, cloud_document
 from factories.simulated_runs import simulated_run
 from sailor_cloud.cli.main import cli
 from sailor_cloud.cli.runs import up
+from sailor_cloud.cli.runs.following import abandonment_note
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.provision.checks import account_check
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
 
 # What benchmarks/simulator_accuracy reads.
 BENCHMARK_COLUMNS = {"file", "model", "nodes_per_stage_by_gpu", "layers_per_stage", "tp", "mbs", "gbs"} | {
@@ -104,6 +110,67 @@ def test_logs_are_chosen_by_node_and_rank(home: Path) -> None:
     none = called("logs", "chaos", "--rank", "7", home=home)
     assert none.returncode == 2
     assert "has no matching logs" in none.stderr
+
+
+def test_logs_without_a_match_name_the_ranks_and_nodes_that_have_some(home: Path, tmp_path: Path) -> None:
+    told = called("logs", "chaos", "--rank", "9", home=home).stderr
+    assert "has no matching logs; it has those of nodes n0, n1" in told
+    assert told.rstrip().endswith("ranks 0, 1")
+    other = copied(home, tmp_path)
+    shutil.rmtree(other.logs_dir)
+    none = called("logs", "chaos", "--rank", "0", home=tmp_path / "home")
+    assert (none.returncode, "Traceback" in none.stderr) == (2, False)
+    assert f"has no logs in {other.logs_dir}; 'sailor-cloud status {other.run_id}' shows its state" in none.stderr
+
+
+def copied(home: Path, tmp_path: Path) -> RunFolder:
+    """The same run in another home."""
+    shutil.copytree(home, tmp_path / "home")
+    return folder_of(tmp_path / "home")
+
+
+@pytest.mark.parametrize("harm", ["cut", "version", "missing", "folder", "FIFO"])
+def test_a_damaged_plan_hides_no_other_run(home: Path, tmp_path: Path, harm: str) -> None:
+    sound = copied(home, tmp_path)
+    harmed = RunFolder(run_id="harmed-20261121-000000-a1b2", path=sound.path.parent / "harmed-20261121-000000-a1b2")
+    shutil.copytree(sound.path, harmed.path)
+    plan, place = harmed.plan_file.read_text(), harmed.plan_file
+    if harm == "cut":
+        place.write_text(plan[:500])
+    elif harm == "version":
+        place.write_text(json.dumps({**json.loads(plan), "schema_version": 99}))
+    else:
+        place.unlink()
+        {"missing": lambda: None, "folder": place.mkdir, "FIFO": lambda: os.mkfifo(place)}[harm]()
+    root = tmp_path / "home"
+    shown = called("status", home=root)
+    assert shown.returncode == 0, shown.stderr
+    assert "3000/3000" in shown.stdout
+    file = "folder" if harm == "FIFO" else "plan"
+    assert f"{file} damaged" in shown.stdout
+    assert f"'sailor-cloud down {harmed.run_id}'" in " ".join(shown.stdout.split())
+    assert "sailor-cloud plan" not in shown.stdout
+    for command in ("status", "dashboard"):
+        rows = {row["run_id"]: row for row in json.loads(called(command, "--json", home=root).stdout)}
+        assert [harm["file"] for harm in rows[harmed.run_id]["damage"]] == [file]
+        assert (rows[sound.run_id]["damage"], rows[sound.run_id]["step"]) == ([], 3000)
+    refused = called("ssh", harmed.run_id, home=root)
+    assert refused.returncode == 2
+    assert "sailor-cloud plan" not in refused.stderr
+    if harm != "FIFO":
+        assert called("logs", harmed.run_id, "--rank", "0", home=root).stdout == f"n0 g1-rank0: {LINE}\n"
+        costs, whole = (json.loads(called("cost", run, "--json", home=root).stdout) for run in ("harmed", "chaos"))
+        assert costs["spent_usd"] == whole["spent_usd"]
+        assert "plan damaged" in called("cost", harmed.run_id, home=root).stdout
+
+
+def test_a_run_that_has_bought_nothing_costs_nothing_without_its_controller(tmp_path: Path) -> None:
+    folder = RunFolder.create("tiny-20261121-000000-a1b2", root=tmp_path)
+    journal = Journal.of(folder, FixedClock(datetime(2026, 11, 21, tzinfo=UTC)))
+    journal.append(Event.RUN_CREATED)
+    assert "it has bought nothing; 'sailor-cloud down tiny-20261121-000000-a1b2' ends it;" in abandonment_note(folder)
+    journal.append(Event.CREATE_INTENDED, resource="node", key="n0")
+    assert "it costs money until 'sailor-cloud down tiny-20261121-000000-a1b2'" in abandonment_note(folder)
 
 
 def test_logs_can_not_be_followed_as_one_document(home: Path) -> None:

@@ -6,21 +6,32 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from factories.documents import document
+from factories.documents import cost_line, costing, document
 from factories.quick_runs import Notes
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch import start
+from sailor_cloud.launch.down import take_down
+from sailor_cloud.launch.spend.charges import charge_all
+from sailor_cloud.launch.spend.run_costs import run_costs
 from sailor_cloud.launch.start import resume_run
-from sailor_cloud.launch.telemetry.generation_log import sha256_of, write_plan
+from sailor_cloud.launch.telemetry.generation_log import EventRecord, sha256_of, write_plan
+from sailor_cloud.launch.watch.status import run_status
+from sailor_cloud.model.document import CostKind
+from sailor_cloud.model.parts import traffic_part
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
+from sailor_cloud.provision.cleanup import reap
+from sailor_cloud.provision.live_resources import LiveResource
 from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.report.run.status_text import runs_report
 from sailor_cloud.run import journal
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, damage, read
@@ -99,6 +110,39 @@ def test_a_run_with_an_incomplete_history_is_not_continued(
     assert (folder.journal_file.read_bytes() if folder.journal_file.exists() else b"") == before
 
 
+@pytest.mark.parametrize(
+    ("harm", "file", "message"),
+    [
+        (lambda folder: folder.journal_file.unlink(), "journal", "journal.jsonl is missing"),
+        (without("provision_started"), "journal", "lacks entry 2"),
+        (lambda f: f.journal_file.write_bytes(f.journal_file.read_bytes()[:900]), "journal", "lacks nodes that the"),
+        (lambda folder: folder.plan_file.write_text("{"), "plan", "plan.json: is not JSON"),
+    ],
+)
+def test_status_and_reap_name_the_file_for_which_a_run_can_only_be_torn_down(
+    harm: Callable[[RunFolder], object], file: str, message: str, folder: RunFolder
+) -> None:
+    assert run_status(folder, clock=CLOCK).damage == ()
+    resource = LiveResource(provider="gcp", region="r", type="t", name="x", run_id=folder.run_id)
+    assert "'sailor-cloud resume" in reap._judged(folder.run_id, folder, (resource,), CLOCK, None)[0].why
+    harm(folder)
+    journal._READ.clear()
+    found = run_status(folder, clock=CLOCK)
+    (damaged,) = found.damage
+    assert damaged.file == file
+    assert message in damaged.why
+    console = Console(file=StringIO(), width=200)
+    console.print(runs_report([found], now=CLOCK.now()))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{file} damaged" in shown
+    assert "'sailor-cloud down tiny-20261121-000000-a1b2' removes" in " ".join(shown.split())
+    assert "resume" not in shown
+    leftover, live = reap._judged(folder.run_id, folder, (resource,), CLOCK, None)
+    assert not live
+    assert message in leftover.why
+    assert "resume" not in leftover.why
+
+
 def test_a_later_generations_plan_is_not_believed_either(folder: RunFolder) -> None:
     told = write_plan(folder, 2, document())
     Journal.of(folder, CLOCK).append(Event.GENERATION_STARTED, generation=2, plan_sha256=told)
@@ -107,7 +151,17 @@ def test_a_later_generations_plan_is_not_believed_either(folder: RunFolder) -> N
         resumed(folder)
 
 
-@pytest.mark.parametrize("content", [None, b"", bytes(300), b'{"record": "opened"}\n3\n', b'{"record": "opened", "key'])
+LOST = [None, b"", bytes(300), b'{"record": "opened"}\n3\n', b'{"record": "opened", "key']
+
+
+def lose_ledger(folder: RunFolder, content: bytes | None) -> None:
+    if content is None:
+        folder.ledger_file.unlink()
+    else:
+        folder.ledger_file.write_bytes(content)
+
+
+@pytest.mark.parametrize("content", LOST)
 def test_a_lost_ledger_is_charged_again_from_the_journal(
     content: bytes | None, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,12 +172,48 @@ def test_a_lost_ledger_is_charged_again_from_the_journal(
     later = CLOCK.now() + timedelta(hours=1)
     before = Ledger.of(folder, CLOCK).spent_usd(later)
     assert before > 0
-    if content is None:
-        folder.ledger_file.unlink()
-    else:
-        folder.ledger_file.write_bytes(content)
+    lose_ledger(folder, content)
     resumed(folder)
     assert Ledger.of(folder, CLOCK).spent_usd(later) == pytest.approx(before)
+
+
+@pytest.mark.parametrize("content", LOST)
+@pytest.mark.parametrize("gone", [False, True])
+def test_costs_of_a_lost_ledger_are_those_of_the_journal(content: bytes | None, gone: bool, folder: RunFolder) -> None:
+    ended, later = FixedClock(CLOCK.now() + timedelta(hours=1)), FixedClock(CLOCK.now() + timedelta(hours=3))
+    part = traffic_part("local-a", "local-b", "local-a")
+    traffic = cost_line(CostKind.EGRESS, part, quantity=1.0, usd_per_unit=1.0, unit="GB")
+    folder.write_document(costing(document(), traffic))
+    step = {"event": "step", "generation": 1, "seq": 3, "step": 1, "loss": 1.0, "iteration_s": 1.0}
+    EventRecord(folder).append("n0", [step])
+    ledger = Ledger.of(folder, CLOCK)
+    if gone:
+        for row in fold(read(folder.journal_file)).resources:
+            ledger.close_item(f"{NODE}/{row.key}", at=ended.now())
+            Journal.of(folder, ended).append(Event.GONE, resource=NODE, key=row.key)
+        used = [line for line in run_costs(folder, clock=ended).lines if line.kind is CostKind.EGRESS]
+        assert used
+        charge_all(ledger, used, at=ended.now())
+        Journal.of(folder, ended).append(Event.TORN_DOWN)
+    before = run_costs(folder, clock=later)
+    lose_ledger(folder, content)
+    written = content and folder.ledger_file.read_bytes()
+    found = run_costs(folder, clock=later)
+    assert found.spent_usd == pytest.approx(before.spent_usd)
+    assert found.usd_per_hour == before.usd_per_hour
+    assert sorted(line.key for line in found.lines) == sorted(line.key for line in before.lines)
+    assert before.damage == ()
+    assert {harm.file for harm in found.damage} == {"ledger"}
+    assert "ledger.jsonl lacks" in found.damage[-1].why
+    assert run_status(folder, clock=later).spent_usd == pytest.approx(before.spent_usd)
+    assert (content and folder.ledger_file.read_bytes()) == written
+    if gone:
+        told = take_down(folder, clock=later)
+        assert told.spent_usd == pytest.approx(before.spent_usd)
+        assert any("ledger.jsonl lacks" in problem for problem in told.problems)
+        assert not any(line.open for line in told.lines)
+        again = take_down(folder, clock=later)
+        assert not any("ledger.jsonl lacks" in problem for problem in again.problems)
 
 
 def test_a_line_that_a_crash_cut_off_is_no_damage_once_somebody_continued(folder: RunFolder) -> None:

@@ -50,6 +50,7 @@ def test_before_the_pace_has_settled_nothing_is_said_of_it():
         (Phase.GONE, "completed", {"step": 0}, "completed, gone - "),
         (Phase.GONE, None, {"step": 0}, "gone 0/10"),
         (Phase.TRAINING, None, {"step": 0, "steps": None}, "training - "),
+        (Phase.TEARDOWN_FAILED, "completed", {}, "teardown failed 5/10"),
     ],
 )
 def test_a_run_that_is_gone_says_how_it_ended_and_a_silent_command_names_no_step(

@@ -171,12 +171,14 @@ def test_a_non_file_is_named_and_never_opened(tmp_path: Path, name: str, kind: s
     else:
         place.symlink_to("/dev/zero")
     other = RunFolder.create("other-20261121-051313-a1b2", root=tmp_path)
-    message = f"{place} is not a file but a FIFO, a socket or a device; delete it"
+    then = f"then 'sailor-cloud down {folder.run_id}' and the other commands work again"
+    message = f"{place} is not a file but a FIFO, a socket or a device; delete it, {then}"
     for look in (lambda: RunFolder.open("job", root=tmp_path), lambda: RunFolder.list(root=tmp_path)):
         with pytest.raises(RequestError) as caught:
             look()
         assert str(caught.value) == message
     assert RunFolder.open("other", root=tmp_path) == other
+    assert RunFolder.list(root=tmp_path, checked=False) == (folder, other)
     place.unlink()
     assert RunFolder.list(root=tmp_path) == (folder, other)
 

@@ -80,10 +80,11 @@ def _billed(job: str | None) -> list[BilledRun]:
     from sailor_cloud.run.receipt import Receipt
 
     found = []
-    for folder in RunFolder.list():
+    for folder in RunFolder.list(checked=False):
         if not folder.receipt_file.is_file():
             continue
         try:
+            folder.check()
             receipt = Receipt.from_json(folder.receipt_file.read_bytes(), origin=str(folder.receipt_file))
             cloud = folder.read_document().job.cloud
         except (RequestError, OSError) as error:

@@ -21,7 +21,7 @@ def status(run: str | None, as_json: bool) -> None:
     sailor-cloud status RUN --json
     """
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.launch.watch.status import run_status, status_to_dict
+    from sailor_cloud.launch.watch.status import run_status, status_of, status_to_dict
     from sailor_cloud.report.console import result_console
     from sailor_cloud.report.run.status_text import run_report, runs_report
     from sailor_cloud.report.tables import print_report
@@ -35,7 +35,7 @@ def status(run: str | None, as_json: bool) -> None:
         else:
             print_report(run_report(one, now=clock.now()), result_console())
         return
-    every = [run_status(folder, clock=clock) for folder in RunFolder.list()]
+    every = [status_of(folder, clock=clock) for folder in RunFolder.list(checked=False)]
     if as_json:
         echo(json.dumps([status_to_dict(one) for one in every], indent=2))
     else:

@@ -5,35 +5,64 @@ from __future__ import annotations
 import math
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch.spend import egress, usage
-from sailor_cloud.launch.spend.charges import total_usd
+from sailor_cloud.launch.spend import egress, gateways, usage
+from sailor_cloud.launch.spend.charges import charge_all, total_usd
 from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
-from sailor_cloud.launch.telemetry.generation_log import last_monitor, recorded_generations
-from sailor_cloud.model.document import CostKind
+from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration, last_monitor, recorded_generations
+from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.provision.damage import journal_damage, plan_of, restore_ledger
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
-from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.progress import RunCosts
+from sailor_cloud.run.ledger import Ledger, LedgerLine
+from sailor_cloud.run.progress import Damage, RunCosts
 from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
 def run_costs(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = None) -> RunCosts:
-    """Return the money of one run; asks no node and no cloud. `prices` are read again unless given."""
-    prices = prices_of(folder, prices)
-    document, ledger, now = folder.read_document(), Ledger.of(folder, clock), clock.now()
-    recorded = recorded_generations(folder)
-    gone = fold(read(folder.journal_file)).phase is Phase.GONE
-    # The teardown has charged them already.
-    used = () if gone else usage.charges(document, recorded, prices, until=now)
+    """Return the money of one run; asks no node and no cloud. `prices` are read again unless given.
+
+    If files are damaged, the costs are those that the others tell.
+    """
+    document, damage = plan_of(folder)
+    return costs_under(folder, document, recorded_generations(folder), damage, clock=clock, prices=prices)
+
+
+def costs_under(
+    folder: RunFolder,
+    document: PlanDocument | None,
+    recorded: tuple[RecordedGeneration, ...],
+    damage: tuple[Damage, ...],
+    *,
+    clock: Clock,
+    prices: UsagePrices | None = None,
+) -> RunCosts:
+    """Return the money of a run whose plan and generations are known; `damage` is that of the plan."""
+    prices, entries, now = prices_of(folder, prices), read(folder.journal_file), clock.now()
+    gone = fold(entries).phase is Phase.GONE
+    ledger = Ledger.of(folder, clock, read_only=True)
+    harm = ledger.damage()
+    if folder.lock_holder() is None:
+        damage += journal_damage(folder, ledger)
+        harm = restore_ledger(folder, ledger)
+    used: tuple[LedgerLine, ...] = ()
+    if document is not None and (harm or not gone):
+        used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
+    if harm:
+        gateways.charge_gateways(ledger, entries, prices)
+    if harm and gone:
+        # The teardown has charged what was used; the ledger may lack it now.
+        charge_all(ledger, used, at=now)
+        used = ()
     spent, rate = ledger.spent_usd(now) + total_usd(used), ledger.usd_per_hour()
-    monitor = last_monitor(recorded, document)
-    steps, pace = document.job.training.steps, monitor.measured_iteration_s
     projected = spent if gone else None
-    if not gone and steps is not None and pace is not None:
-        newest = next(leg for leg in reversed(recorded) if leg.monitor is monitor)
-        left = max(0, steps - monitor.step)
-        projected = spent + left * (pace * rate / SECONDS_PER_HOUR + egress.measured_usd_per_step(newest, prices))
+    steps = document.job.training.steps if document is not None else None
+    if document is not None and not gone and steps is not None:
+        monitor = last_monitor(recorded, document)
+        if (pace := monitor.measured_iteration_s) is not None:
+            newest = next(leg for leg in reversed(recorded) if leg.monitor is monitor)
+            left = max(0, steps - monitor.step)
+            projected = spent + left * (pace * rate / SECONDS_PER_HOUR + egress.measured_usd_per_step(newest, prices))
     lines = (*ledger.lines(now), *used)
     return RunCosts(
         run_id=folder.run_id,
@@ -42,6 +71,7 @@ def run_costs(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = N
         spent_usd=spent,
         usd_per_hour=rate,
         projected_usd=projected,
-        planned_usd=document.cost.total_usd if document.cost else None,
-        budget_usd=document.constraints.budget_usd,
+        planned_usd=document.cost.total_usd if document is not None and document.cost is not None else None,
+        budget_usd=document.constraints.budget_usd if document is not None else None,
+        damage=(*damage, *(Damage(file="ledger", why=why) for why in harm)),
     )

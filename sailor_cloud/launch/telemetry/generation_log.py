@@ -159,7 +159,7 @@ def sha256_of(path: Path) -> str:
 def read_plan(folder: RunFolder, generation: int) -> PlanDocument:
     """Return the plan of a generation; the first one's is the run's own. Raises RequestError."""
     path = plan_file(folder, generation)
-    return PlanDocument.from_json(path.read_bytes(), origin=str(path)) if path.is_file() else folder.read_document()
+    return folder.read_document(path if path.is_file() else None)
 
 
 def generations(folder: RunFolder) -> tuple[int, ...]:

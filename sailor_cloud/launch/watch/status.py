@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sailor_cloud.clock import Clock
-from sailor_cloud.launch.spend import usage
-from sailor_cloud.launch.spend.charges import total_usd
-from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
-from sailor_cloud.launch.spend.run_costs import run_costs
+from sailor_cloud.errors import SailorError, of_system
+from sailor_cloud.launch.spend.prices import UsagePrices
+from sailor_cloud.launch.spend.run_costs import costs_under, run_costs
 from sailor_cloud.launch.telemetry.generation_log import (
     RecordedGeneration,
     last_monitor,
@@ -18,10 +17,10 @@ from sailor_cloud.launch.telemetry.generation_log import (
 )
 from sailor_cloud.launch.watch.event_text import MILESTONES, event_text
 from sailor_cloud.provision.bookkeeping import NODE
+from sailor_cloud.provision.damage import plan_of
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Entry, Event, read
-from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.progress import RunStatus
+from sailor_cloud.run.progress import Damage, RunStatus
 from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
@@ -31,18 +30,16 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = 
     now = clock.now()
     entries = read(folder.journal_file)
     state = fold(entries)
-    document = folder.read_document() if folder.plan_file.is_file() else None
+    document, damage = plan_of(folder)
     recorded = recorded_generations(folder) if document else ()
     monitor = last_monitor(recorded, document) if document else None
     prediction = recorded[-1].document.prediction if recorded else None
-    ledger = Ledger.of(folder, clock)
-    spent, pace = ledger.spent_usd(now), monitor.measured_iteration_s if monitor else None
+    costs = costs_under(folder, document, recorded, damage, clock=clock, prices=prices)
+    pace, rate = monitor.measured_iteration_s if monitor else None, costs.usd_per_hour
     usd_per_step = None
-    if document is not None and document.job.run is not None and pace is not None and ledger.usd_per_hour():
-        usd_per_step = ledger.usd_per_hour() * pace / SECONDS_PER_HOUR
+    if document is not None and document.job.run is not None and pace is not None and rate:
+        usd_per_step = rate * pace / SECONDS_PER_HOUR
     tokens = monitor.tokens_per_iteration if monitor else 0
-    if state.phase is not Phase.GONE and document is not None:
-        spent += total_usd(usage.charges(document, recorded, prices_of(folder, prices), until=now))
     return RunStatus(
         run_id=folder.run_id,
         job=document.job.name if document else "",
@@ -51,10 +48,10 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = 
         step=monitor.step if monitor else 0,
         steps=document.job.training.steps if document else None,
         loss=monitor.loss if monitor else None,
-        spent_usd=spent,
-        budget_usd=document.constraints.budget_usd if document else None,
+        spent_usd=costs.spent_usd,
+        budget_usd=costs.budget_usd,
         measured_at=now,
-        iteration_s=monitor.measured_iteration_s if monitor else None,
+        iteration_s=pace,
         planned_iteration_s=prediction.iteration_s_replay if prediction else None,
         parts=monitor.parts if monitor else {},
         checking=document is not None
@@ -64,6 +61,29 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = 
         and _uncalibrated(entries),
         usd_per_step=usd_per_step,
         usd_per_million_tokens=1e6 * usd_per_step / tokens if usd_per_step is not None and tokens else None,
+        damage=costs.damage,
+    )
+
+
+def status_of(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = None) -> RunStatus:
+    """Return the status of one run of many; of one that can't be read, only why."""
+    try:
+        folder.check()
+        return run_status(folder, clock=clock, prices=prices)
+    except (SailorError, OSError) as error:
+        why = of_system(error) if isinstance(error, OSError) else str(error)
+    return RunStatus(
+        run_id=folder.run_id,
+        job="",
+        state=fold(()),
+        controller=None,
+        step=0,
+        steps=None,
+        loss=None,
+        spent_usd=0.0,
+        budget_usd=None,
+        measured_at=clock.now(),
+        damage=(Damage(file="folder", why=why),),
     )
 
 
@@ -95,20 +115,21 @@ class WatchedRuns:
         return [self._row(folder) for folder in reversed(self._folders())]
 
     def _folders(self) -> Sequence[RunFolder]:
-        return self._named or RunFolder.list()[-self.MOST :]
+        return self._named or RunFolder.list(checked=False)[-self.MOST :]
 
     def _row(self, folder: RunFolder) -> dict[str, Any]:
         if folder.run_id in self._gone:
             return self._gone[folder.run_id]
-        status = run_status(folder, clock=self._clock, prices=self._prices)
+        status = status_of(folder, clock=self._clock, prices=self._prices)
         row = status_to_dict(status)
         if status.state.phase is Phase.GONE:
             self._gone[folder.run_id] = row
         return row
 
     def snapshot(self, run: str) -> dict[str, Any]:
-        """Return all data of a run. Raises KeyError for one that is not watched."""
+        """Return all data of a run. Raises KeyError for one that is not watched, RequestError for a damaged one."""
         folder = {each.run_id: each for each in self._folders()}[run]
+        folder.check()
         return snapshot(folder, clock=self._clock, prices=self._prices)
 
 

@@ -20,12 +20,14 @@ from sailor_cloud.provision.cleanup.leftovers import (
     is_uncancellable,
     sweep_this_machine,
 )
+from sailor_cloud.provision.damage import journal_damage, plan_of
 from sailor_cloud.provision.errors.rules import Backoff, Pause
 from sailor_cloud.provision.live_resources import EXPIRES_FORM, HOLDS_OBJECTS, CloudSweep, LiveResource, Scopes
 from sailor_cloud.provision.providers import on_this_machine
 from sailor_cloud.provision.scopes import NOWHERE, places_of, remove_from, sweep_scopes, sweep_untagged
 from sailor_cloud.run.folder import RunFolder, start_time_of
 from sailor_cloud.run.journal import read
+from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import Phase, fold
 
 
@@ -87,7 +89,7 @@ def find_leftovers(
         rest = tuple(resource for resource in resources if resource not in kept)
         live += [_kept(bucket, of_here) for bucket in kept]
         if rest:
-            leftover, is_live = _judged(run_id, of_here, rest, clock.now(), older_than)
+            leftover, is_live = _judged(run_id, of_here, rest, clock, older_than)
             (live if is_live else reapable).append(leftover)
     return FoundLeftovers(reapable=tuple(reapable), live=tuple(live), problems=tuple(problems))
 
@@ -185,27 +187,33 @@ def _judged(
     run_id: str,
     folder: RunFolder | None,
     resources: tuple[LiveResource, ...],
-    now: datetime,
+    clock: Clock,
     older_than: timedelta | None,
 ) -> tuple[Leftover, bool]:
     owner = next((resource.owner for resource in resources if resource.owner), "")
     why, live = (
-        _of_this_machine(folder, now, older_than) if folder else _of_other_machines(run_id, resources, now, older_than)
+        _of_this_machine(folder, clock, older_than)
+        if folder
+        else _of_other_machines(run_id, resources, clock.now(), older_than)
     )
     return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
 
 
-def _of_this_machine(folder: RunFolder, now: datetime, older_than: timedelta | None) -> tuple[str, bool]:
+def _of_this_machine(folder: RunFolder, clock: Clock, older_than: timedelta | None) -> tuple[str, bool]:
     holder = folder.lock_holder()
     if holder is not None:
         return f"process {holder.pid} works on it", True
     state = fold(read(folder.journal_file))
     if state.phase is Phase.GONE:
         return "was torn down, and this is left", False
+    now = clock.now()
     since = state.updated_at or now
     why = f"no controller has worked on it since {since:%Y-%m-%d %H:%M} UTC"
     if older_than is not None and now - since < older_than:
         return f"{why}, which is less than --older-than", True
+    damage = (*plan_of(folder)[1], *journal_damage(folder, Ledger.of(folder, clock, read_only=True)))
+    if damage:
+        return f"{why}; {damage[0].why}", False
     return f"{why}; 'sailor-cloud resume {folder.run_id}' would continue with it", False
 
 

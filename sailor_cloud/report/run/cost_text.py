@@ -34,7 +34,8 @@ def cost_report(costs: RunCosts) -> RenderableType:
     if costs.projected_usd is not None:
         planned_note = f" (planned {text.usd(costs.planned_usd)} USD)" if costs.planned_usd is not None else ""
         lines.append(f"at the end of the training {text.usd(costs.projected_usd)} USD{planned_note}")
-    return Group(table, *(Text(line) for line in lines))
+    harm = (Text(str(harm), style="bold yellow") for harm in costs.damage)
+    return Group(table, *(Text(line) for line in lines), *harm)
 
 
 def history_report(runs: Sequence[PastRun]) -> RenderableType:

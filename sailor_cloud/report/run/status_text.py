@@ -43,8 +43,19 @@ def runs_report(
             text.usd(run.spent_usd),
             *((loss, _ttl(run, now), _controller(run)) if more else ()),
         )
-    lines = [Text(_next_step(run), style="bold yellow") for run in runs if run.abandoned]
-    return Group(table, *lines) if lines else table
+    advice = [line for run in runs for line in _advice(run)]
+    return Group(table, *(Text(line, style="bold yellow") for line in advice)) if advice else table
+
+
+def _advice(run: RunStatus) -> list[str]:
+    """Return what is wrong with a run's files, and else what to do with a run that nobody controls."""
+    told = [str(harm) for harm in run.damage]
+    return [*told, _next_step(run)] if run.abandoned and not _unusable(run) else told
+
+
+def _unusable(run: RunStatus) -> str:
+    """Return the damaged file for which a run can't continue; empty if there is none: a ledger is restored."""
+    return next((harm.file for harm in run.damage if harm.file != "ledger"), "")
 
 
 def _next_step(run: RunStatus) -> str:
@@ -66,11 +77,13 @@ def run_report(run: RunStatus, *, now: datetime) -> RenderableType:
 
 
 def _phase(run: RunStatus) -> str:
-    """Return the phase of a run, `checking` before the first step of training, and once it is torn down its outcome."""
+    """Return the phase of a run: `checking` before the first step, its outcome in the end, or its damaged file."""
     ended = run.state.phase is Phase.GONE and run.state.outcome
+    if file := _unusable(run):
+        return f"{file} damaged"
     if run.checking:
         return "checking"
-    return f"{run.state.outcome}, gone" if ended else run.state.phase.value
+    return f"{run.state.outcome}, gone" if ended else run.state.phase.words
 
 
 def _step(run: RunStatus) -> str:

@@ -1,0 +1,55 @@
+"""Damaged files of a run: what is wrong with them, and what its other files still tell."""
+
+from __future__ import annotations
+
+from sailor_cloud.errors import RequestError
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.provision.bookkeeping import NODE, charge_missing, charged_nodes
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import damage, read
+from sailor_cloud.run.ledger import Ledger
+from sailor_cloud.run.progress import Damage
+from sailor_cloud.run.state import Phase, fold
+from sailor_cloud.units import counted
+
+
+def plan_of(folder: RunFolder) -> tuple[PlanDocument | None, tuple[Damage, ...]]:
+    """Return a run's plan, or None and what is wrong with it."""
+    try:
+        return folder.read_document(), ()
+    except RequestError as error:
+        return None, (Damage(file="plan", why=str(error)),)
+
+
+def missing_purchases(folder: RunFolder, ledger: Ledger) -> str:
+    """Return what a run's journal lacks; empty if nothing but perhaps a last line that a crash has cut off."""
+    if harm := damage(folder.journal_file, cut=False):
+        return harm
+    bought = {
+        row.key
+        for row in fold(read(folder.journal_file)).resources
+        if row.resource == NODE and row.created_at is not None
+    }
+    beyond = sorted(set(charged_nodes(ledger)) - bought)
+    return f"{folder.journal_file} lacks nodes that the ledger charges for: {', '.join(beyond)}" if beyond else ""
+
+
+def journal_damage(folder: RunFolder, ledger: Ledger) -> tuple[Damage, ...]:
+    """Return why a run can't be taken over for its journal; nothing for one that is torn down."""
+    if fold(read(folder.journal_file)).phase is Phase.GONE or not (why := missing_purchases(folder, ledger)):
+        return ()
+    down = f"'sailor-cloud down {folder.run_id}' removes what it may have bought"
+    return (Damage(file="journal", why=f"{why}; {down}"),)
+
+
+def restore_ledger(folder: RunFolder, ledger: Ledger) -> tuple[str, ...]:
+    """Charge for what a ledger lacks according to the journal, and return what was wrong with it."""
+    before, problems = ledger.added, ledger.damage()
+    try:
+        charge_missing(ledger, fold(read(folder.journal_file)).resources)
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        problems = (*problems, f"prices in {folder.journal_file} can't be read ({error!r}); the ledger lacks them")
+    if lacked := ledger.added - before:
+        restored = "charged as the journal says, at the prices of the purchase"
+        problems = (*problems, f"{ledger.path} lacks {counted(lacked, 'line')}, {restored}")
+    return problems
