@@ -1,6 +1,7 @@
 """The cost of traffic between zones: measured bytes of the ranks' connections, at the price of each pair.
 
-Where no measurement exists, as for the steps since the newest one, the plan's figures apply, and the line says so.
+Steps since the newest measurement count as those before it. Until the first one the plan's figures apply; the line says
+how many steps were measured.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import fmean
 
 from sailor_cloud.errors import MissingPriceError
 from sailor_cloud.launch.spend.charges import AS_PLANNED, METERED, planned_charge, total_usd, traffic_charge
@@ -36,7 +38,7 @@ def measured_usd_per_step(leg: RecordedGeneration, prices: UsagePrices) -> float
     planned_usd, monitor = usd_per_step(leg.document), leg.monitor
     if not monitor.steps_done:
         return planned_usd
-    start = replace(leg, monitor=replace(monitor, traffic=monitor.traffic_before, iteration_seconds=[]))
+    start = replace(leg, monitor=replace(_start(leg).monitor, iteration_seconds=[]))
     usd = total_usd(charges([leg], prices)) - total_usd(charges([start], prices))
     return max(planned_usd, usd / monitor.steps_done)
 
@@ -68,19 +70,31 @@ def _of(leg: RecordedGeneration, prices: UsagePrices) -> Iterator[LedgerLine]:
         return
     prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""
     lines = _lines(leg.document)
-    by_part = {part: nbytes for pair, nbytes in measured.items() for part in _parts(pair)}
-    metered = _metered(leg)
+    by_part, before = _by_part(measured), _start(leg)
+    at_start, metered, metered_at_start = _by_part(sent_bytes(before)), _metered(leg), _metered(before)
     for line in lines:
-        reported = metered.get(part_of(line), [0])
-        # What a rank has not reported yet counts as planned, an equal share for each rank.
-        rest = (done - sum(reported) / len(reported)) / steps
-        quantity = by_part.get(part_of(line), 0.0) / GB + line.quantity * rest
+        part = part_of(line)
+        reported, sent_gb = metered.get(part, [0]), by_part.get(part, 0.0) / GB
+        per_step_gb, since = line.quantity / steps, fmean(reported) - fmean(metered_at_start.get(part, [0]))
+        if since > 0.0:
+            per_step_gb = (sent_gb - at_start.get(part, 0.0) / GB) / since
+        # What a rank has not reported yet is an equal share for each rank.
+        quantity = sent_gb + per_step_gb * (done - fmean(reported))
         if quantity:
             yield planned_charge(line, quantity=quantity, prefix=prefix, note=_note(min(reported), done))
     expected = {part_of(line) for line in lines}
     for pair, nbytes in sorted(measured.items()):
         if expected.isdisjoint(_parts(pair)):
             yield from _unplanned(pair, nbytes, lines, prices, prefix)
+
+
+def _start(leg: RecordedGeneration) -> RecordedGeneration:
+    """Return a generation with the first measurement of each rank as its newest."""
+    return replace(leg, monitor=replace(leg.monitor, traffic=leg.monitor.traffic_before))
+
+
+def _by_part(sent: dict[Pair, float]) -> dict[str, float]:
+    return {part: nbytes for pair, nbytes in sent.items() for part in _parts(pair)}
 
 
 def _metered(leg: RecordedGeneration) -> dict[str, list[int]]:

@@ -125,6 +125,26 @@ def test_money_spent_does_not_fall_when_a_late_rank_reports() -> None:
     assert [total_usd(egress.charges([found], PRICES)) for found in legs] == pytest.approx([0.03] * len(counts))
 
 
+def test_steps_that_send_less_than_planned_count_as_those_before_until_they_are_measured() -> None:
+    # Checks send 1 GB before the first step, and each step half of what is planned.
+    before = sent(0, 0, n1=GB), sent(1, 0, n0=GB)
+    first = *before, sent(0, 6, n1=GB + 6 * GB // 10), sent(1, 6, n0=GB + 6 * GB // 20)
+    told = leg(*first, done=18)
+    assert quantities(told) == {
+        THERE: (pytest.approx(1.0 + 18 * 0.1), "metered for 6 of 18 steps"),
+        BACK: (pytest.approx(1.0 + 18 * 0.05), "metered for 6 of 18 steps"),
+    }
+    last = *first, sent(0, 20, n1=GB + 20 * GB // 10), sent(1, 20, n0=GB + 20 * GB // 20)
+    shown = [leg(*first, done=6), told, leg(*last, done=20)]
+    usd = [total_usd(egress.charges([one], PRICES)) for one in shown]
+    assert usd == sorted(usd)
+    assert usd[-1] == pytest.approx(0.05)
+    assert quantities(leg(*before, done=2)) == {
+        THERE: (pytest.approx(1.4), "by the plan's figures"),
+        BACK: (pytest.approx(1.2), "by the plan's figures"),
+    }
+
+
 @pytest.mark.parametrize("events", [(), (sent(0, 10, n1=7 * GB),)], ids=["nobody", "not all ranks"])
 def test_without_a_measure_of_every_rank_the_plan_s_figures_are_charged_and_noted(
     events: tuple[dict[str, Any], ...],
