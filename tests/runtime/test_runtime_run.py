@@ -163,7 +163,7 @@ def test_training_does_not_start_over_if_its_only_checkpoint_is_damaged(runs):
     runs.wait_for("stopped")
     [refused] = runs.events("refused")
     assert f"no checkpoint in {folder} can be read: {folder}/step-40: " in refused["reason"]
-    assert "Restore these files" in refused["reason"]
+    assert "restore these files and start the job with this place as checkpoint.to" in refused["reason"]
     assert runs.events("checkpoint_damaged") == []
 
 

@@ -210,7 +210,8 @@ class _Rank:
         if start is None and damaged:
             raise RefusedError(
                 f"no checkpoint in {known.directory} can be read: {'; '.join(damaged)}; training does not begin again. "
-                "Restore these files, or begin a new run with another checkpoint.to"
+                "To continue, restore these files and start the job with this place as checkpoint.to; to begin again, "
+                "name another place"
             )
         if start is None and known.saved_step > 0:
             raise RefusedError(
