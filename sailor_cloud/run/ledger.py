@@ -119,8 +119,9 @@ class Ledger:
     """Records use and adds it up. Sums are exact; they become floats only in results."""
 
     def __init__(self, path: Path, clock: Clock, *, or_keep: bool = False, read_only: bool = False) -> None:
-        """`read_only`: what is added counts for this object and is never written."""
+        """`read_only`: what is added counts for this object alone and is never written."""
         self.path = path
+        # The number of lines that this object has added.
         self.added = 0
         self._clock = clock
         self._or_keep = or_keep
