@@ -86,6 +86,8 @@ DataPlace = Annotated[str, AfterValidator(_known_source)]
 MOST = 10**9
 
 Count = Annotated[int, Field(gt=0, le=MOST), BeforeValidator(reject_boolean)]
+# Tables of the planner grow with the square of the layers; the deepest models published have a few hundred.
+Layers = Annotated[int, Field(gt=0, le=1_000), BeforeValidator(reject_boolean)]
 # More devices of one kind than any zone has; the search lists nodes one by one.
 Devices = Annotated[int, Field(gt=0, le=100_000), BeforeValidator(reject_boolean)]
 Amount = Annotated[float, Field(gt=0), BeforeValidator(reject_boolean)]
@@ -115,7 +117,7 @@ class ModelSource(_Part):
     model_type: Family | None = None
     vocab_size: Count | None = None
     hidden_size: Count | None = None
-    num_hidden_layers: Count | None = None
+    num_hidden_layers: Layers | None = None
     num_attention_heads: Count | None = None
     num_key_value_heads: Count | None = None
     intermediate_size: Count | None = None

@@ -91,6 +91,12 @@ def test_a_model_needs_one_source(model: str, message: str) -> None:
     assert message in problems_of(GOOD.replace("{preset: sailor-opt-350}", model))["job.yaml: model"]
 
 
+def test_a_model_has_no_more_layers_than_the_planner_has_tables_for() -> None:
+    sizes = "vocab_size: 9, hidden_size: 8, num_attention_heads: 1, num_hidden_layers: 100000"
+    found = problems_of(GOOD.replace("{preset: sailor-opt-350}", f"{{model_type: gpt2, {sizes}}}"))
+    assert found["job.yaml: model.num_hidden_layers"].startswith("must be less than or equal to 1000, got 100000")
+
+
 def test_a_family_that_is_not_trained_here_says_what_else_there_is() -> None:
     found = problems_of(GOOD.replace("{preset: sailor-opt-350}", "{model_type: mamba, vocab_size: 9}"))
     told = found["job.yaml: model.model_type"]

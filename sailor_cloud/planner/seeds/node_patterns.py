@@ -239,7 +239,7 @@ class NodePatterns:
         return sorted(found.values())
 
     def _rated(self, zones: Sequence[str]) -> Iterator[tuple[float, float, _Pattern]]:
-        """Yield promising patterns in zones, best first, with the seconds of their passes if all stages are equally fast.
+        """Yield promising patterns in zones, best first, with the seconds of passes if all stages are equally fast.
 
         They are rated by the goal's figure; as in `near`, what exceeds limits counts as worse.
         """

@@ -198,6 +198,15 @@ def test_the_cheaper_of_equally_fast_plans_is_chosen() -> None:
     assert markets(deciding.picks(NORMAL, by_goal)[Pick.FASTEST]) == {Market.SPOT}
 
 
+def test_the_plan_is_every_choice_where_no_other_keeps_the_limits() -> None:
+    job = example("quickstart.yaml")
+    space, target = make_space(job), target_of(job)
+    chosen = first_that_holds(space, target, homogeneous(space, target))
+    picks = Deciding(space, target).picks(NORMAL, chosen)
+    assert set(picks) == set(Pick)
+    assert all(pick.draft is chosen.draft for pick in picks.values())
+
+
 def test_a_cheaper_plan_with_less_throughput_is_not_chosen_because_its_run_ends_as_soon() -> None:
     """A run of three steps mostly starts and stops nodes: an iteration that takes 0.7 % longer hardly delays it."""
     job = example("gcp-a100-v100.yaml", resources__0__zones=["us-central1-a"], training__steps=3, constraints={})
