@@ -125,5 +125,12 @@ class CredentialsError(ProvisionError):
     """The credentials are missing or the provider refused them."""
 
 
+class MissingPackageError(CredentialsError):
+    """A Python module with which a cloud is asked is not installed: a retry would not help."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(f"the Python module {module} is not installed; run pip install 'sailor-cloud[{extra}]'")
+
+
 class LaunchError(SailorError):
     """A node or a rank could not be reached, started or kept running."""

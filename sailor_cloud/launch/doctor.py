@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import shutil
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sailor_cloud import resources
-from sailor_cloud.errors import ProvisionError
+from sailor_cloud.errors import ProvisionError, RequestError
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.terraform.binary import find_terraform
 from sailor_cloud.units import GIB
 
@@ -22,17 +23,21 @@ LEAST_FREE_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check; `needed_for` names what fails without it, `advice` what to do."""
+    """One check; `needed_for` names what fails without it, `advice` what to do.
+
+    An optional one is needed only by some jobs.
+    """
 
     name: str
     ok: bool
     found: str
     needed_for: str
     advice: str = ""
+    optional: bool = False
 
 
 def examine(progress: Callable[[int, int], None] = lambda done, of: None) -> tuple[Check, ...]:
-    """Return all checks; none of them changes anything or uses the network.
+    """Return all checks; they create the folder of runs, and use no network.
 
     `progress` is called before each check with the number done and the total.
     """
@@ -41,6 +46,8 @@ def examine(progress: Callable[[int, int], None] = lambda done, of: None) -> tup
         _terraform,
         lambda: _package("torch", "training on this machine"),
         lambda: _package("deepspeed", "training on this machine"),
+        lambda: _package("transformers", "training on this machine"),
+        *(partial(_clients, name) for name, provider in providers.all_providers() if provider.packages),
         _loopback,
         _home,
         _disk,
@@ -79,6 +86,19 @@ def _package(name: str, needed_for: str) -> Check:
     return Check(name=name, ok=True, found=importlib.metadata.version(name), needed_for=needed_for)
 
 
+def _clients(provider: str) -> Check:
+    """Check the modules that requests to a cloud import."""
+    missing = providers.missing_packages(provider)
+    return Check(
+        name=f"{provider} clients",
+        ok=not missing,
+        found="not installed" if missing else ", ".join(providers.of(provider).packages),
+        needed_for=f"runs, quotas and fresh prices on {provider}",
+        advice="; ".join(str(error) for error in missing),
+        optional=True,
+    )
+
+
 def _loopback() -> Check:
     address = "127.83.65.73"
     try:
@@ -91,12 +111,11 @@ def _loopback() -> Check:
 
 
 def _home() -> Check:
-    folder = resources.home()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    ok = os.access(existing, os.W_OK)
-    advice = "" if ok else "set SAILOR_CLOUD_HOME to a folder that you may write to"
-    found = f"{folder} ({'writable' if ok else f'{existing} is not writable'})"
-    return Check(name="run folder", ok=ok, found=found, needed_for="up, down, status", advice=advice)
+    check = partial(Check, name="run folder", needed_for="up, down, status")
+    try:
+        return check(ok=True, found=f"{resources.writable_home()} (writable)")
+    except RequestError as error:
+        return check(ok=False, found=str(error), advice="set SAILOR_CLOUD_HOME to a folder that you may write to")
 
 
 def _disk() -> Check:

@@ -68,10 +68,12 @@ _LOOK_S = 60.0
 
 
 def check_supported(document: PlanDocument) -> None:
-    """Raise RequestError unless every node of the plan can be created, and reached from here."""
+    """Raise RequestError or MissingPackageError unless nodes of the plan can be created, and reached from here."""
     if (why := two_clouds_problem(document)) is not None:
         raise RequestError(f"{why}; a job whose resources name one provider gives a plan that can be bought")
     used = sorted({placed.offer.provider for placed in placed_nodes(document)})
+    for missing in (error for name in used for error in providers.missing_packages(name)):
+        raise missing
     refuse_without_programs(document, (Provider(name) for name in used))
 
 

@@ -189,4 +189,19 @@ def test_down_of_an_unknown_run_names_the_folder(tmp_path: Path) -> None:
 def test_doctor_prints_one_json_document(tmp_path: Path) -> None:
     answer = called("doctor", "--json", home=tmp_path)
     names = {check["name"] for check in json.loads(answer.stdout)}
-    assert {"Python", "Terraform", "torch", "deepspeed", "loopback", "run folder", "disk"} <= names
+    assert {"aws clients", "gcp clients"} <= names
+    assert {"Python", "Terraform", "torch", "deepspeed", "transformers", "loopback", "run folder", "disk"} <= names
+
+
+def test_doctor_names_missing_clients_of_a_cloud_and_does_not_fail_for_them(tmp_path: Path) -> None:
+    with mock.patch.dict(sys.modules, {"boto3": None}):
+        answer = called("doctor", home=tmp_path)
+    assert answer.returncode == 0, answer.stdout
+    said = "aws clients: the Python module boto3 is not installed; run pip install 'sailor-cloud[aws]'"
+    assert said in answer.stdout
+
+
+def test_doctor_finds_a_run_folder_that_can_t_be_created() -> None:
+    answer = called("doctor", home=Path("/proc/nope"))
+    assert answer.returncode == 1
+    assert "the folder of runs can't be created: /proc/nope" in " ".join(answer.stdout.split())

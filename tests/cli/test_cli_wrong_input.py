@@ -273,6 +273,23 @@ def test_prices_credentials_terminal_and_state_folder_are_checked_before_the_sea
     assert line.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("preset", "module", "extra"), [("aws", "boto3", "aws"), ("gcp", "google.cloud.compute_v1", "gcp")]
+)
+def test_a_cloud_s_missing_package_is_reported_before_the_search(
+    preset: str, module: str, extra: str, tmp_path: Path
+) -> None:
+    called("init", "--preset", preset, "--no-schema", cwd=tmp_path)
+    with (
+        mock.patch.dict(sys.modules, {module: None}),
+        mock.patch("sailor_cloud.planner.search", side_effect=AssertionError("searched")),
+    ):
+        answer = called(*TO_BUY, "--yes", "--allow-stale", home=tmp_path / "home", cwd=tmp_path)
+    message = f"error: the Python module {module} is not installed; run pip install 'sailor-cloud[{extra}]'\n"
+    assert (answer.returncode, answer.stderr) == (1, message)
+    assert not (tmp_path / "home" / "runs").exists()
+
+
 def test_a_home_that_takes_no_files_is_named_as_such() -> None:
     answer = called("prices", "refresh", environment={"SAILOR_CLOUD_HOME": "/proc"})
     assert answer.returncode == 2

@@ -32,10 +32,10 @@ def doctor(as_json: bool) -> int:
     else:
         table = plain_table("check", "", "found", "needed for")
         for check in checks:
-            mark = "[green]ok[/]" if check.ok else "[red]missing[/]"
+            mark = "[green]ok[/]" if check.ok else "[yellow]optional[/]" if check.optional else "[red]missing[/]"
             table.add_row(check.name, mark, check.found, check.needed_for)
         print_report(table, result_console())
         for check in checks:
             if not check.ok:
                 echo(f"{check.name}: {check.advice}")
-    return 0 if all(check.ok for check in checks) else 1
+    return 0 if all(check.ok or check.optional for check in checks) else 1

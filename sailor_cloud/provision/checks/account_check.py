@@ -43,9 +43,9 @@ class AccountCheck:
 
 
 def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -> None:
-    """Check that each cloud of a job accepts the caller's credentials, before the search for a plan.
+    """Check before the search for a plan that each cloud of a job can be asked and accepts the caller's credentials.
 
-    `tell` gets a sentence for each cloud that refuses them if a plan can do without it. Raises CredentialsError if no
+    `tell` gets a sentence for each cloud that does not if a plan can do without it. Raises CredentialsError if no
     plan can.
     """
     used = sorted({entry.provider for entry in job.resources})
@@ -54,6 +54,9 @@ def check_credentials(job: Job, *, now: datetime, tell: Callable[[str], None]) -
         if not providers.is_cloud(provider):
             continue
         machine_provider = providers.of(provider)
+        if missing := providers.missing_packages(provider):
+            refused += missing
+            continue
         try:
             _refuse_ended(machine_provider.credentials_expiry(), now)
             machine_provider.check_caller(job.cloud)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from sailor_cloud.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +28,19 @@ def all_providers() -> Iterator[tuple[str, MachineProvider]]:
     from sailor_cloud.model.provider import names
 
     return ((name, of(name)) for name in names())
+
+
+def missing_packages(provider: str) -> list[MissingPackageError]:
+    """Return an error for each module that requests to a provider import and that is not installed."""
+    return [MissingPackageError(module, extra) for module, extra in of(provider).packages.items() if _lacks(module)]
+
+
+def _lacks(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is None
+    except ModuleNotFoundError:
+        # A package above the module.
+        return True
 
 
 def on_this_machine(provider: str) -> bool:

@@ -235,6 +235,9 @@ class MachineProvider(Protocol):
 
     # The account.
 
+    packages: ClassVar[Mapping[str, str]] = {}
+    """The Python modules that requests to the provider import, each with the extra of sailor-cloud that installs it."""
+
     def credentials_expiry(self) -> CredentialsExpiry | None:
         """Return when the caller's credentials end for good; None if they are renewed. Raises CredentialsError."""
         return None

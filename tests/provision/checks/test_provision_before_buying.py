@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from google.auth.exceptions import RefreshError
 
 from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, cloud_document, with_job
 from factories.cloud_runs import CloudRun, cloud_run, without_bucket
-from sailor_cloud.errors import ProvisionError, RequestError
+from sailor_cloud.errors import CredentialsError, MissingPackageError, ProvisionError, RequestError
 from sailor_cloud.model.job import NetworkAccess
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision.access.instances import instances
 from sailor_cloud.provision.outcomes import Applied
 from sailor_cloud.provision.providers import of
 from sailor_cloud.provision.providers.gcp import policies
+from sailor_cloud.provision.provisioner import check_supported
 from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.provision.scopes import scopes_of
 
 SIX = without_bucket(cloud_document(*((f"n{index}", AWS_OFFERS[0]) for index in range(6)), image=None))
 
@@ -132,3 +136,13 @@ def test_nodes_without_public_addresses_need_no_elastic_one(tmp_path: Path) -> N
     private = without_bucket(with_job(SIX, network=NetworkAccess.PRIVATE, image=None))
     with cloud_run(Provider("aws"), tmp_path, document=private) as run:
         assert isinstance(run.apply(), Applied)
+
+
+def test_a_plan_on_a_cloud_whose_client_is_missing_can_t_begin_and_nothing_is_asked_twice(google: CloudRun) -> None:
+    lacking = mock.patch.dict(sys.modules, {"google.cloud.compute_v1": None, "google.cloud": None})
+    command = r"run pip install 'sailor-cloud\[gcp\]'"
+    with lacking, pytest.raises(MissingPackageError, match=command):
+        check_supported(google.document)
+    # A credentials error is one that is not retried.
+    with lacking, pytest.raises(CredentialsError, match=command):
+        instances(scopes_of(google.document), google.run.folder.run_id)

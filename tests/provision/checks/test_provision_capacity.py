@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
+from unittest import mock
 
 import boto3
 import pytest
@@ -21,7 +24,7 @@ from factories.reserved import entry, reservation, reserved_offer
 from sailor_cloud.catalog.capacity import read_capacity
 from sailor_cloud.cli.inputs.interchange import import_data
 from sailor_cloud.clock import FixedClock
-from sailor_cloud.errors import RequestError
+from sailor_cloud.errors import MissingPackageError, RequestError
 from sailor_cloud.launch.recovery.nodes import current_job
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.document import PlanDocument
@@ -34,7 +37,7 @@ from sailor_cloud.provision.checks.capacity_check import bought_separately, chec
 from sailor_cloud.provision.cleanup.leftovers import is_same_resource
 from sailor_cloud.provision.cleanup.reap import find_leftovers
 from sailor_cloud.provision.live_resources import LiveResource
-from sailor_cloud.provision.providers.aws.capacity import purchased_blocks
+from sailor_cloud.provision.providers.aws.capacity import block_offers, purchased_blocks
 from sailor_cloud.provision.providers.aws.sweep import BLOCK as BLOCK_KIND
 from sailor_cloud.provision.providers.aws.sweep import RESERVATION
 from sailor_cloud.provision.provisioner import _Apply, _Network
@@ -292,3 +295,10 @@ def test_import_writes_what_is_held_and_what_is_offered(aws: Gaps, tmp_path: Pat
     )
     (block,) = read_capacity(target)
     assert (block.usd, block.starts_at, block.ends_at) == (48.0, BLOCK.starts_at, BLOCK.ends_at)
+
+
+def test_import_without_the_cloud_s_client_says_how_to_install_it(tmp_path: Path) -> None:
+    with mock.patch.dict(sys.modules, {"boto3": None, "botocore": None, "botocore.exceptions": None}):
+        offered_blocks = partial(block_offers, REGION, "g4dn.xlarge", 2, 1, NOW)
+        with pytest.raises(MissingPackageError, match=r"run pip install 'sailor-cloud\[aws\]'"):
+            offered_blocks()

@@ -9,7 +9,7 @@ from typing import Any
 
 from sailor_cloud.catalog.account.quotas import QuotaLimits, QuotaNeed
 from sailor_cloud.catalog.account.reservations import Reservation, ReservationKind
-from sailor_cloud.errors import CredentialsError
+from sailor_cloud.errors import CredentialsError, MissingPackageError
 from sailor_cloud.model.offer import Provider
 
 HOW = "run 'aws configure' or 'aws sso login', or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -37,7 +37,7 @@ class AwsAccount:
             import boto3
             from botocore.config import Config
         except ImportError as error:
-            raise CredentialsError("the AWS client is missing; pip install 'sailor-cloud[aws]'") from error
+            raise MissingPackageError("boto3", "aws") from error
         self._session = boto3.Session()
         self._config = Config(retries={"mode": "standard", "total_max_attempts": 6}, connect_timeout=10)
         self._clients: dict[tuple[str, str], Any] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from sailor_cloud.catalog.account.quotas import QuotaLimits
 from sailor_cloud.catalog.account.reservations import Reservation, ReservationKind
-from sailor_cloud.errors import CredentialsError
+from sailor_cloud.errors import CredentialsError, MissingPackageError
 from sailor_cloud.model.offer import Provider
 
 HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
@@ -94,7 +94,7 @@ class GcpAccount:
             import google.auth
             from google.auth.exceptions import DefaultCredentialsError
         except ImportError as error:
-            raise CredentialsError("the Google Cloud clients are missing; pip install 'sailor-cloud[gcp]'") from error
+            raise MissingPackageError("google.cloud.compute_v1", "gcp") from error
         endpoints = (self._compute_endpoint, self._billing_endpoint)
         if all(endpoint is not None and endpoint.startswith("http://") for endpoint in endpoints):
             return _anonymous(), None

@@ -199,8 +199,8 @@ def sweep_aws_account(
 ) -> Listing:
     """Return the resources of one run, or of all runs, of some kinds.
 
-    Functions and schedules are searched in some regions, all else everywhere. Raises CredentialsError, or
-    ProvisionError without boto3. Kinds that the caller may not list become problems.
+    Functions and schedules are searched in some regions, all else everywhere. Raises CredentialsError,
+    also without boto3. Kinds that the caller may not list become problems.
     """
     connect = client_of or boto_client
     places = sorted(set(regions))

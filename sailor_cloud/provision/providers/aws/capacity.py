@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sailor_cloud.catalog.providers.aws.account import RESERVATION_GONE
-from sailor_cloud.errors import ProvisionError, RequestError
+from sailor_cloud.errors import MissingPackageError, ProvisionError, RequestError
 from sailor_cloud.model.capacity import Capacity
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.provision.live_resources import RUN_LABEL
@@ -54,8 +54,11 @@ def _block(offer: Offer) -> Variables:
 
 @contextmanager
 def _converted_errors(what: str) -> Iterator[None]:
-    """Convert errors of boto3 into ours: CredentialsError if AWS rejects the caller."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    """Convert errors of boto3 into ours: CredentialsError if AWS rejects the caller, or boto3 is missing."""
+    try:
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise MissingPackageError("boto3", "aws") from error
 
     try:
         yield

@@ -107,6 +107,7 @@ class Aws(MachineProvider):
     uncancellable_kinds = frozenset({BLOCK})
     bucket = "aws_s3_bucket"
     preemption_notices = True
+    packages = {"boto3": "aws"}  # noqa: RUF012 - a constant
     tunnel_programs = access.TUNNEL_PROGRAMS
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from sailor_cloud.catalog.providers.aws.account import HOW, RESERVATION_GONE
-from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.errors import CredentialsError, MissingPackageError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
@@ -141,7 +141,7 @@ AWS_KINDS = tuple(kind.type for kind in _KINDS)
 def sweep_aws(regions: Iterable[str], *, run_id: str | None = None, client_of: ClientOf | None = None) -> Listing:
     """Return the resources of one run, or of all runs, that exist in some regions.
 
-    An instance that is shutting down still exists. Raises CredentialsError, or ProvisionError without boto3.
+    An instance that is shutting down still exists. Raises CredentialsError, also without boto3.
     """
     connect, listings = client_of or boto_client, list[Listing]()
     for region in sorted(set(regions)):
@@ -289,7 +289,7 @@ def refusal(what: str, error: Exception) -> CredentialsError:
 def boto_client(region: str, service: str = "ec2") -> Any:
     """Return a client for a service in a region; each is made only once, because that takes a tenth of a second.
 
-    Another environment, which may use another account, gets its own clients. Raises ProvisionError without boto3.
+    Another environment, which may use another account, gets its own clients. Raises MissingPackageError without boto3.
     """
     with _CONNECTING:
         return _client(
@@ -308,5 +308,5 @@ def _session(environment: tuple[tuple[str, str], ...]) -> Any:
     try:
         import boto3
     except ImportError as error:
-        raise ProvisionError("AWS queries need boto3; install it with pip install 'sailor-cloud[aws]'") from error
+        raise MissingPackageError("boto3", "aws") from error
     return boto3.Session()

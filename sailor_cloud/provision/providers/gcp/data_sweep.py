@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import quote
 
 from sailor_cloud.catalog.providers.gcp.account import HOW
-from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.errors import CredentialsError, MissingPackageError, ProvisionError
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
     HOLDS_OBJECTS,
@@ -84,7 +84,7 @@ class GoogleApi:
 def sweep_gcp_data(project: str, *, run_id: str | None = None, kinds: Iterable[str] = GCP_DATA_KINDS) -> Listing:
     """Return the buckets, service accounts and functions of one run, or of all runs, in a project.
 
-    Raises CredentialsError, or ProvisionError without google-auth. Kinds that the caller may not list become problems.
+    Raises CredentialsError, also without google-auth. Kinds that the caller may not list become problems.
     """
     prefix = resource_prefix(run_id) if run_id else FIRST_OF_NAMES
     found: list[LiveResource] = []
@@ -217,9 +217,7 @@ def _session(*, plain: bool) -> Session:
         from requests.adapters import HTTPAdapter
         from urllib3 import Retry
     except ImportError as error:
-        raise ProvisionError(
-            "Google Cloud queries need google-auth and requests; install them with pip install 'sailor-cloud[gcp]'"
-        ) from error
+        raise MissingPackageError("google.cloud.compute_v1", "gcp") from error
     # Don't retry an unreachable service, nor wait as long as an answer requests.
     again = Retry(
         connect=0,

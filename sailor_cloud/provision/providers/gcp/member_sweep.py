@@ -27,7 +27,7 @@ _TRIES = 5
 def sweep_gcp_members(project: str, buckets: Iterable[str], *, run_id: str) -> Listing:
     """Return a run's rights on the user's buckets; `detail` is the bucket, `name` the member.
 
-    A deleted bucket has no members. Raises CredentialsError, or ProvisionError without google-auth.
+    A deleted bucket has no members. Raises CredentialsError, also without google-auth.
     """
     found: list[LiveResource] = []
     failed = []

@@ -58,6 +58,7 @@ class Gcp(MachineProvider):
     )
     bucket = BUCKET
     preemption_notices = True
+    packages = {"google.cloud.compute_v1": "gcp"}  # noqa: RUF012 - a constant
     tunnel_programs = access.TUNNEL_PROGRAMS
     tunnel = staticmethod(access.tunnel)
     host_keys = staticmethod(access.host_keys)

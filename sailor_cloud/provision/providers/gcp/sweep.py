@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from sailor_cloud.catalog.providers.gcp.account import HOW, compute_endpoint
-from sailor_cloud.errors import CredentialsError, ProvisionError
+from sailor_cloud.errors import CredentialsError, MissingPackageError, ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.live_resources import (
     EXPIRES_LABEL,
@@ -64,7 +64,7 @@ GCP_KINDS = tuple(kind.type for kind in _KINDS)
 def sweep_gcp(project: str, *, run_id: str | None = None, client_of: ClientOf | None = None) -> Listing:
     """Return the resources of one run, or of all runs, in a project, in every region.
 
-    A stopped instance still exists. Raises CredentialsError, or ProvisionError without google-cloud-compute.
+    A stopped instance still exists. Raises CredentialsError, also without google-cloud-compute.
     """
     replies = map_concurrently(partial(_asked, client_of or google_client, project, run_id), _KINDS)
     refused = [why for _, why in replies if why is not None]
@@ -242,9 +242,7 @@ def google_client(name: str) -> Any:
         from google.auth.credentials import AnonymousCredentials
         from google.cloud import compute_v1
     except ImportError as error:
-        raise ProvisionError(
-            "Google Cloud queries need google-cloud-compute; install it with pip install 'sailor-cloud[gcp]'"
-        ) from error
+        raise MissingPackageError("google.cloud.compute_v1", "gcp") from error
     endpoint = compute_endpoint()
     if endpoint is None:
         return getattr(compute_v1, name)()
