@@ -329,6 +329,8 @@ def _hint(tail: str, job: Job) -> str:
     """Return advice on a failure that a user's code often has on a new machine; nothing for other failures."""
     missing = re.findall(r"ModuleNotFoundError: No module named '([^']+)'", tail)
     if missing:
+        if job.run is None and job.shipped_folder is None:
+            return f"\nnodes lack the package {missing[-1]}, which sailor-cloud[runtime] installs"
         return f"\nnodes lack the package {missing[-1]}: install it in setup, such as setup: pip install {missing[-1]}"
     unknown = re.findall(r"line \d+: (\S+): command not found", tail)
     if unknown:

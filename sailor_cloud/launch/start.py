@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -29,7 +30,7 @@ from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
 from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import Job
+from sailor_cloud.model.job import DataFormat, Job
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import charge_missing
 from sailor_cloud.provision.checks.before_buying import check_before_taking_over, reserve
@@ -51,7 +52,7 @@ OnStart = Callable[[RunFolder, Callable[[], None]], None]
 
 
 def check_job(job: Job, base: Path | None) -> None:
-    """Check what every run needs of its job: steps, an end, variables, code and data.
+    """Check what every run needs of its job: steps, an end, variables, code, data and local nodes' packages.
 
     Raises RequestError for faults that no plan could fix.
     """
@@ -62,6 +63,21 @@ def check_job(job: Job, base: Path | None) -> None:
     check_environment(job)
     code.described(job, base or Path())
     settled(job, base or Path())
+    if all(providers.on_this_machine(entry.provider) for entry in job.resources) and (missing := _missing_modules(job)):
+        raise RequestError(
+            f"local nodes train with this machine's Python, which lacks {' and '.join(missing)}; "
+            "run pip install 'sailor-cloud[runtime]'"
+        )
+
+
+def _missing_modules(job: Job) -> list[str]:
+    """Return the modules that our training imports and that this Python lacks."""
+    if job.run is not None or job.model is None:
+        return []
+    needed = ["torch", "deepspeed"]
+    needed += ["transformers"] if job.model.module is None else []
+    needed += ["tokenizers"] if job.data.format is DataFormat.TEXT else []
+    return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def run_document(

@@ -123,10 +123,10 @@ class ModelSource(_Part):
     intermediate_size: Count | None = None
     max_position_embeddings: Count | None = None
     tie_word_embeddings: bool | None = None
-    weights: str | None = Field(
+    weights: Place | None = Field(
         default=None,
-        pattern=r"^(/|gs://|s3://).+",
-        description="A folder of model.safetensors files: an absolute path on every node, gs:// or s3://.",
+        description="A folder of model.safetensors files: a path that is absolute unless nodes are local, gs:// or "
+        "s3://.",
     )
     whole_experts: bool | None = Field(
         default=None,
@@ -171,6 +171,12 @@ class DataSource(_Part):
     source: DataPlace = "synthetic"
     format: DataFormat = DataFormat.BYTES
     tokenizer: DataPlace | None = None
+
+    @model_validator(mode="after")
+    def _tokenizer_for_text(self) -> Self:
+        if self.format is DataFormat.TEXT and self.tokenizer is None:
+            raise ValueError("format 'text' needs a tokenizer: add 'tokenizer' with a tokenizers file, or use 'bytes'")
+        return self
 
 
 class SumFormat(StrEnum):

@@ -33,7 +33,6 @@ _FORMS: dict[str, str] = {
     "gcp.service_account": "the e-mail of a service account, such as nodes@my-project.iam.gserviceaccount.com",
     "billing_export": "PROJECT.DATASET.TABLE, such as my-billing.export.gcp_billing_export_v1_0123AB_4567CD_89EF01",
     "bucket": "gs://BUCKET or s3://BUCKET, without a folder",
-    "weights": "a path that begins with /, gs:// or s3://",
     "module": "a module and the name of its function, such as my_package.model:build",
     "prefix": "folders, such as sailor-cloud or teams/a",
     "to": "a path that begins with /, gs:// or s3://",

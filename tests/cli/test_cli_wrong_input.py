@@ -78,7 +78,12 @@ WRONG_JOBS = {
     "weights elsewhere": (
         "model:\n",
         "model:\n  weights: hf://a/b\n",
-        "model.weights: is 'hf://a/b' (a path that begins with /, gs:// or s3://)",
+        "model.weights: must be a path, gs://bucket/folder or s3://bucket/folder, got 'hf://a/b'",
+    ),
+    "no tokenizer": (
+        r"data: \{.*\}",
+        "data: {source: mine, format: text}",
+        "data: format 'text' needs a tokenizer: add 'tokenizer' with a tokenizers file, or use 'bytes'",
     ),
     "yes": (r"CPU-fast: \d+", "CPU-fast: yes", "must be a number, got yes or true"),
     "yes for money": (r"budget_usd: [\d.]+", "budget_usd: yes", "constraints.budget_usd: must be a number, got yes"),
@@ -349,6 +354,18 @@ def test_faults_that_no_plan_could_fix_are_reported_before_any_search(part: str,
     answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert message in answer.stderr
+
+
+def test_a_package_that_local_training_lacks_is_reported_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(QUICKSTART)
+    lacking = mock.patch.dict(sys.modules, {"transformers": None})
+    with lacking, mock.patch("sailor_cloud.planner.search", side_effect=AssertionError("searched")):
+        answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
+    assert (answer.returncode, answer.stderr) == (
+        2,
+        "error: local nodes train with this machine's Python, which lacks transformers; "
+        "run pip install 'sailor-cloud[runtime]'\n",
+    )
 
 
 def test_python_refuses_what_is_no_job_and_accelerators_that_nobody_sells():

@@ -236,6 +236,13 @@ def test_a_command_s_missing_requirements_on_a_node_are_reported(
     assert bool(hint) == bool(generation._hint(tail, job))
 
 
+def test_a_package_that_our_own_training_lacks_is_not_advised_for_setup() -> None:
+    hint = generation._hint(
+        "ModuleNotFoundError: No module named 'safetensors'", read_job(ROOT / "examples" / "quickstart.yaml")
+    )
+    assert hint == "\nnodes lack the package safetensors, which sailor-cloud[runtime] installs"
+
+
 def test_processes_forked_into_other_sessions_end_with_their_command(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     fork = (

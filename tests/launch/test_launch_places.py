@@ -13,7 +13,7 @@ from sailor_cloud.model.job_file import parse_job
 
 JOB = """
 name: mine
-model: {{preset: gpt2}}
+model: {{preset: gpt2, weights: {weights}}}
 data: {data}
 training: {{global_batch_size: 4, sequence_length: 16, steps: 10}}
 resources: [{{provider: {provider}, zones: [z], accelerators: {{A100-40: 1}}}}]
@@ -21,16 +21,18 @@ checkpoint: {{to: {to}}}
 """
 
 
-def _job(data: str, *, provider: str = "local", to: str = "null") -> Job:
-    return parse_job(JOB.format(data=data, provider=provider, to=to))
+def _job(data: str, *, provider: str = "local", to: str = "null", weights: str = "null") -> Job:
+    return parse_job(JOB.format(data=data, provider=provider, to=to, weights=weights))
 
 
 def test_paths_start_from_the_job_file_and_not_from_where_somebody_stands(tmp_path: Path) -> None:
-    for name in ("text", "rules.json"):
-        (tmp_path / name).touch()
-    found = settled(_job("{source: text, format: text, tokenizer: rules.json}", to="kept"), tmp_path)
+    for name in ("text", "rules.json", "weights"):
+        (tmp_path / name).write_text("words")
+    found = settled(_job("{source: text, format: text, tokenizer: rules.json}", to="kept", weights="weights"), tmp_path)
     assert (found.data.source, found.data.tokenizer) == (str(tmp_path / "text"), str(tmp_path / "rules.json"))
     assert found.checkpoint.to == str(tmp_path / "kept")
+    assert found.model is not None
+    assert found.model.weights == str(tmp_path / "weights")
     assert settled(found, Path("/elsewhere")) == found
 
 
@@ -48,10 +50,38 @@ def test_data_that_is_missing_is_refused_where_nodes_stand_on_this_machine(tmp_p
     assert "data.tokenizer: is 'rules.json'" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ("{source: empty}", "data.source: is 'empty', but {}/empty holds no text file"),
+        ("{source: texts, format: tokens}", "data.source: is 'texts', but {}/texts holds no .npy file"),
+        (
+            "{source: texts/a.txt, format: tokens}",
+            "data.source: is 'texts/a.txt', but {}/texts/a.txt is no array of tokens: a.txt is no .npy file",
+        ),
+        ("{source: blank.txt}", "data.source: is 'blank.txt', but {}/blank.txt holds only empty files"),
+        (
+            "{source: texts, format: text, tokenizer: empty}",
+            "data.tokenizer: is 'empty', but {}/empty is no tokenizer file",
+        ),
+    ],
+)
+def test_data_that_local_nodes_could_not_read_is_refused(data: str, fault: str, tmp_path: Path) -> None:
+    for folder in ("empty", "texts"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("words")
+    (tmp_path / "blank.txt").touch()
+    with pytest.raises(RequestError) as refused:
+        settled(_job(data), tmp_path)
+    assert str(refused.value) == fault.format(tmp_path)
+
+
 def test_nodes_on_a_cloud_need_a_path_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "text").touch()
     with pytest.raises(RequestError, match=r"data\.source: is 'text', a path that nodes on a cloud lack.*gs://"):
         settled(_job("{source: text}", provider="gcp"), tmp_path)
+    with pytest.raises(RequestError, match=r"model\.weights: is 'hf', a path that nodes on a cloud lack"):
+        settled(_job("{source: synthetic}", provider="gcp", weights="hf"), tmp_path)
     mounted = _job("{source: /mnt/text}", provider="gcp")
     assert settled(mounted, tmp_path) == mounted
 

@@ -55,9 +55,9 @@ def test_a_place_is_a_path_or_in_a_bucket(line: str) -> None:
     assert "://" in parse_job(GOOD + known).model_dump_json()
 
 
-def test_weights_are_named_by_an_absolute_path_or_a_url() -> None:
+def test_weights_are_named_by_a_path_or_a_url() -> None:
     assert parse_job(GOOD.replace("350}", "350, weights: gs://bucket/model}")).model.weights == "gs://bucket/model"
-    assert "job.yaml: model.weights" in problems_of(GOOD.replace("350}", "350, weights: model}"))
+    assert "job.yaml: model.weights" in problems_of(GOOD.replace("350}", "350, weights: hf://a/b}"))
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.job import HUB, Job
+from sailor_cloud.model.job import HUB, DataFormat, Job
 from sailor_cloud.provision.providers import is_cloud, on_this_machine
 from sailor_cloud.workload.models import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
+# The first bytes of a .npy file.
+_NPY = b"\x93NUMPY"
 
 
 def settled(job: Job, base: Path) -> Job:
-    """Return the job with absolute paths of data, tokenizer, checkpoints and TensorBoard.
+    """Return the job with absolute paths of data, tokenizer, weights, checkpoints and TensorBoard.
 
-    Relative paths start from `base`. Raises RequestError if data is missing for local nodes, or if data or
-    checkpoints have no absolute path for nodes on a cloud.
+    Relative paths start from `base`. Raises RequestError if files for local nodes are missing or unusable, or if they
+    or checkpoints have no absolute path for nodes on a cloud.
     """
     here = all(on_this_machine(resource.provider) for resource in job.resources)
     named = {"data.source": job.data.source, "data.tokenizer": job.data.tokenizer}
+    named["model.weights"] = None if job.model is None else job.model.weights
     paths = {field: place for field, place in named.items() if place is not None and _is_path(place)}
     hubs = {field: place for field, place in named.items() if here and (place or "").startswith(HUB)}
     problems = []
@@ -29,6 +32,8 @@ def settled(job: Job, base: Path) -> Job:
             problems.append(Problem(path=field, message=f"is {place!r}, a path that nodes on a cloud lack", hint=hint))
         elif here and not _absolute(place, base).exists():
             problems.append(Problem(path=field, message=f"is {place!r}, but there is no {_absolute(place, base)}"))
+        elif here and (fault := _fault(field, _absolute(place, base), job.data.format)):
+            problems.append(Problem(path=field, message=f"is {place!r}, but {_absolute(place, base)} {fault}"))
     kept = job.checkpoint.to
     on_clouds = any(is_cloud(resource.provider) for resource in job.resources)
     if on_clouds and kept is not None and "://" not in kept and not kept.startswith("/"):
@@ -38,6 +43,10 @@ def settled(job: Job, base: Path) -> Job:
         )
     if problems:
         raise RequestError(problems)
+    weights = paths.pop("model.weights", None)
+    if job.model is not None and weights is not None:
+        model = job.model.model_copy(update={"weights": str(_absolute(weights, base))})
+        job = job.model_copy(update={"model": model})
     found = {field.removeprefix("data."): str(_absolute(place, base)) for field, place in paths.items()}
     # Nodes on this machine read the user's cache; nodes on a cloud fetch their own copy.
     found |= {field.removeprefix("data."): str(hub.local_copy(str(place))) for field, place in hubs.items()}
@@ -51,6 +60,29 @@ def settled(job: Job, base: Path) -> Job:
             "checkpoint": job.checkpoint.model_copy(update={"to": to}),
         }
     )
+
+
+def _fault(field: str, path: Path, form: DataFormat) -> str:
+    """Return why nodes can't use existing data; empty if nothing is known."""
+    if field == "data.tokenizer":
+        return "" if path.is_file() else "is no tokenizer file"
+    if field != "data.source":
+        return ""
+    tokens = form is DataFormat.TOKENS
+    found = [file for file in path.iterdir() if file.is_file()] if path.is_dir() else [path]
+    files = [file for file in found if not file.name.startswith(".")]
+    if tokens and path.is_dir():
+        files = [file for file in files if file.suffix == ".npy"]
+    if not files:
+        return f"holds no {'.npy' if tokens else 'text'} file"
+    if tokens and (foreign := [file for file in sorted(files) if not _begins_with(file, _NPY)]):
+        return f"is no array of tokens: {foreign[0].name} is no .npy file"
+    return "" if any(file.stat().st_size for file in files) else "holds only empty files"
+
+
+def _begins_with(file: Path, magic: bytes) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(magic)) == magic
 
 
 def _is_path(place: str) -> bool:
