@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -121,7 +122,9 @@ def plan(
     sailor-cloud plan job.yaml --on slurm --cluster cluster.yaml
     sailor-cloud plan job.yaml -o plan.json && sailor-cloud up job.yaml --plan plan.json
     """
-    from sailor_cloud import api
+    from dataclasses import asdict
+
+    from sailor_cloud import api, resources
     from sailor_cloud.model.document import Status
     from sailor_cloud.planner.space.restrictions import Restriction
 
@@ -180,7 +183,10 @@ def plan(
         echo(f"wrote {', '.join(map(str, outputs))}", err=True)
         saved = next((path for path in outputs if forms[path] == "json"), None)
         if saved is not None and document.plan is not None and engine == ENGINES[0]:
-            echo(f"next: 'sailor-cloud up {job_file} --plan {saved}' buys exactly this plan", err=True)
+            given = {"on": on, "cluster": cluster, **asdict(resources.folders())}
+            options = [part for name, value in given.items() if value is not None for part in (f"--{name}", str(value))]
+            command = shlex.join(["sailor-cloud", "up", str(job_file), *options, "--plan", str(saved)])
+            echo(f"next: {command}  # carries out exactly this plan", err=True)
     return INFEASIBLE if document.status is Status.INFEASIBLE else 0
 
 
