@@ -19,7 +19,7 @@ from sailor_cloud.report.plan.groups import plan_hardware
 from sailor_cloud.report.plan.money import unlimited_usd, until_shutdown_usd
 from sailor_cloud.simulator.lifetime import lifetime_of
 from sailor_cloud.simulator.resimulate import broken_limits
-from sailor_cloud.units import SECONDS_PER_HOUR, counted, probability_text
+from sailor_cloud.units import counted, probability_text
 
 SMALLEST_GAP_SHOWN = 0.0005
 # A gap of at least this size is explained, by parts of at least this share of the goal.
@@ -193,12 +193,10 @@ def outcome_facts(document: PlanDocument) -> tuple[Fact, ...]:
 
 
 def _rate(document: PlanDocument, cost: Cost) -> str:
-    """Return what an hour of training costs; the share of egress where it is large."""
-    steps, seconds = document.job.training.steps, document.iteration_s
+    """Return what an hour of training costs; the share of egress in the whole bill where it is large."""
     egress = sum(line.usd for line in cost.lines if line.kind is CostKind.EGRESS)
-    # Without a number of steps, the bill is of one hour.
-    egress /= seconds * steps / SECONDS_PER_HOUR if steps and seconds else 1.0
-    of_it = f" ({text.usd(egress)} of it egress)" if egress >= _MUCH_EGRESS * cost.usd_per_hour > 0.0 else ""
+    share = egress / (sum(line.usd for line in cost.lines) or 1.0)
+    of_it = f" (egress is {100 * share:.0f} % of the total)" if share >= _MUCH_EGRESS else ""
     return f"{text.usd(cost.usd_per_hour)} USD/h{of_it}, worst case {text.usd(cost.worst_case_usd_per_hour)} USD/h"
 
 
