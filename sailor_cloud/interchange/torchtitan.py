@@ -1,7 +1,7 @@
 """A plan's cuts as torchtitan's `parallelism` options: the modules of each stage by name.
 
-torchtitan runs equal pipelines with equal shares of the batch, so other plans can't be written. Names of modules are
-those of its llama3 model (torchtitan, 2026-11).
+torchtitan runs equal pipelines with equal shares of the batch, so other plans can't be written. It has no ZeRO-1: what
+it shards it shards with the weights. Names of modules are those of its llama3 model (torchtitan, 2026-11).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
+from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute, Stage
 
 # In selective checkpointing, 2 means every second layer. Source: comments in torchtitan's train_configs (2025).
@@ -19,6 +20,9 @@ _CHECKPOINT: dict[Recompute, dict[str, str]] = {
     Recompute.SELECTIVE: {"mode": "selective", "selective_ac_option": "2"},
     Recompute.FULL: {"mode": "full"},
 }
+
+# Families whose modules torchtitan's models name as its llama3 does.
+_NAMED_ALIKE = (Family.LLAMA, Family.QWEN3, Family.QWEN3_MOE)
 
 
 def torchtitan_options(plan: Plan, *, layers: int, training: dict[str, Any]) -> dict[str, Any]:
@@ -75,9 +79,9 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
     if plan.pipeline_schedule is PipelineSchedule.INTERLEAVED:
         message = "is interleaved; the export knows stages with one range of layers"
         yield Problem(path="plan.pipeline_schedule", message=message, hint="plan without training.interleaved")
-    if plan.zero_stage == 2:
-        message = "is 2; torchtitan shards weights with gradients (ZeRO-3) or neither"
-        yield Problem(path="plan.zero_stage", message=message, hint="plan with training.max_zero_stage: 1")
+    if plan.zero_stage in (1, 2) and len(plan.pipelines) > 1:
+        message = f"is {plan.zero_stage}; torchtitan shards weights too (ZeRO-3) or nothing"
+        yield Problem(path="plan.zero_stage", message=message, hint="plan with training.max_zero_stage: 0")
     degrees = sorted({stage.tp for pipeline in plan.pipelines for stage in pipeline.stages})
     if len(degrees) > 1:
         yield Problem(path="plan.pipelines", message=f"stages have tp {degrees}, and torchtitan has one for all")
@@ -87,9 +91,14 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def as_toml(options: dict[str, Any]) -> str:
-    """Return the options as TOML; for values of these kinds, it equals JSON."""
-    sections = []
+def as_toml(options: dict[str, Any], *, family: Family | None) -> str:
+    """Return the options as TOML; for values of these kinds, it equals JSON.
+
+    A comment says so if torchtitan has no model of the family, whose modules then need other names.
+    """
+    known = family in _NAMED_ALIKE
+    note = f"# Modules are named as in torchtitan's llama3, which is not {family or 'the job'}'s: rename them."
+    sections = [] if known else [note]
     for section, values in options.items():
         lines = [f"[{section}]"]
         for name, value in values.items():

@@ -15,6 +15,7 @@ import yaml
 from click import Command
 from click.testing import CliRunner
 
+from factories.called import called
 from factories.clusters import INVENTORY, JOB
 from factories.plans import node, pipeline, plan, stage
 from sailor_cloud import api
@@ -26,6 +27,7 @@ from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
 from sailor_cloud.launch.fleet.code import pack
 from sailor_cloud.launch.fleet.job_artefact import exported_job, job_text
 from sailor_cloud.launch.fleet.skypilot import job_group
+from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.model.job_file import parse_job
@@ -197,6 +199,17 @@ def test_a_dry_run_ships_what_up_ships_and_reads_the_config_next_to_the_job(
         assert told.stdout
 
 
+def test_a_saved_plan_on_a_cluster_is_started_by_the_command_that_plan_names(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(INVENTORY)
+    (tmp_path / "job.yaml").write_text(JOB[: JOB.index("resources:")])
+    on = ("--on", "slurm", "--cluster", "cluster.yaml")
+    planned = called("plan", "job.yaml", *on, "-o", "plan.json", cwd=tmp_path)
+    command = "sailor-cloud up job.yaml --on slurm --cluster cluster.yaml --plan plan.json"
+    assert planned.stderr.splitlines()[-1] == f"next: {command}  # carries out exactly this plan"
+    shown = called(*command.split()[1:], "--dry-run", cwd=tmp_path)
+    assert (shown.returncode, "#SBATCH" in shown.stdout) == (0, True), shown.stderr
+
+
 def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
     header, task = yaml.safe_load_all(job_group(on_gcp(), wheel=WHEEL))
     assert header == {"name": "small", "execution": "parallel"}
@@ -253,8 +266,11 @@ def test_uneven_cuts_are_lists_of_modules() -> None:
         pipelines=(pipeline(0, (stage(0, 2, "n0"), stage(2, 5, "n1")), microbatch_size=2, microbatches=4),),
     )
     options = torchtitan_options(uneven, layers=5, training={"seq_len": 128, "steps": 10})
-    read = tomllib.loads(as_toml(options))
-    assert read == options
+    read = tomllib.loads(as_toml(options, family=Family.LLAMA))
+    assert read == tomllib.loads(as_toml(options, family=Family.GPT2)) == options
+    assert "#" not in as_toml(options, family=Family.LLAMA)
+    note = "# Modules are named as in torchtitan's llama3, which is not gpt2's: rename them.\n"
+    assert as_toml(options, family=Family.GPT2).startswith(note)
     assert read["parallelism"]["module_fqns_per_model_part"] == [
         ["tok_embeddings", "layers.0"],
         ["layers.1", "layers.2", "norm", "output"],
@@ -297,12 +313,15 @@ def test_sharding_of_weights_is_exported_to_torchtitan_and_unsupported_settings_
         ),
     )
     degrees = {}
-    for zero_stage in (1, 3):
+    for zero_stage in (0, 3):
         told = torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training={})["parallelism"]
         degrees[zero_stage] = told["data_parallel_replicate_degree"], told["data_parallel_shard_degree"]
-    assert degrees == {1: (2, 1), 3: (1, 2)}
-    with pytest.raises(RequestError, match=r"plan.zero_stage: is 2; torchtitan shards weights with gradients"):
-        torchtitan_options(replace(two, zero_stage=2), layers=5, training={})
+    assert degrees == {0: (2, 1), 3: (1, 2)}
+    for zero_stage in (1, 2):
+        with pytest.raises(
+            RequestError, match=rf"plan.zero_stage: is {zero_stage}; torchtitan shards .*max_zero_stage: 0"
+        ):
+            torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training={})
     halved = replace(two, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
     with pytest.raises(RequestError, match=r"plan.pipeline_schedule: is zero-bubble; torchtitan's"):
         torchtitan_options(halved, layers=5, training={})

@@ -223,8 +223,9 @@ def _exported(document: PlanDocument, form: str, base: Path, wheel: str | None) 
 
         job = document.job
         training = {"seq_len": job.training.sequence_length, "steps": job.training.steps or 0}
-        layers = workload.decoder(job.model, base=base).layers if job.model else 0
-        return as_toml(torchtitan_options(document.plan, layers=layers, training=training))
+        decoder = workload.decoder(job.model, base=base) if job.model else None
+        options = torchtitan_options(document.plan, layers=decoder.layers if decoder else 0, training=training)
+        return as_toml(options, family=decoder.family if decoder else None)
     if form == "skypilot":
         from sailor_cloud.launch.fleet.skypilot import job_group
 
