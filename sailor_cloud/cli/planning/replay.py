@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     metavar="FACTOR",
     type=POSITIVE,
     default=1.0,
-    help="Slow the trace down by this factor.",
+    help="Multiply the trace's times by this factor; below 1, its events come earlier.",
 )
 @click.option(
     "--deadline",
@@ -76,7 +76,7 @@ def replay(
     command compares policies for a deadline instead: when to wait for spot, when to pay for on-demand.
 
     \b
-    sailor-cloud replay examples/traces/lost-zone.csv examples/gcp-a100-v100.yaml
+    sailor-cloud replay examples/traces/lost-zone.csv examples/gcp-a100-v100.yaml --stretch 0.5
     sailor-cloud replay spot-traces/aws-02-15-2023 job.yaml --deadline 60h --deadline 92h
     """
     from dataclasses import asdict
