@@ -305,8 +305,9 @@ def _as_list(given: object) -> str:
 
 
 def _as_mapping(location: Sequence[int | str], given: object, model: type[BaseModel]) -> str:
-    if location == ("model",) and isinstance(given, str):
-        return f"write {{preset: {given}}}"
+    if location in (("model",), ("data",)) and isinstance(given, str):
+        field = "source" if location == ("data",) else "config" if "/" in given or ".json" in given else "preset"
+        return f"write {{{field}: {given}}}"
     if location[-1] == "accelerators":
         return "from names to counts, such as {A100-40: 8}"
     names = _fields_at(location, model)

@@ -20,9 +20,8 @@ class Market(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Market | None:
-        # AWS writes capacity_block, Google Cloud FLEX_START.
-        plain = str(value).lower().replace("_", "-")
-        return next((market for market in cls if market.value == plain), None)
+        # As AWS and Google Cloud write them.
+        return {"capacity_block": cls.CAPACITY_BLOCK, "FLEX_START": cls.FLEX_START}.get(str(value))
 
     @property
     def has_terms(self) -> bool:

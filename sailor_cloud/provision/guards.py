@@ -17,7 +17,7 @@ from sailor_cloud.network import Network
 from sailor_cloud.provision.providers import is_cloud, on_this_machine
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.simulator.engines import SAILOR
-from sailor_cloud.units import usd_text
+from sailor_cloud.units import counted, usd_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,23 @@ def two_clouds_problem(document: PlanDocument) -> str | None:
     return None
 
 
+def refuse_prices(document: PlanDocument, today: date, *, allow_stale: bool, allow_doubtful: bool) -> None:
+    """Raise StalePriceError or DoubtfulPriceError with all prices of a plan that are not good enough to buy at."""
+    refused: list[StalePriceError | DoubtfulPriceError] = []
+    try:
+        if not allow_stale:
+            refuse_stale_prices(document, today)
+    except StalePriceError as error:
+        refused.append(error)
+    try:
+        if not allow_doubtful:
+            refuse_doubtful_prices(document)
+    except DoubtfulPriceError as error:
+        refused.append(error)
+    if refused:
+        raise type(refused[0])("\n".join(map(str, refused)))
+
+
 def refuse_stale_prices(document: PlanDocument, today: date) -> None:
     """Raise StalePriceError if a cloud node's price is too old for a purchase."""
     offers = _cloud_offers(document)
@@ -129,9 +146,13 @@ def refuse_stale_offers(offers: Sequence[Offer], today: date) -> None:
         return
     newest = max((offer.as_of_from for offer in offers), default=None)
     if newest is not None:
+        doubtful = sum(offer.listed is not None for offer in offers)
+        among = (
+            f"; buying at {counted(doubtful, 'doubtful price')} among them needs --allow-doubtful" if doubtful else ""
+        )
         raise StalePriceError(
             f"all {len(offers)} offers that the job may buy have stale prices, the newest of {newest}; "
-            "get today's with 'sailor-cloud prices refresh', or give --allow-stale to buy anyway"
+            f"get today's with 'sailor-cloud prices refresh', or give --allow-stale to buy anyway{among}"
         )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sailor_cloud import resources
 from sailor_cloud.durable import replaced
-from sailor_cloud.errors import DataError
+from sailor_cloud.errors import DataError, RequestError
 
 FILE = "measured_iterations.csv"
 # The share of an accelerator's unknown that is the same for every model; judgement.
@@ -190,14 +190,17 @@ def this_version() -> str:
 
 
 def read(path: Path) -> tuple[MeasuredRun, ...]:
-    """Return the runs of a table that this version predicted. Raises DataError that says how to do without it."""
+    """Return the runs of a table that this version predicted. Raises RequestError that says how to do without it."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         return tuple(_run(row) for row in rows if row["commit"] == this_version())
     except (OSError, KeyError, ValueError, TypeError, csv.Error) as error:
-        message = f"{path} is no table of 'sailor-cloud history --measurements': {error!r}"
-        raise DataError(f"{message}; write it again, or delete it to plan without your measurements") from error
+        why = f"it lacks the column {error}" if isinstance(error, KeyError) else str(error)
+        raise RequestError(
+            f"{path} is no table of 'sailor-cloud history --measurements': {why}; "
+            "write it again, or move it away to plan without your measurements"
+        ) from error
 
 
 def text(runs: Iterable[MeasuredRun]) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from factories.called import called
+from factories.commands import COMMAND
 from factories.documents import document, infeasible
 
 
@@ -84,3 +86,13 @@ def test_a_missing_plan_says_how_to_write_one(tmp_path: Path) -> None:
     answer = called("diff", str(tmp_path / "no.json"), str(tmp_path / "no.json"))
     assert answer.returncode == 2
     assert "'sailor-cloud plan JOB -o" in answer.stderr
+
+
+def test_a_reader_that_leaves_early_does_not_hide_the_limit(plans: tuple[str, str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [str(COMMAND), "diff", *plans, "--fail-above-usd", "0"]
+    with open(writing, "wb") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "allowed are 0" in done.stderr

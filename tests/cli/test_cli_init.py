@@ -79,6 +79,12 @@ def test_questions_are_asked_on_a_terminal_and_wrong_zones_are_asked_again(tmp_p
         assert expected in text
 
 
+def test_a_zone_name_of_an_account_gets_the_ids_of_its_region(tmp_path: Path) -> None:
+    replies = ["aws", "mine", "gpt2", "us-east-1a", "use1-az1", "A100-40", "4", "minimize-cost", "70", "6h"]
+    shown = converse(tmp_path, replies)
+    assert "us-east-1a is not known: zone names with a letter mean another zone in every AWS account" in shown
+
+
 def converse(folder: Path, replies: list[str]) -> str:
     """Answer the questions of `init` on a pseudo-terminal, one line each, and return what was shown."""
     controller, terminal = pty.openpty()

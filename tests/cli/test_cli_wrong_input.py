@@ -59,6 +59,22 @@ WRONG_JOBS = {
         "model: gpt2\n",
         "model: must be a mapping, got 'gpt2' (write {preset: gpt2})",
     ),
+    "a path as model": (
+        r"(?s)model:\n.*(?=data:)",
+        "model: hf/config.json\n",
+        "model: must be a mapping, got 'hf/config.json' (write {config: hf/config.json})",
+    ),
+    "a path as data": (
+        r"data: \{.*\}",
+        "data: own/data",
+        "data: must be a mapping, got 'own/data' (write {source: own/data})",
+    ),
+    "market in capitals": (r"\[on-demand\]", "[On-Demand]", "markets[0]: is 'On-Demand' (did you mean 'on-demand'?"),
+    "market of a cloud": (
+        r"\[on-demand\]",
+        "[spot]",
+        "resources[0].markets: local does not sell on spot (markets: [on-demand])",
+    ),
     "twice": ("(?s)$", "\nname: again\n", "has the key 'name' twice, in lines"),
     "not finite": (r"budget_usd: [\d.]+", "budget_usd: .inf", "constraints.budget_usd: is inf; it must be a finite"),
     "no unit": (r"deadline: \w+", "deadline: 24", "constraints.deadline: is 24, a time without a unit (write 24h, 24m"),
@@ -232,11 +248,13 @@ def test_a_state_folder_that_can_t_be_used_is_reported_before_anything_is_done(w
 
 
 def test_missing_settings_for_a_purchase_are_reported_before_the_search(tmp_path: Path) -> None:
-    called("init", "--preset", "gcp", "--no-schema", cwd=tmp_path)
+    called("init", "--preset", "aws", "--no-schema", cwd=tmp_path)
     with mock.patch("sailor_cloud.api.plan", side_effect=AssertionError("searched")):
         answer = called("up", "job.yaml", "--yes", cwd=tmp_path)
     assert answer.returncode == 2
     assert "--ssh-from: is missing (your address, such as 203.0.113.7/32)" in answer.stderr
+    assert "have stale prices" in answer.stderr
+    assert "buying at 2 doubtful prices among them needs --allow-doubtful" in answer.stderr
 
 
 TO_BUY = ("up", "job.yaml", "--ssh-from", "203.0.113.7/32")

@@ -22,6 +22,7 @@ from factories.cloud_plans import (
     aws_document,
     cloud_document,
     gcp_document,
+    with_job,
 )
 from factories.commands import sailor
 from factories.documents import document
@@ -130,9 +131,13 @@ def test_a_local_plan_is_planned_by_terraform_without_any_provider(tmp_path: Pat
     assert "0.0400" in done.stdout
 
 
-def test_a_dry_run_says_what_the_job_lacks(tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_address_of_the_caller_and_says_what_else_the_job_lacks(tmp_path: Path) -> None:
     done = up(gcp_document(), tmp_path, "--dry-run")
-    assert (done.returncode, done.stderr.count("--ssh-from")) == (2, 1)
+    assert (done.returncode, '"ssh_from": "0.0.0.0/32"' in done.stdout) == (0, True), done.stderr
+    done = up(with_job(gcp_document(), gcp=None), tmp_path, "--dry-run")
+    assert done.returncode == 2
+    assert "cloud.gcp.project: is missing" in done.stderr
+    assert "--ssh-from" not in done.stderr
     alone = up(gcp_document(), tmp_path, "--terraform-plan")
     assert (alone.returncode, "belongs to --dry-run" in alone.stderr) == (2, True)
 
@@ -253,6 +258,18 @@ def test_doubtful_prices_stop_up_on_a_cloud() -> None:
     told = "a2-highgpu-1g spot in us-central1-a is listed at 0.500 USD/h (mine), of low confidence"
     assert told in str(refused.value)
     assert "prices refresh" in str(refused.value)
+
+
+def test_a_missing_address_stale_and_doubtful_prices_are_reported_together(tmp_path: Path) -> None:
+    planned = cloud_document(("n0", OUTLIER_OFFER), ("n1", AWS_OFFERS[0]))
+    refused = up(planned, tmp_path, "--yes")
+    assert refused.returncode == 2
+    for told in ("--ssh-from: is missing", "--allow-stale", "--allow-doubtful"):
+        assert told in refused.stderr
+    refused = up(planned, tmp_path, "--yes", *SSH_FROM)
+    assert refused.returncode == 1
+    assert "--allow-stale" in refused.stderr
+    assert "--allow-doubtful" in refused.stderr
 
 
 def test_allow_doubtful_passes_doubtful_prices_but_no_stale_ones(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
-from sailor_cloud.errors import DataError
+from sailor_cloud.errors import RequestError
 from sailor_cloud.simulator import evaluate
 from sailor_cloud.workload import own_measurements
 from sailor_cloud.workload.own_measurements import MeasuredRun, OwnMeasurements, this_version
@@ -199,13 +199,15 @@ def test_a_table_is_read_as_it_was_written_and_rows_of_other_versions_are_left_o
         ("iteration_time_s", "seconds"),
         ("0.06", "nan"),
         ("9000000000", "0"),
+        (own_measurements.text([RUN]), "\udcff\udcfe"),
     ],
 )
 def test_a_damaged_table_says_what_to_do(tmp_path: Path, old: str, new: str) -> None:
     table = tmp_path / "measured_iterations.csv"
-    table.write_text(own_measurements.text([RUN]).replace(old, new))
-    with pytest.raises(DataError, match="write it again, or delete it"):
+    table.write_text(own_measurements.text([RUN]).replace(old, new), errors="surrogateescape")
+    with pytest.raises(RequestError, match="write it again, or move it away") as refused:
         own_measurements.read(table)
+    assert "Error(" not in str(refused.value)
 
 
 def test_thousands_of_runs_give_the_same_result_as_the_full_regression() -> None:

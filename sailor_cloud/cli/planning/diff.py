@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sailor_cloud.cli.echo import echo
+from sailor_cloud.cli.echo import PersistentStream, echo
 from sailor_cloud.cli.terminal.options import NOT_NEGATIVE, json_option, read_document, write_output
 from sailor_cloud.units import usd_text
 
@@ -66,13 +68,16 @@ def diff(
         document.check_offers()
     found = difference(*documents)
     chosen = "json" if as_json else form or "table"
-    if chosen == "table" and output is None:
-        print_difference(found, result_console())
-    else:
-        write = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}[chosen]
-        write_output(output, write(found))
-        if as_json and output is not None:
-            write_output(None, difference_as_json(found))
+    # A reader that leaves early must not change the exit code.
+    with redirect_stdout(PersistentStream(sys.stdout, BrokenPipeError)):
+        if chosen == "table" and output is None:
+            print_difference(found, result_console())
+        else:
+            forms = {"json": difference_as_json, "markdown": difference_as_markdown, "table": difference_as_text}
+            write_output(output, forms[chosen](found))
+            if as_json and output is not None:
+                write_output(None, difference_as_json(found))
+        sys.stdout.flush()
     excess = _excess(found, fail_above_usd, fail_above_percent)
     if excess:
         echo(f"error: {excess}", err=True)

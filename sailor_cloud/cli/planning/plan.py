@@ -54,7 +54,7 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
     type=click.Choice(RESTRICTIONS),
     help="Search a smaller space to see what the restriction costs; may be given several times.",
 )
-@click.option("--top", metavar="N", type=click.IntRange(0, 50), default=0, help="Also show N plans of other kinds.")
+@click.option("--top", metavar="N", type=click.IntRange(1, 50), help="Also show N plans of other kinds.")
 @click.option("--frontier", is_flag=True, help="Also show the Pareto frontier of time and money; HTML always has it.")
 @choose_option
 @click.option(
@@ -98,7 +98,7 @@ def plan(
     cluster: Path | None,
     as_of: datetime | None,
     restrictions: tuple[str, ...],
-    top: int,
+    top: int | None,
     frontier: bool,
     choose: str | None,
     time_limit_s: float | None,
@@ -153,7 +153,7 @@ def plan(
             base=job_file.parent,
             clock=clock_for(as_of),
             restrictions=[Restriction(name) for name in restrictions],
-            top=top,
+            top=top or 0,
             frontier=frontier or "html" in forms.values(),
             choose=choose,
             time_limit_s=time_limit_s,

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sailor_cloud.model.document import PlanDocument
 
 DECLINED = 1
+# In a dry run, no address stands for the caller's.
+_NOBODY = "0.0.0.0/32"
 
 
 @click.command(short_help="Plan, buy, train, tear down, and show the receipt.")
@@ -96,7 +98,7 @@ def up(
     sailor-cloud up job.yaml
     sailor-cloud up job.yaml --budget 50 --deadline 12h --yes
     sailor-cloud up job.yaml --plan plan.json --choose balanced
-    sailor-cloud up job.yaml --dry-run --ssh-from 203.0.113.7/32
+    sailor-cloud up job.yaml --dry-run
     sailor-cloud up job.yaml --on slurm --cluster cluster.yaml
     sailor-cloud up job.yaml --plan plan.json --buy-reserved
     """
@@ -111,6 +113,8 @@ def up(
 
     os.umask(PRIVATE)
     source = checked_source(ssh_from)
+    if dry_run and source is None:
+        source = _NOBODY
     if terraform_plan and not dry_run:
         raise RequestError("--terraform-plan belongs to --dry-run; give both to see Terraform's plan")
     if replan_slow_links and no_fallback:
@@ -210,11 +214,10 @@ def _document(
     asks: bool,
     allow_stale: bool,
 ) -> PlanDocument:
-    from sailor_cloud import api, catalog
-    from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud import api
     from sailor_cloud.clock import SystemClock
     from sailor_cloud.launch.start import check_job
-    from sailor_cloud.provision.checks.before_buying import check_before_searching
+    from sailor_cloud.provision.checks.before_buying import check_before_searching, faults_beside
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.provision.providers import is_cloud
     from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
@@ -229,7 +232,7 @@ def _document(
         # A search may take a minute, so what every plan needs is checked before it.
         clouds = all(is_cloud(entry.provider) for entry in job.resources)
         if clouds and (missing := missing_from_request(job, ssh_from)):
-            raise RequestError([*missing, *resource_problems(job, catalog.load())])
+            raise RequestError(faults_beside(missing, job, clock=SystemClock(), allow_stale=allow_stale or dry_run))
         if not dry_run:
             if asks:
                 _check_terminal()

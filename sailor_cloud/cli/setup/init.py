@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,8 +127,11 @@ def _model(default: str) -> str:
 
 def _zones(provider: Provider, default: tuple[str, ...]) -> tuple[str, ...]:
     from sailor_cloud import catalog
+    from sailor_cloud.catalog.providers import of
 
-    return _names("Zones", catalog.load().zones(provider), default)
+    prices = catalog.load()
+    zones = prices.zones(provider)
+    return _names("Zones", zones, default, lambda name: of(provider).zone_hint(name, map(prices.zone, zones)))
 
 
 def _accelerators(provider: Provider, default: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
@@ -147,8 +151,13 @@ def _accelerators(provider: Provider, default: tuple[tuple[str, int], ...]) -> t
     )
 
 
-def _names(question: str, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
-    """Ask until all names are known; for an unknown name, suggest the closest."""
+def _names(
+    question: str,
+    known: tuple[str, ...],
+    default: tuple[str, ...],
+    hint: Callable[[str], str] = lambda name: "",
+) -> tuple[str, ...]:
+    """Ask until all names are known; for an unknown name, give its hint or suggest the closest."""
     from sailor_cloud.catalog.catalog import did_you_mean
 
     while True:
@@ -158,4 +167,4 @@ def _names(question: str, known: tuple[str, ...], default: tuple[str, ...]) -> t
         if names and not wrong:
             return names
         for name in wrong:
-            echo(f"{name} is not known: {did_you_mean(name, known)}", err=True)
+            echo(f"{name} is not known: {hint(name) or did_you_mean(name, known)}", err=True)

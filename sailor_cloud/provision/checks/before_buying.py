@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sailor_cloud import catalog, network, resources
+from sailor_cloud.catalog import Catalog
 from sailor_cloud.catalog.job_check import resource_problems
 from sailor_cloud.clock import Clock
-from sailor_cloud.errors import CredentialsError, RequestError
+from sailor_cloud.errors import CredentialsError, DataError, Problem, RequestError, StalePriceError
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import Offer
 from sailor_cloud.planner.space.candidates import collect
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.checks.account_check import check_account, check_credentials
 from sailor_cloud.provision.checks.capacity_check import bought_separately, check_capacity
 from sailor_cloud.provision.checks.zone_check import check_zones
-from sailor_cloud.provision.guards import (
-    refuse_doubtful_prices,
-    refuse_stale_offers,
-    refuse_stale_prices,
-    refuse_two_clouds,
-)
+from sailor_cloud.provision.guards import refuse_prices, refuse_stale_offers, refuse_two_clouds
 from sailor_cloud.provision.jobs import check_scheduler
-from sailor_cloud.provision.providers import on_this_machine
+from sailor_cloud.provision.providers import is_cloud, on_this_machine
 from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.provision.rendering.rendered_roots import missing_from_request
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.run import budgets
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import fold
+
+
+def faults_beside(missing: Sequence[Problem], job: Job, *, clock: Clock, allow_stale: bool) -> list[Problem]:
+    """Return missing settings of a purchase with the job's unknown names, or else its stale prices."""
+    prices = catalog.load()
+    if unknown := resource_problems(job, prices):
+        return [*missing, *unknown]
+    try:
+        if not allow_stale:
+            refuse_stale_offers(_offers(job, prices), clock.now().date())
+    except StalePriceError as error:
+        return [*missing, Problem(path="", message=str(error))]
+    return list(missing)
+
+
+def _offers(job: Job, prices: Catalog) -> list[Offer]:
+    return [pool.offer for pool in collect(job, prices).pools]
 
 
 def check_before_searching(
@@ -44,7 +59,7 @@ def check_before_searching(
     if problems := resource_problems(job, prices):
         raise RequestError(problems)
     if not allow_stale:
-        refuse_stale_offers([pool.offer for pool in collect(job, prices).pools], now.date())
+        refuse_stale_offers(_offers(job, prices), now.date())
     check_credentials(job, now=now, tell=tell)
 
 
@@ -72,10 +87,16 @@ def check_before_buying(
             f"the plan buys capacity separately from its nodes:\n{listed}\ngive --buy-reserved to buy it"
         )
     refuse_two_clouds(document, network.load())
-    if not allow_stale:
-        refuse_stale_prices(document, now.date())
-    if not allow_doubtful:
-        refuse_doubtful_prices(document)
+    clouds = any(is_cloud(placed.offer.provider) for placed in placed_nodes(document))
+    missing = missing_from_request(document.job, ssh_from) if clouds else []
+    try:
+        refuse_prices(document, now.date(), allow_stale=allow_stale, allow_doubtful=allow_doubtful)
+    except DataError as error:
+        if missing:
+            raise RequestError([*missing, Problem(path="", message=str(error))]) from error
+        raise
+    if missing:
+        raise RequestError(missing)
     check_supported(document)
     check_scheduler(document)
     check_capacity(document, now)

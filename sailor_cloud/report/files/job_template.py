@@ -39,12 +39,17 @@ def job_text(provider: Provider, answers: JobExample, *, schema: str | None) -> 
             "resources:\n",
             f"  - provider: {provider}\n",
             f"    zones: [{', '.join(answers.zones)}]\n",
-            _commented(f"    markets: [{', '.join(answers.markets)}]", "spot is cheaper and may be preempted"),
+            _commented(f"    markets: [{', '.join(answers.markets)}]", _markets(provider)),
             _commented(f"    accelerators: {{{accelerators}}}", "at most this many devices per zone"),
             _cloud(provider, answers),
             _commented("checkpoint: {every: 10m, keep: 3}", "how much work a lost node can cost"),
         )
     )
+
+
+def _markets(provider: Provider) -> str:
+    here = of(provider).on_this_machine
+    return "local nodes have no other market" if here else "spot is cheaper and may be preempted"
 
 
 def _model(preset: str) -> str:

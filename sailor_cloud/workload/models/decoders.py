@@ -107,10 +107,12 @@ def _named(source: ModelSource, base: Path | None) -> Decoder:
     if source.config is not None:
         if source.config.startswith(HUB):
             path = hub.local_copy(source.config, default="config.json")
-            return decoder_from_config(_read_config(path), name=hub.place_of(source.config).repo)
-        path = (base or Path()) / source.config
-        return decoder_from_config(_read_config(path), name=path.parent.name if path.stem == "config" else path.stem)
-    sizes = decoder_from_config(source.model_dump(mode="json", exclude_none=True), name="inline", where="model")
+            name = hub.place_of(source.config).repo
+        else:
+            path = (base or Path()) / source.config
+            name = path.parent.name if path.stem == "config" else path.stem
+        return decoder_from_config(_read_config(path), name=name, where=f"{source.config}: ")
+    sizes = decoder_from_config(source.model_dump(mode="json", exclude_none=True), name="inline", where="model.")
     return dataclasses.replace(sizes, name=inline_name(sizes))
 
 
@@ -124,20 +126,23 @@ def inline_name(sizes: Decoder) -> str:
 
 
 def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | None = None) -> Decoder:
-    """Return the sizes in a Hugging Face style config; raises RequestError with every fault."""
-    origin = where or f"model config {name}"
+    """Return the sizes in a Hugging Face style config; raises RequestError with every fault.
+
+    `where` begins the place of a fault, such as "config.json: ".
+    """
+    origin = f"model config {name}: " if where is None else where
     problems: list[Problem] = []
     family = _family(config, origin, problems)
     sizes = {key: _size(config, names, origin, problems) for key, names in _NAMES.items()}
     sizes["vocab_size"] = _size(config, ("vocab_size",), origin, problems)
     problems += [
-        Problem(path=f"{origin}.{_NAMES[key][0] if key in _NAMES else key}", message="is missing")
+        Problem(path=f"{origin}{_NAMES[key][0] if key in _NAMES else key}", message="is missing")
         for key in ("vocab_size", "hidden_size", "blocks", "heads")
-        if sizes[key] is None and not any(key in problem.path for problem in problems)
+        if sizes[key] is None and not any(key in problem.path.removeprefix(origin) for problem in problems)
     ]
     if family is not None and family not in _LEARNED_POSITIONS and sizes["ffn_size"] is None:
         message = f"is missing; {family} models have no customary size"
-        problems.append(Problem(path=f"{origin}.intermediate_size", message=message))
+        problems.append(Problem(path=f"{origin}intermediate_size", message=message))
     if problems or family is None:
         raise RequestError(problems)
     _check(family, config, origin, problems)
@@ -174,10 +179,10 @@ def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[
     head_size = config.get("head_dim") or _DEFAULT_HEAD_SIZES.get(family)
     if hidden % heads and not head_size:
         message = f"{heads} does not divide hidden_size {hidden}"
-        raise RequestError([Problem(path=f"{origin}.num_attention_heads", message=message)])
+        raise RequestError([Problem(path=f"{origin}num_attention_heads", message=message)])
     if heads % kv_heads:
         message = f"{kv_heads} does not divide num_attention_heads {heads}"
-        raise RequestError([Problem(path=f"{origin}.num_key_value_heads", message=message)])
+        raise RequestError([Problem(path=f"{origin}num_key_value_heads", message=message)])
     head_size = int(head_size or hidden // heads)
     positions = sizes["positions"] or _DEFAULT_POSITIONS
     norm_first = bool(config.get("do_layer_norm_before", True))
@@ -240,7 +245,7 @@ def _experts(family: Family, config: Mapping[str, Any], origin: str) -> Experts 
     count, per_token, size, *shared = found
     if per_token > count:
         message = f"is {per_token}, more than the {count} experts"
-        raise RequestError([Problem(path=f"{origin}.num_experts_per_tok", message=message)])
+        raise RequestError([Problem(path=f"{origin}num_experts_per_tok", message=message)])
     return Experts(count=count, per_token=per_token, size=size, shared_size=shared[0] if shared else 0)
 
 
@@ -249,31 +254,31 @@ def _check(family: Family, config: Mapping[str, Any], origin: str, problems: lis
     for name, (neutral, what) in _NEUTRAL.items():
         given = config.get(name)
         if given is not None and given != neutral:
-            problems.append(Problem(path=f"{origin}.{name}", message=f"is {given!r}: {what} can't be trained here"))
+            problems.append(Problem(path=f"{origin}{name}", message=f"is {given!r}: {what} can't be trained here"))
     for name in ("hidden_act", "hidden_activation", "activation_function"):
         given = config.get(name)
         if given is not None and given not in _ACTIVATIONS:
             message = f"is {given!r}, which transformers does not know"
-            problems.append(Problem(path=f"{origin}.{name}", message=message, hint=f"one of {', '.join(_ACTIVATIONS)}"))
+            problems.append(Problem(path=f"{origin}{name}", message=message, hint=f"one of {', '.join(_ACTIVATIONS)}"))
     for name in ("rms_norm_eps", "layer_norm_epsilon", "rope_theta"):
         given = config.get(name)
         if given is not None and (isinstance(given, bool) or not isinstance(given, int | float) or given <= 0):
-            problems.append(Problem(path=f"{origin}.{name}", message=f"must be a positive number, got {given!r}"))
+            problems.append(Problem(path=f"{origin}{name}", message=f"must be a positive number, got {given!r}"))
     for name in ("rope_parameters", "rope_scaling"):
         given = config.get(name)
         if given is None:
             continue
         if not isinstance(given, Mapping):
-            problems.append(Problem(path=f"{origin}.{name}", message=f"must be a mapping, got {given!r}"))
+            problems.append(Problem(path=f"{origin}{name}", message=f"must be a mapping, got {given!r}"))
             continue
         kind = given.get("rope_type", given.get("type", "default"))
         if not isinstance(kind, str) or kind not in _ROPES:
             problems.append(
-                Problem(path=f"{origin}.{name}.rope_type", message=f"is {kind!r}", hint=f"one of {', '.join(_ROPES)}")
+                Problem(path=f"{origin}{name}.rope_type", message=f"is {kind!r}", hint=f"one of {', '.join(_ROPES)}")
             )
         needed = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}
         problems += [
-            Problem(path=f"{origin}.{name}.{key}", message="is missing")
+            Problem(path=f"{origin}{name}.{key}", message="is missing")
             for key in needed.get(str(kind), ())
             if key not in given
         ]
@@ -294,12 +299,12 @@ def _family(config: Mapping[str, Any], origin: str, problems: list[Problem]) -> 
     given = config.get("model_type")
     known = ", ".join(Family)
     if given is None:
-        problems.append(Problem(path=f"{origin}.model_type", message="is missing", hint=f"one of {known}"))
+        problems.append(Problem(path=f"{origin}model_type", message="is missing", hint=f"one of {known}"))
         return None
     try:
         return Family(given)
     except ValueError:
-        problems.append(Problem(path=f"{origin}.model_type", message=f"is {given!r}", hint=f"one of {known}"))
+        problems.append(Problem(path=f"{origin}model_type", message=f"is {given!r}", hint=f"one of {known}"))
         return None
 
 
@@ -310,7 +315,7 @@ def _size(config: Mapping[str, Any], names: tuple[str, ...], origin: str, proble
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
             message = f"must be an integer from 1 to {MOST}, got {value!r}"
-            problems.append(Problem(path=f"{origin}.{name}", message=message))
+            problems.append(Problem(path=f"{origin}{name}", message=message))
             return None
         return value
     return None

@@ -72,6 +72,10 @@ def test_an_answer_that_is_no_list_confirms_nothing(queue: list[str]) -> None:
             "'scontrol show config' does not print the cluster's name; is this",
         ),
         ("echo 'Unable to contact slurm controller' >&2; exit 1", "sinfo failed: Unable to contact slurm controller"),
+        (
+            "echo 'sinfo: fatal: Could not establish a configuration source' >&2; exit 1",
+            "sinfo finds no Slurm cluster here; run this on a login node of the cluster",
+        ),
         ("exec sleep 60", "sinfo did not answer within 1 s"),
     ],
 )

@@ -136,3 +136,10 @@ def test_experts_are_cut_by_their_columns_or_distributed_whole(tmp_path: Path) -
     assert parameter_count(cut) == parameter_count(whole)
     with pytest.raises(RequestError, match=r"model.whole_experts: gpt2 has no experts"):
         decoder(ModelSource(preset="gpt2", whole_experts=True))
+
+
+def test_a_fault_in_a_config_file_is_named_by_its_path(tmp_path: Path) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"vocab_size": 3}')
+    with pytest.raises(RequestError, match=r"^hf/config\.json: model_type: is missing"):
+        decoder(ModelSource(config="hf/config.json"), base=tmp_path)

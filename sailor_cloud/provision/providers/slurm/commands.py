@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from sailor_cloud.errors import ProvisionError
 
 _TIMEOUT_S = 60.0
+# What Slurm's commands say on a machine that belongs to no cluster.
+_NO_CLUSTER = "Could not establish a configuration source"
 # A suffix of a node's state: it does not answer.
 _NOT_ANSWERING = "*"
 _DOWN = ("down", "drained", "fail", "error", "power_down", "powered_down")
@@ -68,8 +70,11 @@ def slurm(program: str, *arguments: str) -> str:
         raise ProvisionError(f"{program} can't be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise ProvisionError(f"{program} did not answer within {_TIMEOUT_S:.0f} s") from error
+    said = (done.stderr or done.stdout).strip()
+    if done.returncode != 0 and _NO_CLUSTER in said:
+        raise ProvisionError(f"{program} finds no Slurm cluster here; run this on a login node of the cluster")
     if done.returncode != 0:
-        raise ProvisionError(f"{program} failed: {(done.stderr or done.stdout).strip() or done.returncode}")
+        raise ProvisionError(f"{program} failed: {said or done.returncode}")
     return done.stdout
 
 
