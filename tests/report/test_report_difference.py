@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from factories.documents import document, infeasible
-from sailor_cloud.model.document import PlanDocument
+from factories.documents import cost_line, document, infeasible
+from sailor_cloud.model.document import CostKind, CostLine, PlanDocument
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.report.comparison.difference import (
     difference,
     difference_as_json,
@@ -93,3 +94,23 @@ def test_json_carries_headline_and_deltas() -> None:
     assert content["headline"] == "+0.00100 USD (+33 %), +5.00 s"
     assert abs(content["usd"]["delta"] - 0.001) < 1e-12
     assert content["time"]["unit"] == "s"
+
+
+def test_parts_of_a_total_have_its_decimals() -> None:
+    def with_checkpoints(usd: float) -> PlanDocument:
+        return costing_lines(
+            cost_line(CostKind.COMPUTE, "nodes", quantity=1, usd_per_unit=0.0127),
+            cost_line(CostKind.CHECKPOINT, "stalls", quantity=1, usd_per_unit=usd),
+        )
+
+    head = with_checkpoints(1.63e-8)
+    head = replace(head, plan=replace(head.plan, nodes=head.plan.nodes[:1]))
+    shown = difference_as_markdown(difference(with_checkpoints(7.81e-9), head))
+    assert "| checkpoints, USD | 0.0000 | 0.0000 | 0 |  |" in shown
+    assert "| compute, USD | 0.0127 | 0.0127 | 0 |  |" in shown
+
+
+def costing_lines(*lines: CostLine) -> PlanDocument:
+    given = costing(0.0127)
+    assert given.cost is not None
+    return replace(given, cost=replace(given.cost, lines=Rows(lines)))

@@ -11,7 +11,7 @@ import pytest
 
 from factories.documents import decided, document
 from factories.priced_documents import gcp_document
-from sailor_cloud.model.document import FrontierPoint, PlanDocument
+from sailor_cloud.model.document import Alternative, FrontierPoint, PlanDocument
 from sailor_cloud.report.decision.choices import frontier_rows
 from sailor_cloud.report.html.charts import HOURLY, frontier_chart
 from sailor_cloud.report.html.page import plan_as_html
@@ -111,3 +111,19 @@ def drawn(page: str) -> dict[str, list[list[float]]]:
         series["name"]: [[round(value, 4) for value in point["value"]] for point in series["data"]]
         for series in chart["series"]
     }
+
+
+def test_the_key_of_the_chart_names_what_lies_below_the_frontier_since_it_changes_the_job() -> None:
+    base = with_points(document())
+    assert "no known plan is both faster and cheaper than these." in plan_as_html(base, timeline=())
+    assert base.plan is not None
+    other = Alternative(
+        label="sync_every: 100 (saves 3 USD)",
+        plan=base.plan,
+        iteration_s=1.5,
+        throughput_iterations_per_s=0.6,
+        usd_per_hour=1.0,
+        total_usd=40.0,
+    )
+    shown = plan_as_html(replace(base, alternatives=(other,)), timeline=())
+    assert "faster and cheaper than these without a change of the job, as sync_every: 100 would be." in shown

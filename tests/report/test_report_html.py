@@ -457,3 +457,11 @@ def test_no_worst_case_is_shown_below_the_expected_cost() -> None:
             assert sum(worst for _, worst in branch.shown) == pytest.approx(branch.shown_worst_usd)
         shown = sum(branch.shown_worst_usd for branch in branches)
         assert shown == pytest.approx(round(sum(line.worst_usd for line in lines), 2))
+
+
+def test_equal_lines_of_a_bill_show_equal_amounts() -> None:
+    lines = [cost_line(CostKind.STARTUP, f"start in {zone}", quantity=1, usd_per_unit=0.0146) for zone in "ab"]
+    nodes = cost_line(CostKind.COMPUTE, "nodes", quantity=1, usd_per_unit=1.26)
+    shown = plan_as_html(costing(document(), nodes, *lines), timeline=())
+    rows = [row for row in re.findall(r"<tr>.*?</tr>", shown) if "start in" in row]
+    assert [re.findall(r"<td[^>]*>([^<]*)</td>", row)[3] for row in rows[:2]] == ["0.01", "0.01"]

@@ -16,7 +16,7 @@ from sailor_cloud.report import text
 from sailor_cloud.report.plan.groups import hardware_name, plan_hardware
 from sailor_cloud.report.plan.money import cost_tree
 from sailor_cloud.report.tables import cell, markdown_table, plain_table, print_report, rendered
-from sailor_cloud.units import usd_difference
+from sailor_cloud.units import usd_decimals, usd_difference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +200,8 @@ def difference_report(found: Difference) -> RenderableType:
         return title
     numbers = ("before", "after", "change", "share")
     figures = plain_table("", *numbers, numbers=numbers)
-    for figure in (*found.figures, *found.branches):
-        figures.add_row(*_cells(figure))
+    for row in _rows(found):
+        figures.add_row(*row)
     parts.append(Padding(figures, (1, 0, 0, 0)))
     for heading, edits in (("nodes", found.nodes), ("job", found.job)):
         if edits:
@@ -225,8 +225,7 @@ def difference_as_markdown(found: Difference) -> str:
     parts = [f"### {cell(_name(found))}: {cell(headline(found))}"]
     if not found.same:
         numbers = ("before", "after", "change", "share")
-        rows = [_cells(figure) for figure in (*found.figures, *found.branches)]
-        parts.append(markdown_table(("", *numbers), rows, numbers=numbers))
+        parts.append(markdown_table(("", *numbers), _rows(found), numbers=numbers))
         for heading, edits in (("nodes", found.nodes), ("job", found.job)):
             if edits:
                 parts.append(markdown_table((heading, "before", "after"), (_edit(edit) for edit in edits)))
@@ -250,10 +249,30 @@ def _name(found: Difference) -> str:
     return found.head_job if found.base_job == found.head_job else f"{found.base_job} to {found.head_job}"
 
 
+def _rows(found: Difference) -> list[tuple[str, str, str, str, str]]:
+    """Return the cells of every figure; parts of a total have its decimals, as in a plan's report."""
+    whole = max(found.usd.base or 0.0, found.usd.head or 0.0)
+    return [*(_cells(figure) for figure in found.figures), *(_part(figure, whole) for figure in found.branches)]
+
+
 def _cells(figure: Figure) -> tuple[str, str, str, str, str]:
     share = text.change(figure.share) if figure.share else ""
-    name = f"{figure.what}, {figure.unit}" if figure.unit != "s" else figure.what
-    return name, _value(figure, figure.base), _value(figure, figure.head), _delta(figure), share
+    return _name_of(figure), _value(figure, figure.base), _value(figure, figure.head), _delta(figure), share
+
+
+def _part(figure: Figure, whole: float) -> tuple[str, str, str, str, str]:
+    decimals = usd_decimals(whole)
+    base, head = (None if amount is None else round(amount, decimals) for amount in (figure.base, figure.head))
+    before, after = ("-" if amount is None else text.usd_aligned(amount, whole) for amount in (base, head))
+    if base is None or head is None:
+        return _name_of(figure), before, after, "-", ""
+    delta = round(head - base, decimals)
+    change = text.signed_usd_aligned(delta, whole) if delta else "0"
+    return _name_of(figure), before, after, change, text.change(figure.share) if delta and figure.share else ""
+
+
+def _name_of(figure: Figure) -> str:
+    return f"{figure.what}, {figure.unit}" if figure.unit != "s" else figure.what
 
 
 def _value(figure: Figure, value: float | None) -> str:

@@ -9,7 +9,15 @@ from sailor_cloud.catalog import Region
 from sailor_cloud.catalog.prices.doubts import age_text
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.report import text
-from sailor_cloud.report.decision.choices import BEST, choices, frontier_numbers, frontier_rows, usd_unit, without_plan
+from sailor_cloud.report.decision.choices import (
+    BEST,
+    Choice,
+    choices,
+    frontier_numbers,
+    frontier_rows,
+    usd_unit,
+    without_plan,
+)
 from sailor_cloud.report.decision.decision_rows import decision_as_html
 from sailor_cloud.report.html.charts import (
     frontier_chart,
@@ -54,12 +62,14 @@ def _cost_lines(document: PlanDocument) -> Markup:
             line.what,
             text.measure(line.quantity, line.unit),
             text.usd(line.usd_per_unit),
-            *(text.usd_aligned(usd, whole) for usd in shown),
+            # Each rounded by itself: equal lines would differ if they had to add up.
+            text.usd_aligned(line.usd, whole),
+            text.usd_aligned(line.worst_usd, whole),
             f"{line.price_as_of.isoformat()}{' STALE' if line.stale else ''}",
             line.price_source,
         )
         for branch in cost_tree(cost)
-        for line, shown in zip(branch.lines, branch.shown, strict=True)
+        for line in branch.lines
     ]
     span = "whole run" if cost.total_usd is not None else "one hour"
     rows.append((span, "", "", text.usd_aligned(whole, whole), text.usd_aligned(worst_usd(cost), whole), "", ""))
@@ -72,6 +82,9 @@ def _frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
     if not document.frontier:
         return ()
     sentences = ["Dashed: no known plan is both faster and cheaper than these."]
+    below = [choice.label.partition(" (")[0] for choice in choices(document) if _beats_frontier(document, choice)]
+    if below:
+        sentences = [f"{sentences[0][:-1]} without a change of the job, as {' and '.join(below)} would be."]
     if not all(point.cheapest for point in document.frontier):
         sentences.append(
             "Small grey points: plans on nodes with a lower price per hour than any as fast, though the run costs more."
@@ -80,6 +93,12 @@ def _frontier_key(document: PlanDocument) -> tuple[Markup, ...]:
         sentences.append(f"Not drawn: {counted(left, 'point')} far slower or more expensive.")
     sentences.append("Scroll to zoom, drag to move.")
     return (element("p", " ".join(sentences), class_="key"),)
+
+
+def _beats_frontier(document: PlanDocument, choice: Choice) -> bool:
+    """Whether an alternative, which may change the job, is both faster and cheaper than a point of the frontier."""
+    best = [point for point in document.frontier if point.cheapest and not choice.chosen]
+    return any(choice.iteration_s < point.iteration_s and choice.usd < point.usd for point in best)
 
 
 def _alternatives(document: PlanDocument) -> Markup:
