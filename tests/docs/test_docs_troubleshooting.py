@@ -29,6 +29,7 @@ KINDS = {
     "NotSoldError": "gcp does not sell this type in this zone",
     "QuotaError": "the quota NVIDIA_A100_GPUS of 8 in us-central1 does not allow the plan",
     "CredentialsError": "no AWS credentials",
+    "MissingPackageError": "the Python module boto3 is not installed",
     "LaunchError": "did not answer within",
 }
 

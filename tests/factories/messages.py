@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import yaml
 
@@ -53,6 +55,11 @@ def command(*arguments: str, **settings: str) -> Producer:
         return _said(called(*arguments, home=folder / "home", cwd=folder, environment=environment))
 
     return produce
+
+
+def without_boto3(folder: Path) -> Said:
+    with mock.patch.dict(sys.modules, {"boto3": None}):
+        return command("quota", "--provider", "aws", "--region", "us-east-1")(folder)
 
 
 def planning(text: str, *options: str, machine: str = "4 cores at 1.0") -> Producer:
@@ -215,7 +222,7 @@ PRODUCERS: dict[str, Producer] = {
     "of the plan's 2 offers have stale prices": buying(owned_gcp_plan, "--yes", *FROM_HERE),
     "of the plan's 2 offers have doubtful prices": buying(with_a_doubtful_price, "--yes", "--allow-stale", *FROM_HERE),
     "cloud.gcp.project: is missing": buying(without_a_project, "--dry-run", *FROM_HERE),
-    "--ssh-from: is missing": buying(gcp_plan, "--dry-run"),
+    "--ssh-from: is missing": buying(gcp_plan, "--yes"),
     "would let anyone in; give your own address": buying(local_plan, "--ssh-from", "0.0.0.0/0"),
     "is s3://bucket/run, which nodes on gcp have no rights for": buying(
         with_checkpoints_elsewhere, "--dry-run", *FROM_HERE
@@ -225,4 +232,5 @@ PRODUCERS: dict[str, Producer] = {
     ),
     "no Google Cloud credentials": command("quota", "--provider", "gcp", "--region", "us-central1"),
     "no AWS credentials": command("quota", "--provider", "aws", "--region", "us-east-1"),
+    "the Python module boto3 is not installed": without_boto3,
 }
