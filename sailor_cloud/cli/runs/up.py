@@ -53,7 +53,11 @@ _NOBODY = "0.0.0.0/32"
 @click.option("--deadline", metavar="TIME", help="Replace the job's deadline, for example 12h.")
 @click.option("--dry-run", is_flag=True, help="Show what would be created, with prices; create nothing.")
 @click.option("--terraform-plan", is_flag=True, help="With --dry-run: add Terraform's own plan; needs its providers.")
-@click.option("--ssh-from", metavar="CIDR", help="Your address; cloud nodes accept SSH only from it.")
+@click.option(
+    "--ssh-from",
+    metavar="CIDR",
+    help="Your address; cloud nodes accept SSH only from it. A dry run without it shows 0.0.0.0/32.",
+)
 @click.option("--allow-doubtful", is_flag=True, help="Buy on a cloud even if prices of the plan are doubtful.")
 @click.option("--allow-missing-permissions", is_flag=True, help="Buy even if you lack permissions that the run needs.")
 @click.option("--allow-stale", is_flag=True, help="Buy on a cloud even if prices of the plan are stale.")
