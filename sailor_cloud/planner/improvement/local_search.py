@@ -33,6 +33,8 @@ _KICKS, _WORSE = 2, 1.3
 _RESTART, _NEAR = 60.0, 1.02
 # After a gain of this much a descent has at least this share of its effort left, up to so many times its effort in all.
 _GAIN, _LEFT, _LONGEST = 0.002, 0.5, 4.0
+# The evaluations in which the best way to keep the limits is looked for.
+_MENDED = 60.0
 # How much cheaper a plan that is as good must be to be preferred.
 _CHEAPER = 0.01
 # A plan counts as one more evaluation for each of this many stages, roughly in proportion to the work.
@@ -254,10 +256,16 @@ class _Descent:
         return gained
 
     def _better(self, current: Draft) -> Draft | None:
-        """Return a better neighbour; None if there is none or the effort is spent."""
+        """Return a better neighbour; None if there is none or the effort is spent.
+
+        It is the first one found. For a draft that breaks limits, it is the best of those found in some evaluations:
+        the first one is often a slow plan that keeps the limits with much to spare.
+        """
         reached = self.improver.rank(current)
         kinds = dict(enumerate(kind() for kind in self._kinds(current)))
-        while kinds and not self._over():
+        found: list[Draft] = []
+        enough = self.spent + _MENDED
+        while kinds and not self._over() and not (found and self.spent > enough):
             for number in sorted(kinds, key=lambda number: -self._turns[number]):
                 turn = list(islice(kinds[number], self._turns[number]))
                 named = {(stage, neighbour.key()): neighbour for stage, neighbour in turn}
@@ -268,13 +276,16 @@ class _Descent:
                     draft = self._made(stage, neighbour, current)
                     if draft is not None and self._is_better(draft, current, reached):
                         self._turns[number] = min(_MOST_TURNS, 2 * self._turns[number])
-                        return draft
+                        if reached[0] == 1.0:
+                            return draft
+                        found.append(draft)
                 if not some:
                     # None is left, or all were examined before.
                     self._turns[number] = 1
                 if not turn:
                     del kinds[number]
-        return None
+        rank = self.improver.rank
+        return min(found, key=lambda draft: (rank(draft)[0] > 1.0, near(rank(draft))), default=None)
 
     def _is_better(self, draft: Draft, current: Draft, reached: Rank) -> bool:
         """Return whether a draft is better than another one, or as good and cheaper; `reached`: that one's rank."""

@@ -31,7 +31,7 @@ _ZONES, _ACCELERATORS = 8, 3
 # microbatch sizes.
 _DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 4, 2, 1), (1, 2, 4, 8)
 # For each set of zones, the patterns that are cut and those that are assessed; and all drafts that are evaluated. If
-# patterns break limits, more are cut, up to the last number.
+# patterns do not fit or break limits, more are cut, up to the last number.
 _CUT, _ASSESSED, _EVALUATED, _TRIED = 32, 24, 32, 48
 # Of these, at most so many of one kind.
 _ALIKE_CUT, _ALIKE = 4, 2
@@ -229,7 +229,9 @@ class NodePatterns:
             timed = {each: self._timed(each) for each in (pattern, pattern.reversed())}
             fitting = {each: one for each, one in timed.items() if one is not None}
             kept = {each: one for each, one in fitting.items() if self._promising(each, one.seconds / NEARLY)}
-            if fitting and not kept:
+            if not fitting:
+                continue
+            if not kept:
                 own = min(one.seconds for one in fitting.values()) / seconds
                 longer[degree] = min(own, longer.get(degree, own))
                 continue
