@@ -90,11 +90,10 @@ def _own_zones(space: Space, draft: Draft) -> Space:
 
 def _descended(improver: Improver, there: Space, draft: Draft, effort: float) -> list[Draft]:
     """Return the results of descents from a draft in a part of the space."""
-    space, stage = improver.space, draft.zero_stage
+    space = improver.space
     if len(there.pools) == len(space.pools):
         return improver.descend(draft, effort)
-    begun = replace(in_space(draft, space, there), zero_stage=stage)
-    found = Improver(there, improver.target, improver.factors).descend(begun, effort)
+    found = Improver(there, improver.target, improver.factors).descend(in_space(draft, space, there), effort)
     return [in_space(each, there, space) for each in found]
 
 

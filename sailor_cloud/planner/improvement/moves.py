@@ -148,9 +148,8 @@ class Neighbourhood:
             self._cuts[key] = None if found is None else found[0]
         return self._cuts[key]
 
-    @property
-    def smallest(self) -> list[int]:
-        """The cheapest pool of each accelerator, zone and number of devices."""
+    def cheapest_of_each_size(self) -> list[int]:
+        """Return the cheapest pool of each accelerator, zone and number of devices."""
         found: dict[tuple[object, ...], int] = {}
         rates = self.space.rates
         for number, pool in enumerate(self.space.pools):
@@ -523,10 +522,11 @@ class _Plan:
                 if pool.devices < load[node] and _merge_key(pool.offer) == _merge_key(pools[node[0]].offer):
                     yield from self._sized(self._shrunk(node, other))
         zones = {pools[number].offer.zone for number in self._used}
-        wanted = sorted(self.around.smallest, key=lambda number: (pools[number].offer.zone not in zones, number))
-        for number in wanted:
+        every = self.around.cheapest_of_each_size()
+        for number in sorted(every, key=lambda number: (pools[number].offer.zone not in zones, number)):
+            fresh = next(_unused(self.shapes, number))
             for slots, cut in self.around.small_pipelines(number, len(self.shapes)):
-                there = tuple(slot._replace(instance=next(_unused(self.shapes, number))) for slot in slots)
+                there = tuple(slot._replace(instance=fresh) for slot in slots)
                 many = pools[number].devices // sum(slot.tp for slot in slots)
                 shapes = (*self.shapes, *[Shape(slots=there, cut=cut, microbatch_size=1)] * many)
                 if self.around.bought(shapes):
