@@ -112,14 +112,15 @@ def _alone(head: Json, options: argparse.Namespace) -> tuple[int, str]:
     """Return exit code and message where there is nothing to compare with: the whole cost counts as the change."""
     if head["status"] == "infeasible":
         return INFEASIBLE, ""
-    total = head["cost"]["total_usd"]
-    usd, unit = (total, "USD") if total is not None else (head["cost"]["usd_per_iteration"], "USD per iteration")
-    if options.fail_above_usd is not None:
-        if usd <= options.fail_above_usd:
-            return 0, ""
-        allowed = f"allowed are {options.fail_above_usd:g}"
-        return 1, f"without a plan to compare with, the whole {usd:.4g} {unit} count as the change, {allowed}"
-    if options.fail_above_percent is not None:
+    usd, limit = head["cost"]["total_usd"], options.fail_above_usd
+    if limit is not None and usd is None:
+        return 1, (
+            f"the limit of {limit:g} USD can't be checked, since the total is unknown; it needs training.steps, and "
+            "throughput for a command"
+        )
+    if limit is not None and usd > limit:
+        return 1, f"without a plan to compare with, the whole {usd:.4g} USD count as the change, allowed are {limit:g}"
+    if limit is None and options.fail_above_percent is not None:
         return 1, (
             f"without a plan to compare with, the limit of {options.fail_above_percent:g} % can't be checked; "
             "a limit in USD (--fail-above-usd) says how much a job may cost that has nothing to compare with"

@@ -61,6 +61,24 @@ def test_without_a_plan_to_compare_with_the_whole_cost_counts(plans: tuple[str, 
     assert diff((head, base)).returncode == 3
 
 
+def test_a_limit_that_can_not_be_checked_fails(plans: tuple[str, str], tmp_path: Path) -> None:
+    base = document(steps=None)
+    assert base.cost is not None
+    command = replace(base, cost=replace(base.cost, usd_per_iteration=None))
+    larger = replace(command, cost=replace(base.cost, usd_per_iteration=None, usd_per_hour=2 * base.cost.usd_per_hour))
+    one, two = str(tmp_path / "one.json"), str(tmp_path / "two.json")
+    for path, made in ((one, command), (two, larger)):
+        Path(path).write_text(made.to_json())
+    for pair, whose in (((plans[0], one), "HEAD"), ((one, plans[0]), "BASE"), ((one, two), "BASE and HEAD")):
+        answer = diff(pair, "--fail-above-usd", "50")
+        assert answer.returncode == 1
+        assert f"can't be checked, since the total of {whose} is unknown" in answer.stderr
+        assert diff(pair).returncode == 0
+    assert diff((plans[0], one), "--fail-above-percent", "900").returncode == 1
+    assert "costs 100 % more" in diff((one, two), "--fail-above-percent", "20").stderr
+    assert diff((one, two), "--fail-above-percent", "101").returncode == 0
+
+
 def test_a_plan_of_another_version_is_distinguished_from_a_broken_one(plans: tuple[str, str]) -> None:
     base, head = plans
     Path(base).write_text(Path(base).read_text().replace('"schema_version": 1', '"schema_version": 7'))

@@ -206,6 +206,9 @@ def test_a_new_job_counts_as_a_whole(repository: Repository, api: Api) -> None:
     assert answer.returncode == 1, answer.stderr
     assert "the whole 0.0" in api.comments[0]["body"]
     assert "allowed are 0.0001" in api.comments[0]["body"]
+    (repository.path / "new.yaml").write_text(JOB.replace(" steps: 150", ""))
+    assert run_action(repository, api, job="new.yaml", fail_above_usd="5").returncode == 1
+    assert "the limit of 5 USD can't be checked" in api.comments[0]["body"]
 
 
 def test_a_base_that_can_not_be_planned_says_why_nothing_is_compared(repository: Repository, api: Api) -> None:

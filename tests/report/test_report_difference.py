@@ -70,6 +70,22 @@ def test_without_steps_iterations_are_compared() -> None:
     assert headline(difference(base, head)) == "+0.000100 USD/iteration (+100 %), 0 per iteration"
 
 
+def test_a_total_that_only_one_plan_has_is_said_to_be_unknown() -> None:
+    found = difference(document(), document(steps=None))
+    assert headline(found) == "0 USD/iteration (+0 %), total of HEAD unknown, 0 per iteration"
+
+
+def test_commands_without_a_rate_are_compared_by_the_hour() -> None:
+    base = document(steps=None)
+    assert base.cost is not None
+    base = replace(base, cost=replace(base.cost, usd_per_iteration=None), prediction=None)
+    head = replace(base, cost=replace(base.cost, usd_per_hour=2 * base.cost.usd_per_hour))
+    found = difference(base, head)
+    assert found.usd.unit == "USD/h"
+    assert headline(found).endswith(" USD/h (+100 %)")
+    assert [figure.what for figure in found.figures].count("rate") == 1
+
+
 def test_a_head_without_a_plan_is_called_so() -> None:
     assert headline(difference(document(), infeasible())) == "no plan any more: budget 1 USD is below 2.5 USD"
     assert headline(difference(infeasible(), document())).startswith("feasible now: 0.00300 USD")

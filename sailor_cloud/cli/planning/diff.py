@@ -86,18 +86,33 @@ def diff(
 
 
 def _excess(found: Difference, usd: float | None, percent: float | None) -> str:
-    """Return the exceeded limit, or ""; without a base plan, the whole cost counts as the change."""
-    unit, head = found.usd.unit, found.usd.head
-    if found.usd.base is None and head is not None:
-        if usd is not None and head > usd:
-            return f"BASE has no plan, so the whole cost counts: {usd_text(head)} {unit}, allowed are {usd_text(usd)}"
-        if usd is None and percent is not None:
+    """Return the exceeded limit, or one that can't be checked; "" if there is none.
+
+    Without a base plan, the whole cost counts as the change.
+    """
+    from sailor_cloud.report.comparison.difference import TOTAL
+
+    unit, head, delta, share = found.usd.unit, found.usd.head, found.usd.delta, found.usd.share
+    if head is None or (usd is None and percent is None):
+        return ""
+    if len(found.unknown) == 1 or (usd is not None and unit != TOTAL):
+        whose = " and ".join(found.unknown)
+        return (
+            f"the limit can't be checked, since the total of {whose} is unknown; it needs training.steps, and "
+            "throughput for a command"
+        )
+    if delta is None:
+        if usd is None:
             return (
                 f"BASE has no plan to compare with, so a limit of {percent:g} % can't be checked; give --fail-above-usd"
             )
-    delta, share = found.usd.delta, found.usd.share
-    if usd is not None and delta is not None and delta > usd:
+        if head > usd:
+            return f"BASE has no plan, so the whole cost counts: {usd_text(head)} {unit}, allowed are {usd_text(usd)}"
+        return ""
+    if usd is not None and delta > usd:
         return f"the change costs {usd_text(delta)} {unit} more, allowed are {usd_text(usd)}"
+    if percent is not None and share is None and delta > 0.0:
+        return f"BASE costs nothing, so a limit of {percent:g} % can't be checked; give --fail-above-usd"
     if percent is not None and share is not None and 100 * share > percent:
         return f"the change costs {100 * share:.3g} % more, allowed are {percent:g} %"
     return ""

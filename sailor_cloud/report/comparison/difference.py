@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from sailor_cloud.report.plan.money import cost_tree
 from sailor_cloud.report.tables import cell, markdown_table, plain_table, print_report, rendered
 from sailor_cloud.units import usd_decimals, usd_difference
 
+# The unit of what a whole run costs.
+TOTAL = "USD"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -27,6 +31,10 @@ class Figure:
     unit: str
     base: float | None
     head: float | None
+
+    @property
+    def both(self) -> tuple[float | None, float | None]:
+        return self.base, self.head
 
     @property
     def delta(self) -> float | None:
@@ -49,7 +57,11 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Two documents' difference. `usd` is the whole run, or one iteration if a document has no number of steps."""
+    """Two documents' difference.
+
+    `usd` is the whole run, one iteration or an hour: the first of them that is known wherever there is a plan.
+    `unknown`: which of BASE and HEAD have a plan without a known total.
+    """
 
     base_job: str
     head_job: str
@@ -57,6 +69,7 @@ class Difference:
     head_status: str
     usd: Figure
     time: Figure
+    unknown: tuple[str, ...]
     figures: tuple[Figure, ...]
     branches: tuple[Figure, ...]
     nodes: tuple[Edit, ...]
@@ -70,17 +83,17 @@ class Difference:
 
 def difference(base: PlanDocument, head: PlanDocument) -> Difference:
     """Compare two documents: the base is the old one, the head the proposed one."""
-    whole = all(document.job.training.steps is not None for document in (base, head))
-    usd = (
-        Figure(what="total", unit="USD", base=_total(base), head=_total(head))
-        if whole
-        else Figure(what="price", unit="USD/iteration", base=_per_iteration(base), head=_per_iteration(head))
-    )
+    planned = [which for which, document in enumerate((base, head)) if document.cost is not None]
+    usd = next(figure for figure in _usd(base, head) if all(figure.both[which] is not None for which in planned))
+    whole = usd.unit == TOTAL
     time = (
         Figure(what="time", unit="s", base=_duration(base), head=_duration(head))
         if whole
         else Figure(what="iteration", unit="s", base=_iteration(base), head=_iteration(head))
     )
+    unknown = [
+        name for name, each in (("BASE", base), ("HEAD", head)) if each.cost is not None and _total(each) is None
+    ]
     return Difference(
         base_job=base.job.name,
         head_job=head.job.name,
@@ -88,6 +101,7 @@ def difference(base: PlanDocument, head: PlanDocument) -> Difference:
         head_status=head.status.value,
         usd=usd,
         time=time,
+        unknown=tuple(unknown),
         figures=_figures(base, head, usd, time),
         branches=_branches(base, head) if whole else (),
         nodes=_edits(_nodes(base), _nodes(head)),
@@ -96,15 +110,21 @@ def difference(base: PlanDocument, head: PlanDocument) -> Difference:
     )
 
 
+def _usd(base: PlanDocument, head: PlanDocument) -> Iterator[Figure]:
+    yield Figure(what="total", unit=TOTAL, base=_total(base), head=_total(head))
+    yield Figure(what="price", unit="USD/iteration", base=_per_iteration(base), head=_per_iteration(head))
+    yield Figure(what="rate", unit="USD/h", base=_rate(base), head=_rate(head))
+
+
 def _figures(base: PlanDocument, head: PlanDocument, usd: Figure, time: Figure) -> tuple[Figure, ...]:
     both = (base, head)
     worst = [document.cost.worst_case_usd if document.cost else None for document in both]
-    rate = [document.cost.usd_per_hour if document.cost else None for document in both]
     samples = [document.prediction.samples_per_s if document.prediction else None for document in both]
     found = [usd, Figure(what="worst case", unit="USD", base=worst[0], head=worst[1]), time]
     if time.what != "iteration":
         found.append(Figure(what="iteration", unit="s", base=_iteration(base), head=_iteration(head)))
-    found.append(Figure(what="rate", unit="USD/h", base=rate[0], head=rate[1]))
+    if usd.what != "rate":
+        found.append(Figure(what="rate", unit="USD/h", base=_rate(base), head=_rate(head)))
     found.append(Figure(what="throughput", unit="samples/s", base=samples[0], head=samples[1]))
     return tuple(figure for figure in found if figure.base is not None or figure.head is not None)
 
@@ -133,6 +153,10 @@ def _total(document: PlanDocument) -> float | None:
 
 def _per_iteration(document: PlanDocument) -> float | None:
     return document.cost.usd_per_iteration if document.cost else None
+
+
+def _rate(document: PlanDocument) -> float | None:
+    return document.cost.usd_per_hour if document.cost else None
 
 
 def _duration(document: PlanDocument) -> float | None:
@@ -182,12 +206,17 @@ def headline(found: Difference) -> str:
     if found.head_status == "infeasible":
         return f"no plan any more: {found.message}" if found.base_status != "infeasible" else "infeasible as before"
     if found.base_status == "infeasible":
-        return f"feasible now: {text.usd(found.usd.head)} {found.usd.unit}, {text.seconds(found.time.head)}"
+        time = f", {text.seconds(found.time.head)}" if found.time.head is not None else ""
+        return f"feasible now: {text.usd(found.usd.head)} {found.usd.unit}{time}"
     if found.same:
         return NO_CHANGE
     money = f"{_delta(found.usd)} {found.usd.unit}"
     if found.usd.share is not None:
         money += f" ({text.change(found.usd.share)})"
+    if len(found.unknown) == 1:
+        money += f", total of {found.unknown[0]} unknown"
+    if found.time.delta is None:
+        return money
     per = " per iteration" if found.time.what == "iteration" else ""
     return f"{money}, {_delta(found.time)}{per}"
 
