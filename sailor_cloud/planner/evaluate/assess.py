@@ -246,6 +246,29 @@ class Assessor:
         max_nodes = self.space.scenario.job.constraints.max_nodes
         return int(most if max_nodes is None else min(most, max_nodes))
 
+    def node_sizes(self, *, share: float = 1.0, most_devices: float = math.inf) -> dict[int, int]:
+        """Return the pool of the largest nodes of each row that have a share of the most devices in all within limits.
+
+        Of equally large nodes it is the cheapest, or if the goal is time the one with the fastest network card: one
+        slow card delays the all-reduces of all pipelines. `most_devices`: of a node.
+        """
+        pools, rates, found = self.space.pools, self.space.rates, dict[int, int]()
+        allowed = [number for number, pool in enumerate(pools) if pool.devices <= most_devices]
+        total = {number: pools[number].devices * self.most_nodes(number) for number in allowed}
+        most: dict[int, int] = {}
+        for number in allowed:
+            most[pools[number].row] = max(total[number], most.get(pools[number].row, 0))
+
+        def rank(number: int) -> tuple[float, ...]:
+            pool = pools[number]
+            card = self.space.card_bytes_per_s(number) if self.target.goal.is_time else 0.0
+            return total[number] < share * most[pool.row], -pool.devices, -card, rates[number].expected
+
+        for number in allowed:
+            if rank(number) < rank(found.setdefault(pools[number].row, number)):
+                found[pools[number].row] = number
+        return found
+
     def shared_s(self, layout: Layout, paces: Sequence[Pace], microbatches: Sequence[int]) -> float:
         """Return the seconds of an iteration's work on the cores that all ranks share; 0 with a core per rank."""
         if not self.space.on_this_machine:

@@ -503,16 +503,21 @@ class _Plan:
         return sorted({slot.pool for shape in self.shapes for slot in shape.slots})
 
     def _joined_nodes(self) -> Iterator[Neighbour]:
-        """Yield plans in which one node of the same accelerator, zone and market holds the stages of two."""
-        pools, kinds = self.space.pools, self._nodes()
-        load = _loads(self.shapes)
-        pairs = [(a[0], b[0]) for a, b in combinations(kinds, 2)] + [(each[0], each[1]) for each in kinds if each[1:]]
-        for pair in pairs:
-            if len({_merge_key(pools[pool].offer) for pool, _ in pair}) == 1:
-                for other, pool in enumerate(pools):
-                    enough = pool.devices >= sum(load[node] for node in pair)
-                    if enough and _merge_key(pool.offer) == _merge_key(pools[pair[0][0]].offer):
-                        yield from self._sized(self._rebought(pair, other, together=True))
+        """Yield plans in which one node of the same accelerator, zone and market holds the stages of several.
+
+        These are two nodes, or as many as fit of those that hold the same.
+        """
+        pools, kinds, load = self.space.pools, self._nodes(), _loads(self.shapes)
+        for nodes in [[a[0], b[0]] for a, b in combinations(kinds, 2)] + [each for each in kinds if each[1:]]:
+            if len({_merge_key(pools[pool].offer) for pool, _ in nodes}) > 1:
+                continue
+            alike = len({load[node] for node in nodes}) == 1
+            for other, pool in enumerate(pools):
+                if _merge_key(pool.offer) == _merge_key(pools[nodes[0][0]].offer):
+                    fit = min(len(nodes), pool.devices // load[nodes[0]]) if alike else 2
+                    for count in sorted({2, fit} - {0, 1}):
+                        if sum(load[node] for node in nodes[:count]) <= pool.devices:
+                            yield from self._sized(self._rebought(nodes[:count], other, together=True))
 
     def full_nodes(self) -> Iterator[Neighbour]:
         """Yield plans with a smaller node and what fits on it, or with one more node that is full of pipelines."""

@@ -53,28 +53,13 @@ class Ground:
 
     @classmethod
     def of(cls, assessor: Assessor) -> Ground:
-        """Return the nodes of each row that have most devices in all within limits, then each.
-
-        Pools with most nodes come first. Of equally large pools it is the cheapest, or if the goal is time the one with
-        the fastest network card: one slow card delays the all-reduces of all pipelines.
-        """
+        """Return the nodes of each row, as in `Assessor.node_sizes`; pools with most nodes come first."""
         space = assessor.space
-
-        def rank(index: int) -> tuple[float, ...]:
-            pool = space.pools[index]
-            card = space.card_bytes_per_s(index) if assessor.target.goal.is_time else 0.0
-            return -pool.devices * assessor.most_nodes(index), -pool.devices, -card, space.rates[index].expected
-
-        largest: dict[int, int] = {}
-        for index, pool in enumerate(space.pools):
-            if rank(index) < rank(largest.setdefault(pool.row, index)):
-                largest[pool.row] = index
         found: dict[str, list[tuple[int, int]]] = {}
-        for index in largest.values():
-            pool = space.pools[index]
-            found.setdefault(pool.accelerator.name, []).append((index, assessor.most_nodes(index)))
+        for index in assessor.node_sizes().values():
+            found.setdefault(space.pools[index].accelerator.name, []).append((index, assessor.most_nodes(index)))
         for nodes in found.values():
-            nodes.sort(key=lambda entry: (-entry[1], rank(entry[0]), entry[0]))
+            nodes.sort(key=lambda entry: (-entry[1], -space.pools[entry[0]].devices, entry[0]))
         return cls(space, dict(sorted(found.items())))
 
     def count(self, name: str) -> int:

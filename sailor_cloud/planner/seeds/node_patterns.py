@@ -27,6 +27,8 @@ from sailor_cloud.units import SECONDS_PER_HOUR
 
 # The most zones of a pattern, and accelerators: those that do most work in the zones.
 _ZONES, _ACCELERATORS = 8, 3
+# The share of a row's devices that its nodes have at least: 8 of 11 on one node may be better than 11 on single ones.
+_NODES = 1.0, 2 / 3
 # What is tried: devices of a stage at most, pipelines that share each node, nodes of a pool in a row at most, and
 # microbatch sizes.
 _DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 4, 2, 1), (1, 2, 4, 8)
@@ -118,7 +120,7 @@ class NodePatterns:
         self._cutter = Cutter(self.space)
         self._work = {name: float(seconds.sum()) for name, seconds in device_seconds(self.space).items()}
         sizes = sorted({pool.devices for pool in self.space.pools}, reverse=True)
-        every = [self._nodes_of(most) for most in sizes]
+        every = [self._nodes_of(most, share) for share in _NODES for most in sizes]
         self._nodes = [nodes for number, nodes in enumerate(every) if nodes and nodes not in every[:number]]
 
     def best(self) -> list[Draft]:
@@ -137,22 +139,9 @@ class NodePatterns:
                 drafts |= {draft.order(): draft for draft in map(self._assessor.draft, _cuts(timed.shapes)) if draft}
         return list(drafts.values())
 
-    def _nodes_of(self, most: int) -> _Nodes:
-        """Return the nodes of each row that have most devices in all within limits, then each, up to `most`.
-
-        If time is the goal, those with the fastest network card are next, then the cheapest.
-        """
-        space, found = self.space, dict[int, int]()
-
-        def rank(index: int) -> tuple[float, ...]:
-            pool = space.pools[index]
-            card = space.card_bytes_per_s(index) if self.target.goal.is_time else 0.0
-            most = self._assessor.most_nodes(index)
-            return -pool.devices * most, -pool.devices, -card, space.rates[index].expected
-
-        for index, pool in enumerate(space.pools):
-            if pool.devices <= most and rank(index) < rank(found.setdefault(pool.row, index)):
-                found[pool.row] = index
+    def _nodes_of(self, most: int, share: float) -> _Nodes:
+        """Return the nodes of each row with up to `most` devices, as in `Assessor.node_sizes`."""
+        space, found = self.space, self._assessor.node_sizes(share=share, most_devices=most)
         nodes: _Nodes = defaultdict(dict)
         for row, index in found.items():
             here = space.candidates.rows[row]
