@@ -24,12 +24,9 @@ from sailor_cloud.simulator import (
     Scenario,
     evaluate,
     node_usd_per_hour,
-    preemptions_per_hour,
-    startup_s,
-    teardown_s,
 )
 from sailor_cloud.simulator.bill import checkpoint_store
-from sailor_cloud.simulator.money import lost_fraction, start
+from sailor_cloud.simulator.money import start
 from sailor_cloud.workload import layer_costs
 
 STEPS = 10
@@ -116,8 +113,10 @@ def every_known(scenario: Scenario) -> list[Known]:
         if evaluation.fits:
             seconds = evaluation.prediction.iteration_s_replay
             egress = sum(link.bytes_per_iteration * link.usd_per_gb / 1e9 for link in evaluation.links)
-            saving = checkpoints_usd_per_s(scenario, plan)
-            found.append(Known(figures_of(scenario, offers, seconds, egress, saving), offers))
+            duration = evaluation.prediction.duration_s
+            assert duration is not None
+            saved_usd = checkpoints_usd_per_s(scenario, plan) * STEPS * seconds
+            found.append(Known(figures_of(scenario, offers, seconds, duration, egress, saved_usd), offers))
     return found
 
 
@@ -143,23 +142,15 @@ def checkpoints_usd_per_s(scenario: Scenario, plan: Plan) -> float:
 
 
 def figures_of(
-    scenario: Scenario, offers: Counter[str], seconds: float, egress: float, saving: float
+    scenario: Scenario, offers: Counter[str], seconds: float, duration: float, egress: float, saved_usd: float
 ) -> dict[Figure, float]:
     known = [(scenario.offers[name], count) for name, count in offers.items()]
     rate = sum(node_usd_per_hour(offer, scenario).expected * count for offer, count in known)
-    lost = lost_fraction(
-        sum(preemptions_per_hour(offer, scenario.catalog) * count for offer, count in known),
-        interval_s=scenario.job.checkpoint.every,
-        checkpoint_s=0.0,
-        restart_s=max(startup_s(offer.provider) for offer, _ in known),
-    )
     before = start(scenario, (offer.provider for offer, _ in known), offers.total())
-    fixed_s = before.fixed_s + max(teardown_s(offer.provider) for offer, _ in known)
-    duration = (STEPS * (1.0 + float(lost)) + before.iterations) * seconds + fixed_s
     return {
         Figure.ITERATION_S: seconds,
         Figure.DURATION_S: duration,
-        Figure.TOTAL_USD: duration * rate / 3600 + egress * (STEPS + before.iterations) + saving * (duration - fixed_s),
+        Figure.TOTAL_USD: duration * rate / 3600 + egress * (STEPS + before.iterations) + saved_usd,
         Figure.USD_PER_ITERATION: seconds * rate / 3600 + egress,
         Figure.USD_PER_HOUR: rate + egress * 3600 / seconds,
         Figure.NODES: float(offers.total()),

@@ -17,6 +17,7 @@ from sailor_cloud.planner.enumeration.combinations import Walk, is_crowded, walk
 from sailor_cloud.planner.enumeration.pipeline_bounds import all_cuts
 from sailor_cloud.planner.evaluate.assess import Assessor, Shape
 from sailor_cloud.planner.evaluate.bill import Bill
+from sailor_cloud.planner.evaluate.checkpoints import least_saving_share, saving_share
 from sailor_cloud.planner.improvement import Evaluator
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, nodes_of, seats_of, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
@@ -144,7 +145,8 @@ class _Enumeration:
 
     def _figures(self, walk: Walk, seconds: Floats, egress: Floats) -> dict[Figure, Floats]:
         bill = walk.bill
-        figures = bill.figures(seconds, egress)
+        saving = min(least_saving_share(self.space, slots) for slots in set(walk.layout))
+        figures = bill.figures(seconds, egress, saving=saving)
         # With traffic that costs money, slower plans cost less per hour.
         return figures | {Figure.USD_PER_HOUR: np.broadcast_to(np.asarray(bill.usd_per_hour), seconds.shape)}
 
@@ -236,7 +238,8 @@ def _exact_figures(evaluator: Evaluator, draft: Draft) -> dict[Figure, float] | 
         return None
     seconds, traffic = found
     usd = sum(nbytes * egress_usd_per_byte(*zones, space.scenario) for zones, nbytes in traffic.items())
-    figures = Bill.of(space, nodes_of(layout)).figures(np.array(seconds), np.array(usd))
+    saving = saving_share(space, layout[0], draft.pipelines[0].cut)
+    figures = Bill.of(space, nodes_of(layout)).figures(np.array(seconds), np.array(usd), saving=saving)
     return {figure: float(value) for figure, value in figures.items()}
 
 

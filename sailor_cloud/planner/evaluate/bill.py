@@ -40,8 +40,8 @@ class Bill:
     committed_usd_per_hour: float = 0.0
 
     @classmethod
-    def of(cls, space: Space, nodes: Counter[int], *, checkpoint_s: float = 0.0) -> Bill:
-        """Return the bill of `nodes` by pool. `checkpoint_s`: how long a checkpoint stalls training."""
+    def of(cls, space: Space, nodes: Counter[int]) -> Bill:
+        """Return the bill of `nodes` by pool."""
         offers = [space.pools[pool].offer for pool in nodes]
         catalog = space.scenario.catalog
         rate = sum(preemptions_per_hour(space.pools[pool].offer, catalog) * count for pool, count in nodes.items())
@@ -56,7 +56,7 @@ class Bill:
                 lost_fraction(
                     rate,
                     interval_s=space.scenario.job.checkpoint.every,
-                    checkpoint_s=checkpoint_s,
+                    checkpoint_s=0.0,
                     restart_s=restart,
                 )
             ),
@@ -71,15 +71,16 @@ class Bill:
             ),
         )
 
-    def figures(self, iteration_s: Any, egress_usd: Any) -> dict[Figure, Any]:
+    def figures(self, iteration_s: Any, egress_usd: Any, *, saving: float = 0.0) -> dict[Figure, Any]:
         """Return the figures of one plan or an array of plans, from the seconds and USD of egress per iteration.
 
-        Without a number of steps, duration and total are infinite, and nothing limits or minimises them.
+        `saving`: the time that checkpoints add per second of training, as in `saving_share`. Without a number of steps,
+        duration and total are infinite, and nothing limits or minimises them.
         """
         per_s = self.usd_per_hour / SECONDS_PER_HOUR
         duration = total = iteration_s + np.inf
         if self.steps is not None:
-            iterations = self.steps * (1.0 + self.lost) + self.start_iterations
+            iterations = self.steps * (1.0 + self.lost + saving) + self.start_iterations
             paid = iterations * iteration_s + self.fixed_s
             duration = paid + self.wait_s
             total = paid * per_s + egress_usd * (self.steps + self.start_iterations)

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 from sailor_cloud.catalog import Service, providers
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import egress_usd_per_byte
 from sailor_cloud.simulator.bill import CHECKPOINT_BYTES_PER_PARAMETER, PART_BYTES, checkpoint_store
+from sailor_cloud.simulator.money import CHECKPOINT_BYTES_PER_S, saving_fraction
 from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
+
+
+def saving_share(space: Space, slots: Sequence[Slot], cut: Sequence[int]) -> float:
+    """Return the time that stalls for checkpoints add per second of training; the first pipeline writes them.
+
+    The extra bytes of rare synchronization are left out.
+    """
+    sizes = (
+        float(space.table(slot.pool, slot.tp, 1).parameters(*span))
+        for slot, span in zip(slots, pairwise(cut), strict=True)
+    )
+    return _share(space, max(sizes))
+
+
+def least_saving_share(space: Space, slots: Sequence[Slot]) -> float:
+    """Return a lower bound of `saving_share` over all cuts of a pipeline."""
+    seats = {(slot.pool, slot.tp) for slot in slots}
+    whole = min(float(space.table(pool, tp, 1).parameters(0, space.layers)) * tp for pool, tp in seats)
+    return _share(space, whole / sum(slot.tp for slot in slots))
+
+
+def _share(space: Space, parameters: float) -> float:
+    seconds = parameters * CHECKPOINT_BYTES_PER_PARAMETER / CHECKPOINT_BYTES_PER_S
+    return saving_fraction(interval_s=space.scenario.job.checkpoint.every, checkpoint_s=seconds)
 
 
 def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:

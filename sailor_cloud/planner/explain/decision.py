@@ -211,6 +211,11 @@ class Deciding:
             if best is not None:
                 found[pick] = self._tie_broken(near, best, pick)
         if len(found) == 2:
+            # Drafts leave out parts of the bill, so each end is compared with the other one.
+            for number, (pick, other) in enumerate(((Pick.FASTEST, Pick.CHEAPEST), (Pick.CHEAPEST, Pick.FASTEST))):
+                one, two = found[pick], found[other]
+                if _figures(two)[number] < _figures(one)[number] and self._goal(two) <= self._goal_within(pick, one):
+                    found[pick] = two
             found[Pick.BALANCED] = self._balanced(front, found[Pick.CHEAPEST], found[Pick.FASTEST])
         return found
 

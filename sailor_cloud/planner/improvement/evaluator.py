@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from sailor_cloud.planner.evaluate.assess import Assessor, Pace
-from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour
+from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour, saving_share
 from sailor_cloud.planner.evaluate.figures import replayed
 from sailor_cloud.planner.space.draft import Draft, DraftPipeline, Rank, nodes_of, significant, to_plan
 from sailor_cloud.planner.space.goals import Figure
@@ -114,10 +114,11 @@ class Evaluator:
         seconds += self._crowding_s(draft, paces)
         bill = self.assessor.layout_bill(draft).bill
         assert bill is not None, "a draft keeps quotas"
-        figures = bill.figures(seconds, egress + usd)
+        first = draft.pipelines[0]
+        figures = bill.figures(seconds, egress + usd, saving=saving_share(space, first.slots, first.cut))
         found = {figure: float(value) for figure, value in figures.items()}
         if bill.steps is not None:
-            training_s = found[Figure.DURATION_S] - bill.fixed_s - bill.wait_s
+            training_s = bill.steps * seconds
             found[Figure.TOTAL_USD] += checkpoints_usd_per_hour(space, draft) * training_s / SECONDS_PER_HOUR
         return found
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, groupby, pairwise, product
+from itertools import accumulate, combinations, groupby, pairwise, product
 from itertools import count as counted
 from typing import NamedTuple
 
@@ -505,19 +505,24 @@ class _Plan:
     def _joined_nodes(self) -> Iterator[Neighbour]:
         """Yield plans in which one node of the same accelerator, zone and market holds the stages of several.
 
-        These are two nodes, or as many as fit of those that hold the same.
+        These are two nodes, as many as fit of those that hold the same, or the first or last ones that fill it.
         """
         pools, kinds, load = self.space.pools, self._nodes(), _loads(self.shapes)
-        for nodes in [[a[0], b[0]] for a, b in combinations(kinds, 2)] + [each for each in kinds if each[1:]]:
-            if len({_merge_key(pools[pool].offer) for pool, _ in nodes}) > 1:
-                continue
-            alike = len({load[node] for node in nodes}) == 1
+        alike: dict[tuple[object, ...], list[_Node]] = defaultdict(list)
+        for node in dict.fromkeys(slot[:2] for shape in self.shapes for slot in shape.slots):
+            alike[_merge_key(pools[node[0]].offer)].append(node)
+        pairs = [[a[0], b[0]] for a, b in combinations(kinds, 2)] + [each[:2] for each in kinds if each[1:]]
+        several = [
+            each for each in (*kinds, *(run for all_ in alike.values() for run in (all_, all_[::-1]))) if each[2:]
+        ]
+        for nodes in (*pairs, *several):
+            keys = {_merge_key(pools[pool].offer) for pool, _ in nodes}
             for other, pool in enumerate(pools):
-                if _merge_key(pool.offer) == _merge_key(pools[nodes[0][0]].offer):
-                    fit = min(len(nodes), pool.devices // load[nodes[0]]) if alike else 2
-                    for count in sorted({2, fit} - {0, 1}):
-                        if sum(load[node] for node in nodes[:count]) <= pool.devices:
-                            yield from self._sized(self._rebought(nodes[:count], other, together=True))
+                if keys == {_merge_key(pool.offer)}:
+                    loads = accumulate(load[node] for node in nodes)
+                    fit = sum(total <= pool.devices for total in loads)
+                    if fit >= min(3, len(nodes)):
+                        yield from self._sized(self._rebought(nodes[:fit], other, together=True))
 
     def full_nodes(self) -> Iterator[Neighbour]:
         """Yield plans with a smaller node and what fits on it, or with one more node that is full of pipelines."""

@@ -552,3 +552,19 @@ def test_an_accelerator_that_is_left_out_may_replace_some_nodes_of_the_plan() ->
     ]
     assert {"T4-16", "A100-40"} in kinds
     assert all("T4-16" in each for each in kinds)
+
+
+def test_stalls_for_checkpoints_do_not_make_another_choice_cheaper_than_the_cheapest() -> None:
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "llama-3-8b"},
+        goal="minimize-time",
+        constraints={},
+        training={"global_batch_size": 64, "sequence_length": 1024, "steps": 3000, "precision": "bf16"},
+        resources__0__zones=["us-central1-a"],
+        resources__0__markets=["on-demand"],
+        resources__0__accelerators={"A100-80": 8},
+        checkpoint={"every": "1m"},
+    )
+    choices = searched(job).decision.choices
+    assert Pick.CHEAPEST in min(choices, key=lambda choice: choice.usd).picks

@@ -11,7 +11,7 @@ from factories.planning import example, make_space, plan
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.job import Job
 from sailor_cloud.planner.evaluate.assess import Shape
-from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour
+from sailor_cloud.planner.evaluate.checkpoints import checkpoints_usd_per_hour, saving_share
 from sailor_cloud.planner.improvement.local_search import Improver
 from sailor_cloud.planner.improvement.moves import Neighbour
 from sailor_cloud.planner.space.goals import Figure, target_of
@@ -78,3 +78,9 @@ def test_the_total_of_a_draft_is_that_of_its_plan_within_one_per_cent():
 def test_checkpoints_in_a_folder_cost_nothing():
     _, space, draft = found(to="/mnt/checkpoints")
     assert checkpoints_usd_per_hour(space, draft) == 0.0
+
+
+def test_stalls_count_as_in_the_simulator():
+    document, space, draft = found()
+    assert saving_share(space, draft.pipelines[0].slots, draft.pipelines[0].cut) > 1e-3
+    assert draft.foreseen[Figure.DURATION_S] == pytest.approx(document.prediction.duration_s, rel=1e-9)
