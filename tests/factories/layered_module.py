@@ -1,4 +1,4 @@
-"""A user's own layered module, whole and with low-rank adapters beside frozen weights."""
+"""A user's own layered module: whole, with low-rank adapters beside frozen weights, and with a running mean."""
 
 from __future__ import annotations
 
@@ -88,6 +88,28 @@ def build(adapters: bool = False) -> SimpleNamespace:
 
 def build_with_adapters() -> SimpleNamespace:
     return build(adapters=True)
+
+
+class Centred(nn.Module):
+    """Subtracts a running mean that its forward pass updates."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+        self.register_buffer("mean", torch.zeros(HIDDEN))
+        self.register_buffer("mask", torch.ones(2, dtype=torch.bool))
+
+    def forward(self, value: Tensor) -> Tensor:
+        value = self.block(value) - self.mean
+        self.mean.data.mul_(0.5).add_(value.detach().mean((0, 1)), alpha=0.5)
+        return value
+
+
+def build_with_running_mean() -> SimpleNamespace:
+    built = build()
+    first, *rest = built.layers()
+    modules = [first, Centred(rest[0]), *rest[1:]]
+    return SimpleNamespace(layers=lambda: modules, tp_plan={}, loss=built.loss)
 
 
 def loss(output: Tensor, batch: Any) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training.data.samples import Prefetcher, Samples
 from sailor_runtime.training.model.dropout import Dropout
@@ -194,6 +195,9 @@ class Engine:
         )
         # One rank per pipeline reports the loss of its last stage.
         self._reports_loss = self._executor.is_last and place.tp_index == 0
+        # Whether buffers that a forward pass changes have the values of one process.
+        self.keeps_buffers = len(spec.pipelines) == self._pipeline.microbatches == 1 and self.module.passes_once
+        self._steps_here = 0
 
     @property
     def device(self) -> torch.device:
@@ -235,6 +239,10 @@ class Engine:
         self.weights.gather()
         result = self._result(totals, flags, rate)
         self._overlaps = True
+        self._steps_here += 1
+        # Powers of two: a buffer may first change after many steps, and a comparison costs time.
+        if self._steps_here & (self._steps_here - 1) == 0:
+            self.check_buffers()
         self.updates += result.finite
         if result.counts:
             self.scale.update(overflowed=result.skipped)
@@ -258,6 +266,20 @@ class Engine:
         )
         overflowed = math.isfinite(result.loss) and not math.isfinite(result.gradient_norm)
         return replace(result, skipped=self.scale.dynamic and overflowed)
+
+    def check_buffers(self) -> None:
+        """Raise RefusedError if a buffer changes from step to step under a plan that gives it another value."""
+        if self.keeps_buffers or self.module.buffers is None:
+            return
+        moved = self.module.buffers.moved()
+        # In its first step a module may fill a buffer that stays the same afterwards.
+        if moved and self._steps_here > 1:
+            raise RefusedError(
+                f"{moved[0]} of {self.spec.model.module} changes in forward passes, and its value depends on how this "
+                "plan cuts the batch. Such a buffer needs one pipeline with one microbatch, stages of one device and "
+                f"no recomputation: make a plan with simulate --layout 'pp=1 dp=1 tp=1 "
+                f"microbatch={self.spec.training.global_batch_size}', and give it to up --plan"
+            )
 
     @property
     def spans(self) -> list[Span]:

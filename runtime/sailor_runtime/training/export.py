@@ -12,15 +12,16 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from sailor_runtime.object_store import StoreError, leave
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec, model_from_dict
-from sailor_runtime.training.checkpoint.checkpoint import open_folder
+from sailor_runtime.training.checkpoint.checkpoint import BUFFER, open_folder, saved_buffers
 from sailor_runtime.training.checkpoint.description import FORMAT
 from sailor_runtime.training.model import weights
-from sailor_runtime.training.model.architecture import range_parameters
+from sailor_runtime.training.model.architecture import architecture_of, range_parameters
 from sailor_runtime.training.model.parameters import ParameterSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -57,14 +58,23 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
         entry = metadata.state_dict_metadata[key]
         assert isinstance(entry, TensorStorageMetadata)
         state: dict[str, Any] = {key: torch.empty(spec.shape, dtype=entry.properties.dtype)}
-        with warnings.catch_warnings():
-            # A single process is intended here.
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-            dcp.load(state, storage_reader=reader, no_dist=True)
+        _load(state, reader)
         return state[key]
 
-    weights.save(model, read, folder, dtype=dtype)
+    buffers = dict(architecture_of(model).first_buffers())
+    changed = saved_buffers(metadata)
+    if changed:
+        _load(changed, reader)
+    buffers |= {key.removeprefix(BUFFER): value for key, value in changed.items()}
+    weights.save(model, read, folder, dtype=dtype, buffers=buffers)
     return model
+
+
+def _load(state: dict[str, Any], reader: FileSystemReader) -> None:
+    with warnings.catch_warnings():
+        # A single process is intended here.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        dcp.load(state, storage_reader=reader, no_dist=True)
 
 
 def main() -> int:

@@ -22,8 +22,8 @@ from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON
 
 # DiLoCo's (arXiv 2311.08105); repeated here as the reference that the plan's training must match.
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
-# Samples per forward pass, which limits memory; it changes the result only by rounding.
-_CHUNK = 8
+# Samples per forward pass, which limits memory; it changes the result only by rounding, and buffers of a user's module.
+CHUNK = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,15 @@ def train(
     dtype: torch.dtype = torch.float64,
     after_step: Callable[[], None] = lambda: None,
     apart: Sequence[Sequence[range]] = (),
+    chunk: int = CHUNK,
 ) -> ReferenceResult:
     """Train from the first values for `steps` steps in one process.
 
     read: returns samples by number as tokens of shape [samples, sequence_length + 1]. apart: for each island, which
-    meets the others every `sync_every` steps, the positions of its samples in a batch.
+    meets the others every `sync_every` steps, the positions of its samples in a batch. chunk: samples per forward pass.
     """
-    islands = [_Island(model, training, dtype, samples) for samples in apart or ((range(training.global_batch_size),),)]
+    every_sample = ((range(training.global_batch_size),),)
+    islands = [_Island(model, training, dtype, samples, chunk) for samples in apart or every_sample]
     start = {name: weight.detach().clone() for name, weight in islands[0].trained.items()}
     outer = torch.optim.SGD(start.values(), lr=OUTER_LEARNING_RATE, momentum=OUTER_MOMENTUM, nesterov=True)
     losses, norms = [], []
@@ -83,8 +85,10 @@ def train(
 class _Island:
     """A model that trains on its own samples of each batch, given by their positions in it."""
 
-    def __init__(self, model: ModelSpec, training: TrainingSpec, dtype: torch.dtype, samples: Sequence[range]) -> None:
-        self._training, self._samples = training, samples
+    def __init__(
+        self, model: ModelSpec, training: TrainingSpec, dtype: torch.dtype, samples: Sequence[range], chunk: int
+    ) -> None:
+        self._training, self._samples, self._chunk = training, samples, chunk
         self._architecture, first = architecture_of(model), first_weights(model, training.seed)
         self._whole, self._weights = self._architecture.full_model(
             lambda spec: first(spec, dtype), dtype, dropout=training.dropout > 0.0
@@ -100,7 +104,7 @@ class _Island:
             group["lr"] = learning_rate(training, step)
         self._optimizer.zero_grad()
         total = 0.0
-        for start, end in ((at, min(at + _CHUNK, own.stop)) for own in self._samples for at in own[::_CHUNK]):
+        for start, end in self._chunks():
             chunk = read(range(step * batch + start, step * batch + end))
             dropout = Dropout(
                 probability=training.dropout, seed=training.seed, step=step, samples=torch.arange(start, end)
@@ -114,6 +118,10 @@ class _Island:
         norm = torch.nn.utils.clip_grad_norm_(list(self.trained.values()), largest).item()
         self._optimizer.step()
         return total, norm
+
+    def _chunks(self) -> list[tuple[int, int]]:
+        size = self._chunk
+        return [(at, min(at + size, own.stop)) for own in self._samples for at in own[::size]]
 
     @torch.no_grad()
     def become(self, weights: dict[str, Tensor]) -> None:

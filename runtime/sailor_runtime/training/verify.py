@@ -63,9 +63,11 @@ def verify(
     for _ in range(steps):
         done.append(engine.step())
         alive()
+    buffers = engine.module.buffers
+    whole = _largest(float(buffers is not None and bool(buffers.changed())), world, engine.device) > 0.0
     expected = None
     if world.rank == 0:
-        expected = _reference(engine, samples, steps, alive)
+        expected = _reference(engine, samples, steps, alive, whole=whole)
     difference = weight_difference(engine, world, expected)
     loss_difference = norm_difference = 0.0
     if expected is not None:
@@ -117,6 +119,7 @@ def reference_of(
     steps: int,
     dtype: torch.dtype = torch.float64,
     after_step: Callable[[], None] = lambda: None,
+    chunk: int = reference.CHUNK,
 ) -> reference.ReferenceResult:
     """Train a spec in this process alone."""
     apart = [[samples_of(spec, pipeline) for pipeline in island] for island in islands(spec)]
@@ -128,16 +131,21 @@ def reference_of(
         dtype=dtype,
         after_step=after_step,
         apart=apart if len(apart) > 1 else (),
+        chunk=chunk,
     )
 
 
-def _reference(engine: Engine, samples: Samples, steps: int, alive: Callable[[], None]) -> reference.ReferenceResult:
+def _reference(
+    engine: Engine, samples: Samples, steps: int, alive: Callable[[], None], *, whole: bool
+) -> reference.ReferenceResult:
+    """Train in this process; `whole`: a forward pass takes a whole batch, because it changes buffers."""
     spec, threads = engine.spec, torch.get_num_threads()
     hidden = spec.training.global_batch_size * spec.training.sequence_length * spec.model.hidden_size
     # The other ranks wait meanwhile, so the reference may use the whole processor, if that is worth it.
     cores = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     torch.set_num_threads(cores if hidden >= _WORTH_THREADS else 1)
     try:
-        return reference_of(spec, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive)
+        chunk = spec.training.global_batch_size if whole else reference.CHUNK
+        return reference_of(spec, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive, chunk=chunk)
     finally:
         torch.set_num_threads(threads)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from sailor_runtime.object_store import StoreError, is_url
 from sailor_runtime.refusal import RefusedError
@@ -32,6 +33,8 @@ from sailor_runtime.training.pipeline.stage import Shard
 
 _T = TypeVar("_T")
 
+# Before the name of a buffer that forward passes have changed.
+BUFFER = "buffer."
 SAVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 
@@ -148,6 +151,9 @@ class Checkpoints:
                 entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
                 for offsets, part in piece.boxes(shard, copy):
                     entry.hold(part, offsets)
+        engine.check_buffers()
+        if engine.keeps_buffers and engine.module.buffers is not None:
+            state |= {f"{BUFFER}{name}": value for name, value in engine.module.buffers.changed().items()}
         self._running = running = Future[Saved | Unsaved]()
         about = description(engine, data=self._data, notes=notes or {})
         arguments = (running, engine.next_step, state, about)
@@ -238,10 +244,14 @@ class Checkpoints:
             state[_of_island(island, f"model.{parameter}")] = entry = ShardedEntry(shard.spec.shape)
             for offsets, part in shard.boxes(shards[parameter]):
                 entry.hold(part, offsets)
+        reader = self._folder.reader(name)
+        buffers = saved_buffers(reader.read_metadata()) if engine.module.buffers is not None else {}
         try:
-            dcp.load(state, storage_reader=self._folder.reader(name), process_group=self._group)
+            dcp.load(state | buffers, storage_reader=reader, process_group=self._group)
         except dcp.CheckpointException as error:
             raise RefusedError(f"checkpoint {self.location(name)} can't be read: {_reason(error)}") from error
+        if engine.module.buffers is not None:
+            engine.module.buffers.restore({key.removeprefix(BUFFER): value for key, value in buffers.items()})
         for parameter, value in shards.items():
             engine.weights.set_shard(parameter, value)
         if engine.outer is not None and met is None:
@@ -259,6 +269,15 @@ class Checkpoints:
             if atom.holders[0] == rank and atom.parameter in shards and _inside(atom, shards[atom.parameter])
         }
         return tuple(piece for piece in engine.weights.pieces if piece.parameter in first)
+
+
+def saved_buffers(metadata: Metadata) -> dict[str, Tensor]:
+    """Return an empty tensor for each buffer in a checkpoint, by its key."""
+    return {
+        key: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for key, entry in metadata.state_dict_metadata.items()
+        if key.startswith(BUFFER) and isinstance(entry, TensorStorageMetadata)
+    }
 
 
 def _reason(error: BaseException) -> str:

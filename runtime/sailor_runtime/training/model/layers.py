@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from sailor_runtime.training.model.buffers import Buffers
 from sailor_runtime.training.model.dropout import Dropout, DropoutMode
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
@@ -29,6 +30,8 @@ class StageLayers(ABC):
     """Consecutive layers on one rank: computes them from its shards of their parameters."""
 
     parameters: dict[str, nn.Parameter]
+    # Those of a user's module.
+    buffers: Buffers | None = None
 
     @abstractmethod
     def modules(self, layer: int) -> tuple[nn.Module, ...]:
@@ -51,6 +54,10 @@ class Architecture(ABC):
     @abstractmethod
     def first_values(self, layer: int) -> dict[str, Tensor]:
         """Return random whole parameters of a layer, drawn from torch's generator of the processor."""
+
+    def first_buffers(self) -> dict[str, Tensor]:
+        """Return the persistent buffers of a user's module as they were built, by name."""
+        return {}
 
     @abstractmethod
     def stage(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training.model.buffers import Buffers, persistent
 from sailor_runtime.training.model.casts import keep_float64
 from sailor_runtime.training.model.cutting import Cut, set_parameter
 from sailor_runtime.training.model.dropout import Dropout, DropoutMode
@@ -68,6 +69,9 @@ class UserModule(Architecture):
 
     def first_values(self, layer: int) -> dict[str, Tensor]:
         return {spec.name: self.root.get_parameter(spec.name).detach() for spec in self._specs[layer]}
+
+    def first_buffers(self) -> dict[str, Tensor]:
+        return {name: part.get_buffer(leaf) for part, leaf, name in persistent(self.root)}
 
     def dropout_mode(self, dropout: Dropout) -> DropoutMode:
         return DropoutMode(dropout, self.heads, 0)
@@ -143,6 +147,7 @@ class _Layers(StageLayers):
                 set_parameter(root, name, self.parameters[alias])
             _move_buffers(module, device, dtype)
         self._modules = {layer: root.layers[str(layer)] for layer in layers}
+        self.buffers = Buffers(root, architecture.root)
         groups = architecture.heads // architecture.kv_heads
         self._first_head = architecture.kv_heads * parallel.index // parallel.size * groups
 

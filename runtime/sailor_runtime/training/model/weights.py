@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -100,6 +100,7 @@ def save(
     *,
     dtype: torch.dtype = torch.float32,
     file_bytes: int = 4 * 2**30,
+    buffers: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a folder that transformers loads, in files of about `file_bytes`.
 
@@ -114,6 +115,8 @@ def save(
         pending[name] = read(spec).to(dtype).contiguous()
         if sum(value.nbytes for value in pending.values()) >= file_bytes:
             groups.append(_write(folder, len(groups), pending))
+    # Buffers keep their format: counters and masks have no other.
+    pending |= {name: value.clone().contiguous() for name, value in (buffers or {}).items()}
     if pending:
         groups.append(_write(folder, len(groups), pending))
     if len(groups) == 1:

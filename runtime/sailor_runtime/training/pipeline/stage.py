@@ -132,6 +132,9 @@ class StageModule:
         # Parts are counted on these shapes, because absent weights have no memory.
         self.shapes = {name: parameter.detach().to("meta") for name, parameter in self.parameters.items()}
         self.dtype = dtype
+        self.buffers = self._computed.buffers
+        # Whether one pass of a whole batch would be one pass of each layer here.
+        self.passes_once = not stage.recompute and len(stage.ranks) == 1 and device.kernel_runs == 1
         self.forward_s = dict.fromkeys(self.layers, 0.0)
         self.backward_s = dict.fromkeys(self.layers, 0.0)
         # Timing a layer makes it wait for the device, so only calibration and profiles enable it.

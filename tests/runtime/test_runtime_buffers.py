@@ -1,0 +1,66 @@
+"""Buffers that a module's forward pass changes: saved, restored and exported, or refused where a plan alters them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from factories.plan_world import Member
+from factories.run_specs import run_spec
+from sailor_runtime.refusal import RefusedError
+from sailor_runtime.training import verify
+from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
+from sailor_runtime.training.export import export
+
+RUNNING_MEAN = {"module": "factories.layered_module:build_with_running_mean"}
+
+
+def _member(folder: Path, size: int = 12, count: int = 1, **fields: Any) -> Member:
+    spec = run_spec([(size, count, [(0, 6, 1)])], directory=folder, model=RUNNING_MEAN, **fields)
+    return Member(spec, 0)
+
+
+def test_a_buffer_that_training_changes_continues_from_a_checkpoint_and_is_exported(tmp_path):
+    member = _member(tmp_path)
+    try:
+        whole = member.engine()
+        expected = [whole.step().loss for _ in range(4)]
+        checkpoints = Checkpoints(tmp_path / "checkpoints", 3, member.world, member.atoms)
+        first = member.engine()
+        for _ in range(2):
+            first.step()
+        checkpoints.begin(first)
+        checkpoints.wait()
+        second = member.engine()
+        checkpoints.load(second, "step-2")
+        assert [second.step().loss for _ in range(2)] == expected[2:]
+    finally:
+        member.world.close()
+    export(tmp_path / "checkpoints" / "step-2", tmp_path / "model")
+    exported = load_file(tmp_path / "model" / "model.safetensors")
+    assert exported["layers.1.mean"].abs().sum() > 0.0
+    assert exported["layers.1.mask"].dtype == torch.bool, "unchanged, and not a weight"
+
+
+def test_a_plan_in_one_pass_equals_one_process_and_one_in_two_names_the_buffer(tmp_path):
+    member = _member(tmp_path)
+    try:
+        outcome = verify.verify(
+            member.engine(), member.world, member.samples, steps=2, tolerance=verify.TOLERANCE, alive=lambda: None
+        )
+        assert outcome.passed
+    finally:
+        member.world.close()
+    for case in ({"size": 6, "count": 2}, {"recompute": 1}, {"accelerators": {"node-0": "CPU-slow"}}):
+        member = _member(tmp_path, **case)
+        try:
+            engine = member.engine()
+            engine.step()
+            with pytest.raises(RefusedError, match=r"layers\.1\.mean of factories.* changes in forward passes"):
+                engine.step()
+        finally:
+            member.world.close()
