@@ -73,6 +73,32 @@ def test_files_open_for_writing_or_with_a_temporary_name_are_not_copied(tmp_path
     assert looked(saved) == ["last.pt"]
 
 
+def test_a_link_to_a_checkpoint_comes_to_every_node_and_none_that_leads_out_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("not of this run")
+    first, second = node(tmp_path), node(tmp_path, 1)
+    (first.folder / "step-10.pt").write_text("ten")
+    (first.folder / "latest.pt").symlink_to("step-10.pt")
+    (first.folder / "best").symlink_to(first.folder / "step-10.pt")
+    (first.folder / "outside").symlink_to(tmp_path / "secret")
+    (first.folder / "parent").symlink_to("../../secret")
+    assert looked(first) == ["step-10.pt"]
+    again = node(tmp_path, 1)
+    assert sorted(os.listdir(again.folder)) == ["best", "latest.pt", "step-10.pt"]
+    assert (again.folder / "latest.pt").read_text() == (again.folder / "best").read_text() == "ten"
+
+    # The new target is not complete yet, so the link stays at the old one.
+    monkeypatch.setattr(checkpoints, "_QUIET_FILE_S", 60.0)
+    (first.folder / "step-20.pt").write_text("half")
+    (first.folder / "latest.pt").unlink()
+    (first.folder / "latest.pt").symlink_to("step-20.pt")
+    first.poll([f"{first.folder}/step-20.pt"])
+    # The second node still has the older link.
+    second.poll([])
+    assert (node(tmp_path, 2).folder / "latest.pt").readlink() == Path("step-10.pt")
+
+
 def test_a_node_that_was_lost_while_it_copied_leaves_no_checkpoint_that_is_brought_back(tmp_path: Path) -> None:
     saved = node(tmp_path)
     (saved.folder / "step-10").mkdir()

@@ -31,6 +31,7 @@ _HANDLED_S = 0.2
 _UNFINISHED = (".tmp", ".partial", ".incomplete", ".part")
 _MARK = re.compile(r"(.+)\.(\d+)\.(json|begun)")
 _STAGED = ".staged-"
+_LINKS = "links"
 # Of a file of safetensors; its reader accepts no longer one.
 _LONGEST_HEADER = 100_000_000
 
@@ -105,6 +106,8 @@ class Checkpoints:
     _mine: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
+    # The first node's links to checkpoints, such as `latest.pt`: their targets by name.
+    _links: dict[str, str] = field(default_factory=dict)
     # Inodes of entries whose name says that they are being saved, and of renamed ones that are not copied yet.
     _staged: set[int] = field(default_factory=set)
     _renamed: set[int] = field(default_factory=set)
@@ -128,6 +131,10 @@ class Checkpoints:
         for name, files in self._kept.items():
             mine = self._saved_before(name)
             self._others[name] = {path: found for path, found in files.items() if path not in mine}
+        self._links = self._read(_LINKS)
+        for name, target in self._links.items():
+            if name not in complete and target.partition("/")[0] in self._kept:
+                (self.folder / name).symlink_to(target)
         return found
 
     def _remove_torn(self) -> None:
@@ -243,8 +250,18 @@ class Checkpoints:
                 self._begin_changed(names)
                 saved.append(self._copied(name, files))
                 self._renamed.discard(inodes[name])
-        self._drop_removed(set(names))
+        links = {name: target for name in names if (target := _target(self.folder, name)) is not None}
+        self._drop_removed(set(names) - links.keys())
+        self._keep_links(links)
         return saved
+
+    def _keep_links(self, links: dict[str, str]) -> None:
+        """Keep the first node's links; one to a checkpoint that is not copied yet keeps its target of before."""
+        copied = {name: target for name, target in links.items() if target.partition("/")[0] in self._kept}
+        wanted = {name: target for name, target in self._links.items() if name in links} | copied
+        if self.rank == 0 and wanted != self._links:
+            self._links = wanted
+            self.store.write(f"{MARKS}/{_LINKS}", json.dumps(wanted, sort_keys=True).encode())
 
     def _is_known_complete(self, name: str, files: Files) -> bool:
         """Return whether a known format shows that the checkpoint is complete.
@@ -389,6 +406,15 @@ def _files(path: Path) -> Files:
                     files[os.path.relpath(os.path.join(folder, name), path)] = (found.st_size, found.st_mtime_ns)
         return files
     return {}
+
+
+def _target(folder: Path, name: str) -> str | None:
+    """Return the target of a link to another entry of the folder; None for other links and anything else."""
+    try:
+        target = os.path.relpath(folder / os.readlink(folder / name), folder)
+    except OSError:
+        return None
+    return None if target in (os.curdir, name) or target.partition("/")[0] == os.pardir else target
 
 
 def _inodes(folder: Path) -> dict[str, int]:
