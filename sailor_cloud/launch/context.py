@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from sailor_cloud.catalog.providers import of as sold_by
 from sailor_cloud.clock import Clock
+from sailor_cloud.launch.checkpoint_place import named_place
 from sailor_cloud.launch.fleet.fleet import Fleet, Link
 from sailor_cloud.launch.replanning.refusals import Choice, blocked, refusals
 from sailor_cloud.launch.replanning.replan import Policy, Search
@@ -148,9 +148,8 @@ class RunContext:
     @property
     def checkpoints_dir(self) -> str:
         """The place of checkpoints: the job's, else the inventory's, else the run's own folder or bucket."""
-        chosen = self.job_document.job.checkpoint.to
-        if chosen is not None:
-            return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
+        if (chosen := named_place(self.job_document.job)) is not None:
+            return chosen
         if (inventory := self.job_document.job.cloud.inventory) is not None:
             return f"{inventory.checkpoints}/{self.folder.run_id}"
         bucket = self.own_bucket

@@ -183,7 +183,8 @@ class Controller:
                     context.observer.note(
                         _command_ended(context)
                         if context.runs_command
-                        else f"the trained model is saved as step {result.step} in {context.checkpoints_dir}"
+                        else f"the trained model is saved as step {max(result.step, context.saved_step)} in "
+                        f"{context.checkpoints_dir}"
                     )
                     return Ending.COMPLETED
                 case End.STOPPED:

@@ -14,6 +14,7 @@ from typing import Any
 from sailor_cloud import resources
 from sailor_cloud.clock import Clock
 from sailor_cloud.errors import RequestError, SailorError, of_system
+from sailor_cloud.launch.checkpoint_place import check_checkpoint_place
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.controller import Controller
 from sailor_cloud.launch.fleet import code
@@ -108,6 +109,7 @@ def run_document(
     check_supported(document)
     life_s(document)
     document = replace(document, job=settled(document.job, base or Path()))
+    check_checkpoint_place(document.job, now=clock.now())
     compared: list[tuple[str, float]] = []
     clock = by_cloud(clock, scopes_of(document), lambda text, ahead_s: compared.append((text, ahead_s)))
     run_id, begun = new_run_id(document.job.name, clock=clock), clock.now()

@@ -15,7 +15,7 @@ from factories.run_specs import run_spec
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.training import trainer
-from sailor_runtime.training.checkpoint.description import check_description, description
+from sailor_runtime.training.checkpoint.description import changed_settings, check_description, description
 from sailor_runtime.training.optimizer import optimizer, precision
 from sailor_runtime.training.optimizer.loss_scale import GROWTH_INTERVAL, LossScale
 from sailor_runtime.training.pipeline import layout
@@ -206,6 +206,19 @@ def test_a_job_does_not_continue_from_the_checkpoint_of_another(tmp_path, part, 
     check_description(_saved(spec, DATA), spec, DATA, where="run/step-4")
     with pytest.raises(RefusedError, match=message):
         check_description(_saved(spec, DATA), _changed(spec, part, **changes), DATA, where="run/step-4")
+
+
+def test_another_run_does_not_continue_from_a_checkpoint_with_all_its_steps_and_names_other_settings(tmp_path):
+    spec = run_spec(ONE, directory=tmp_path, training={"steps": 4})
+    saved = _saved(spec, DATA)
+    check_description(saved, spec, DATA, where="run/step-4")
+    other = _changed(dataclasses.replace(spec, run="sweep-b"), "training", learning_rate=0.5)
+    message = r"has step 4 of training.steps 4: already trained; nothing to do \(this job has learning_rate 0.5 inst"
+    with pytest.raises(RefusedError, match=message):
+        check_description(saved, other, DATA, where="run/step-4")
+    longer = _changed(other, "training", steps=5)
+    check_description(saved, longer, DATA, where="run/step-4")
+    assert changed_settings(saved, longer) == ["learning_rate 0.5 instead of 0.01", "steps 5 instead of 4"]
 
 
 def test_a_checkpoint_of_an_earlier_format_is_refused_with_the_way_on(tmp_path):

@@ -15,6 +15,7 @@ from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
 from sailor_runtime.training import verify
 from sailor_runtime.training.calibrate import calibrate
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
+from sailor_runtime.training.checkpoint.description import changed_settings
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.checkpoint.saving import Saver
 from sailor_runtime.training.data.same_data import agreed_identity
@@ -117,6 +118,8 @@ class _Rank:
             spec.checkpoint, self._checkpoints, control, self._course.notes, report, lambda: self._course.doubtful
         )
         self._traffic = TrafficMeter(spec, world.rank)
+        # Settings that differ from those of the checkpoint.
+        self._changed: list[str] = []
 
     def run(self) -> None:
         if self._world.rank == 0:
@@ -222,7 +225,7 @@ class _Rank:
             for fault in damaged:
                 self._events.write("checkpoint_damaged", reason=fault)
         if start is not None:
-            self._checkpoints.describe(self._spec, start)
+            self._changed = changed_settings(self._checkpoints.describe(self._spec, start), self._spec)
         return start
 
     def _train(self, start: str | None) -> None:
@@ -233,7 +236,7 @@ class _Rank:
         self._saver.start_from(engine, start)
         if self._world.rank == 0:
             checkpoint = None if start is None else self._checkpoints.location(start)
-            self._events.write("training", first_step=engine.next_step, checkpoint=checkpoint)
+            self._events.write("training", first_step=engine.next_step, checkpoint=checkpoint, changed=self._changed)
         self._progress("train")
         self._traffic.connect(self._world)
         self._meter(engine)

@@ -41,7 +41,8 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
         case "calibrated":
             _calibrate(context, event)
         case "training" if event.get("checkpoint") and monitor.generation == 1:
-            context.observer.note(f"continuing from {event['checkpoint']}")
+            changed = "".join(f", with {text}" for text in event.get("changed") or ())
+            context.observer.note(f"continuing from {event['checkpoint']}{changed}")
         case "checkpoint":
             context.journal.append(Event.CHECKPOINT_SAVED, path=event["path"], step=event["step"])
         case "checkpoint_failed":

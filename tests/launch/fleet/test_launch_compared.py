@@ -71,6 +71,17 @@ def test_the_compared_figures_are_named():
     ]
 
 
+def test_settings_that_differ_from_those_of_the_checkpoint_are_named():
+    job = read_job(EXAMPLES / "quickstart.yaml")
+    heard = _Heard(job, job_decoder(job))
+    event = {"event": "training", "generation": 1, "checkpoint": "run/step-4"}
+    event["changed"] = ["learning_rate 0.5 instead of 0.01", "steps 9 instead of 4"]
+    announce(heard, event, type("Monitor", (), {"generation": 1})())
+    assert heard.notes == [
+        "continuing from run/step-4, with learning_rate 0.5 instead of 0.01, with steps 9 instead of 4"
+    ]
+
+
 def test_a_large_module_of_the_user_is_not_compared_and_a_note_says_so():
     job = read_job(EXAMPLES / "gcp-a100-v100.yaml")
     own = dataclasses.replace(job_decoder(job), module="layers:build")

@@ -20,6 +20,7 @@ def description(engine: Engine, *, data: Mapping[str, Any] | None, notes: Mappin
     """Return the saved state of an engine besides its tensors; `data` identifies its training data."""
     return {
         **_of_job(engine.spec),
+        "training": dataclasses.asdict(engine.spec.training),
         "step": engine.next_step,
         "islands": engine.islands,
         "updates": engine.updates,
@@ -49,6 +50,13 @@ def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str
                 f"checkpoint {where} has {_difference(key, found, wanted)}; a job continues from its own checkpoints "
                 "only, so keep those of this one elsewhere"
             )
+    if saved["step"] >= spec.training.steps and saved["run"] != spec.run:
+        settings = ", ".join(changed_settings(saved, spec))
+        other = f" (this job has {settings})" if settings else ""
+        raise RefusedError(
+            f"checkpoint {where} has step {saved['step']} of training.steps {spec.training.steps}: already trained; "
+            f"nothing to do{other}; name another checkpoint.to to train again, or raise training.steps"
+        )
     then = saved.get("data")
     if then is not None and data is not None and then != data:
         raise RefusedError(
@@ -56,6 +64,13 @@ def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str
             "now, and not the same ones; training can't continue where it was. Give it that data again, or keep "
             "checkpoints elsewhere and begin from the exported weights"
         )
+
+
+def changed_settings(saved: Mapping[str, Any], spec: RunSpec) -> list[str]:
+    """Return the settings of training that differ from those of a checkpoint, in words."""
+    before, now = saved.get("training", {}), dataclasses.asdict(spec.training)
+    names = sorted(name for name in before if name in now and before[name] != now[name])
+    return [f"{name} {now[name]!r} instead of {before[name]!r}" for name in names]
 
 
 def _of_job(spec: RunSpec) -> dict[str, Any]:

@@ -1,0 +1,63 @@
+"""A place for checkpoints serves one run at a time, and none whose training it already holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from factories.documents import NOW, document, job
+from sailor_cloud.clock import FixedClock
+from sailor_cloud.errors import RequestError
+from sailor_cloud.launch.checkpoint_place import check_checkpoint_place
+from sailor_cloud.model.job import Job
+from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal
+
+
+def _job(to: str | Path | None) -> Job:
+    checkpoint = job().checkpoint.model_copy(update={"to": None if to is None else str(to)})
+    training = job().training.model_copy(update={"steps": 20})
+    return job().model_copy(update={"checkpoint": checkpoint, "training": training})
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "home"))
+
+
+def test_a_place_where_another_run_saves_is_refused_until_that_run_is_over(tmp_path: Path) -> None:
+    other = RunFolder.create("sweep-a-20261121-051313-a1b2")
+    other.write_document(replace(document(), job=_job("gs://mine/run")))
+    journal = Journal.of(other, FixedClock(NOW))
+    journal.append(Event.RUN_CREATED, job="sweep-a")
+    with pytest.raises(RequestError, match=r"is gs://mine/run, where run sweep-a-20261121-051313-a1b2 saves, which is"):
+        check_checkpoint_place(_job("gs://mine/run"), now=NOW)
+    for unused in (None, "gs://mine/run-2", tmp_path):
+        check_checkpoint_place(_job(unused), now=NOW)
+    journal.append(Event.TRAINING_FAILED, outcome="failed", message="")
+    check_checkpoint_place(_job("gs://mine/run"), now=NOW)
+
+
+def test_a_run_whose_nodes_have_reached_their_end_does_not_hold_its_place() -> None:
+    other = RunFolder.create("sweep-a-20261121-051313-a1b2")
+    other.write_document(replace(document(), job=_job("gs://mine/run")))
+    journal = Journal.of(other, FixedClock(NOW))
+    journal.append(Event.RUN_CREATED, job="sweep-a")
+    journal.append(Event.PROVISION_STARTED, expires_at=(NOW + timedelta(hours=1)).isoformat())
+    with pytest.raises(RequestError, match="saves, which is not over"):
+        check_checkpoint_place(_job("gs://mine/run"), now=NOW)
+    check_checkpoint_place(_job("gs://mine/run"), now=NOW + timedelta(hours=2))
+
+
+def test_a_place_with_all_the_steps_of_the_job_is_refused_before_anything_is_bought(tmp_path: Path) -> None:
+    (tmp_path / "step-19").mkdir()
+    (tmp_path / "latest").write_text("step-19")
+    (tmp_path / "step-19" / "sailor.json").write_text(json.dumps({"step": 19}))
+    check_checkpoint_place(_job(tmp_path), now=NOW)
+    (tmp_path / "step-19" / "sailor.json").write_text(json.dumps({"step": 20}))
+    with pytest.raises(RequestError, match=r"newest checkpoint has step 20 of training\.steps 20: already trained"):
+        check_checkpoint_place(_job(tmp_path), now=NOW)
