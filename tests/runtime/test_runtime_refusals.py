@@ -6,11 +6,13 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from factories import layered_module
 from factories.run_specs import run_spec
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
@@ -185,8 +187,11 @@ def test_the_loss_scale_falls_with_overflows_and_grows_after_many_good_steps():
 
 
 def _saved(spec: RunSpec, data: dict[str, object]) -> dict[str, object]:
-    engine = SimpleNamespace(spec=spec, next_step=4, islands=1, updates=4, scale=LossScale())
-    return json.loads(json.dumps(description(engine, data=data, notes={})))
+    return json.loads(json.dumps(description(_engine(spec), data=data, notes={})))
+
+
+def _engine(spec: RunSpec) -> SimpleNamespace:
+    return SimpleNamespace(spec=spec, next_step=4, islands=1, updates=4, scale=LossScale())
 
 
 DATA = {"samples": 60, "sha256": "a" * 64}
@@ -206,6 +211,24 @@ def test_a_job_does_not_continue_from_the_checkpoint_of_another(tmp_path, part, 
     check_description(_saved(spec, DATA), spec, DATA, where="run/step-4")
     with pytest.raises(RefusedError, match=message):
         check_description(_saved(spec, DATA), _changed(spec, part, **changes), DATA, where="run/step-4")
+
+
+def test_a_module_continues_beside_other_changed_files_but_not_with_other_layers(tmp_path, monkeypatch):
+    (tmp_path / "layers_of_mine.py").write_text(Path(layered_module.__file__).read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        spec = run_spec(ONE, directory=tmp_path, model={"module": "layers_of_mine:build", "code": "code/abc"})
+        saved = _saved(spec, DATA)
+        check_description(saved, _changed(spec, "model", code="code/def", setup="true"), DATA, where="run/step-4")
+        (tmp_path / "layers_of_mine.py").write_text(Path(layered_module.__file__).read_text() + "\n")
+        with pytest.raises(RefusedError, match=r"checkpoint run/step-4 has module\.files\.layers_of_mine '"):
+            check_description(saved, spec, DATA, where="run/step-4")
+        saved["module"]["parameters"]["layers.0.tokens.weight"] = [[65, 24], True]
+        saved["module"]["files"] = description(_engine(spec), data=DATA, notes={})["module"]["files"]
+        with pytest.raises(RefusedError, match=r"has module\.parameters\.layers\.0\.tokens\.weight \[\[65, 24\]"):
+            check_description(saved, spec, DATA, where="run/step-4")
+    finally:
+        sys.modules.pop("layers_of_mine", None)
 
 
 def test_another_run_does_not_continue_from_a_checkpoint_with_all_its_steps_and_names_other_settings(tmp_path):

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sailor_runtime.refusal import RefusedError
-from sailor_runtime.spec import RunSpec
+from sailor_runtime.spec import ModelSpec, RunSpec
 from sailor_runtime.training.engine import Engine
+from sailor_runtime.training.model.architecture import architecture_of, range_parameters
+from sailor_runtime.training.model.sources import source_files
+from sailor_runtime.training.model.user_module import UserModule
 from sailor_runtime.training.optimizer import optimizer
 
 # 2: parameters have the names of transformers' modules.
@@ -78,12 +81,25 @@ def _of_job(spec: RunSpec) -> dict[str, Any]:
     training = spec.training
     return {
         "format": FORMAT,
-        # The source of the first weights no longer matters.
-        "model": dataclasses.asdict(dataclasses.replace(spec.model, weights=None)),
+        # The source of the first weights no longer matters, and other files of the user's folder are not the model.
+        "model": dataclasses.asdict(dataclasses.replace(spec.model, weights=None, code=None, setup=None)),
+        "module": _of_module(spec.model),
         "optimizer": optimizer.rule(training.optimizer),
         "sequence_length": training.sequence_length,
         "global_batch_size": training.global_batch_size,
         "seed": training.seed,
+    }
+
+
+def _of_module(model: ModelSpec) -> dict[str, Any] | None:
+    """Return what defines a user's module: its parameters, and the files with its layers."""
+    architecture = architecture_of(model)
+    if model.module is None or not isinstance(architecture, UserModule):
+        return None
+    specs = range_parameters(model, range(model.layers))
+    return {
+        "files": source_files(architecture.root, model.module),
+        "parameters": {name: [list(spec.shape), spec.trainable] for name, spec in specs.items()},
     }
 
 
