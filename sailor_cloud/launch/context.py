@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -204,7 +205,7 @@ class RunContext:
             activity=self.activity,
             step=monitor.step if monitor else 0,
             steps=self.steps,
-            loss=monitor.loss if monitor else None,
+            loss=(math.nan if monitor.loss_is_nan else monitor.loss) if monitor else None,
             unigram_entropy=monitor.unigram_entropy if monitor else None,
             tokens_per_s=monitor.tokens_per_s if monitor else None,
             planned_iteration_s=self.document.iteration_s,

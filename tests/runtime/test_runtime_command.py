@@ -354,6 +354,18 @@ def test_steps_are_reported_by_lines_of_json_and_every_rank_has_a_log(tmp_path: 
     assert "hello" in output.tail
 
 
+def test_a_loss_that_is_not_a_number_is_counted_until_one_is(tmp_path: Path) -> None:
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 0, 1, leads=True)
+    [nan, infinite] = output.take(b'{"step": 1, "loss": NaN}\n{"step": 2, "loss": 1e400}\n')
+    assert nan["loss_is_nan"]
+    assert infinite["loss_is_nan"]
+    assert (infinite["loss"], output.nan_lines) == (None, 2)
+    output.take(b'{"step": 3}\n')
+    assert output.nan_lines == 2, "a line without a loss says nothing"
+    [finite] = output.take(b'{"step": 4, "loss": 1}\n')
+    assert (finite["loss"], "loss_is_nan" in finite, output.nan_lines) == (1.0, False, 0)
+
+
 def test_only_the_first_node_reports_steps(tmp_path: Path) -> None:
     output = Output(lambda rank: tmp_path / f"rank{rank}.log", 1, 1, leads=False)
     assert output.take(b'{"step": 1, "loss": 2.5}\n') == []
@@ -471,6 +483,14 @@ def test_a_node_without_processes_of_the_command_reports_finished_on_request(tmp
     assert generation.poll() is None
     generation.request_stop()
     assert generation.poll() == Outcome(reason="finished", step=None)
+
+
+def test_a_command_whose_loss_stays_nan_is_ended_and_not_restarted(tmp_path: Path) -> None:
+    lines = "".join(f'{{"step": {step}, "loss": NaN}}\n' for step in range(1, 6))
+    (tmp_path / "lines").write_text(lines)
+    *_, event = Command(tmp_path / "home", f"cat {tmp_path / 'lines'}; sleep 600").events()
+    assert (event["reason"], event["final"]) == ("failed", True)
+    assert event["tail"].startswith("the last 5 losses that it has reported, up to step 5, are no numbers")
 
 
 def test_variables_without_a_value_are_those_of_the_nodes_own_environment(

@@ -35,6 +35,10 @@ _PROCESSES_BY_S = 300.0
 _SIGN_S = 60.0
 
 
+# A loss scaler may skip a step or two; weights that are not numbers stay so.
+_MOST_NAN_LINES = 5
+
+
 class FailedError(Exception):
     """The command or its setup can't continue; `details` go into the event."""
 
@@ -188,6 +192,13 @@ class Supervisor:
                 if event.pop("first", False):
                     self._check_processes()
                 self._report(**event)
+            if self._output.nan_lines >= _MOST_NAN_LINES:
+                raise FailedError(
+                    "command",
+                    final=True,
+                    tail=f"the last {self._output.nan_lines} losses that it has reported, up to step {self._step}, are "
+                    "no numbers; a checkpoint saved since then may hold such weights",
+                )
         return True
 
     def _look(self, *, setup: bool, ended: bool) -> None:

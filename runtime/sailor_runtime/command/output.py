@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ class Output:
         self._step: float | None = None
         self._at = time.monotonic()
         self.lines = 0
+        # The newest steps in a row whose loss is not a number.
+        self.nan_lines = 0
 
     def take(self, data: bytes) -> list[dict[str, Any]]:
         """Add data to the logs; return the reported steps."""
@@ -90,7 +93,14 @@ class Output:
         first = self._step is None
         self._step, self._at = step, now
         event: dict[str, Any] = {"event": "step", "step": int(step), "iteration_s": seconds, "iterations": iterations}
-        event["loss"] = float(found["loss"]) if _number(found.get("loss")) else None
+        loss = found.get("loss")
+        event["loss"] = float(loss) if _number(loss) else None
+        if isinstance(loss, float) and not math.isfinite(loss):
+            # JSON has no such number.
+            event["loss_is_nan"] = True
+            self.nan_lines += 1
+        elif loss is not None:
+            self.nan_lines = 0
         if _number(found.get("tokens")):
             event["tokens_since_last"] = float(found["tokens"])
         return {**event, "first": True} if first else event

@@ -57,6 +57,7 @@ class Monitor:
     tokens_per_iteration: float
     step: int = 0
     loss: float | None = None
+    loss_is_nan: bool = False
     first_loss: float | None = None
     unigram_entropy: float | None = None
     iteration_seconds: list[float] = field(default_factory=list)
@@ -125,7 +126,7 @@ class Monitor:
 
     def _step(self, event: dict[str, Any]) -> None:
         self.step = event["step"]
-        self.loss = event["loss"]
+        self.loss, self.loss_is_nan = event["loss"], bool(event.get("loss_is_nan"))
         if self.first_loss is None:
             self.first_loss = event["loss"]
         # Our own ranks report all tokens since the start, a command those since its last step.

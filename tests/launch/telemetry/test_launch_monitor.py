@@ -21,6 +21,14 @@ def test_measured_time_is_the_median_once_the_pace_has_settled() -> None:
     assert (monitor.step, monitor.first_loss, monitor.loss) == (UNSETTLED_STEPS + 3, 5.0, 1.0)
 
 
+def test_a_loss_that_is_not_a_number_is_known_until_the_next_step() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=0)
+    monitor.apply("n0", {**step(1), "loss": None, "loss_is_nan": True})
+    assert (monitor.loss, monitor.loss_is_nan) == (None, True)
+    monitor.apply("n0", step(2))
+    assert (monitor.loss, monitor.loss_is_nan) == (2.5, False)
+
+
 def test_tokens_per_second_are_those_of_an_iteration_however_many_were_trained_on_before() -> None:
     monitor = Monitor(generation=1, tokens_per_iteration=100)
     for number in range(1, UNSETTLED_STEPS + 4):
