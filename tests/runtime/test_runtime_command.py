@@ -366,6 +366,13 @@ def test_a_loss_that_is_not_a_number_is_counted_until_one_is(tmp_path: Path) -> 
     assert (finite["loss"], "loss_is_nan" in finite, output.nan_lines) == (1.0, False, 0)
 
 
+def test_negative_tokens_are_ignored(tmp_path: Path) -> None:
+    output = Output(lambda rank: tmp_path / f"rank{rank}.log", 0, 1, leads=True)
+    negative, zero = output.take(b'{"step": 1, "tokens": -5}\n{"step": 2, "tokens": 0}\n')
+    assert "tokens_since_last" not in negative
+    assert zero["tokens_since_last"] == 0.0
+
+
 def test_only_the_first_node_reports_steps(tmp_path: Path) -> None:
     output = Output(lambda rank: tmp_path / f"rank{rank}.log", 1, 1, leads=False)
     assert output.take(b'{"step": 1, "loss": 2.5}\n') == []

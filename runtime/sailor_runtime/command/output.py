@@ -101,7 +101,7 @@ class Output:
             self.nan_lines += 1
         elif loss is not None:
             self.nan_lines = 0
-        if _number(found.get("tokens")):
+        if _number(found.get("tokens")) and found["tokens"] >= 0:
             event["tokens_since_last"] = float(found["tokens"])
         return {**event, "first": True} if first else event
 
