@@ -76,13 +76,13 @@ def scissors(at: int) -> Iterator[Scissors]:
         yield found
 
 
-def _save(place: Place, step: int, damaged: tuple[str, ...] = ()) -> None:
-    place.begin(step)
+def _save(place: Place, step: int, damaged: tuple[str, ...] = (), run: str = "mine") -> None:
+    place.begin(step, run)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         weight = torch.full((100,), float(step))
         dcp.save({"weight": weight}, storage_writer=place.writer(step), no_dist=True)
-    place.publish(step, {"step": step}, place.written(step, 0), damaged)
+    place.publish(step, {"step": step, "run": run}, place.written(step, 0), damaged)
 
 
 def _cut_short(place: Place, step: int, at: int, damaged: tuple[str, ...] = ()) -> bool:
@@ -162,6 +162,16 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(place_of):
     assert _steps(place_of("run", 2)) == [2, 3]
     _save(place_of("run", 2), 5)
     assert _steps(place_of("run", 2)) == [3, 5]
+
+
+def test_a_run_removes_only_checkpoints_that_it_has_written(place_of):
+    for step in (2, 40):
+        _save(place_of("run", 1), step, run="another")
+    assert _steps(place_of("run", 1)) == [40], "its own"
+    for step in (4, 6, 8):
+        _save(place_of("run", 1), step)
+    assert _steps(place_of("run", 1)) == [8, 40]
+    assert _newest(place_of("run", 1)) == 8
 
 
 def test_where_nothing_says_which_is_the_newest_nothing_whole_is_removed(place_of):

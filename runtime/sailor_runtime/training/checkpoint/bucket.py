@@ -15,7 +15,15 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.filesystem import FileSystemBase
 
 from sailor_runtime.object_store import Store
-from sailor_runtime.training.checkpoint.folder import DESCRIPTION, LATEST, FileSum, step_of, sum_file
+from sailor_runtime.training.checkpoint.folder import (
+    DESCRIPTION,
+    LATEST,
+    FileSum,
+    is_of_another,
+    own_of,
+    step_of,
+    sum_file,
+)
 
 
 class CheckpointStore:
@@ -32,14 +40,14 @@ class CheckpointStore:
     def location(self, name: str) -> str:
         return f"{self._store.url}/{name}"
 
-    def begin(self, step: int) -> None:
-        """Prepare for a new checkpoint; remains of an interrupted save are removed."""
+    def begin(self, step: int, run: str | None = None) -> None:
+        """Prepare for a new checkpoint of a run; remains of an interrupted save are removed."""
         newest = self._newest()
         for name in self._store.names():
             if step_of(name) < 0:
                 continue
             # Without a pointer it is unknown what is complete, so checkpoints with a description are kept.
-            beyond = newest is not None and step_of(name) > newest
+            beyond = newest is not None and step_of(name) > newest and not is_of_another(self, name, run)
             if beyond or step_of(name) == step or DESCRIPTION not in self._store.names(name):
                 self._remove(name)
 
@@ -69,7 +77,7 @@ class CheckpointStore:
         self._store.write(LATEST, name.encode())
         for wrong in {*damaged} - {name}:
             self._remove(wrong)
-        for older in self.newest_first()[self._keep :]:
+        for older in own_of(self, description.get("run"))[self._keep :]:
             self._remove(older)
         return name
 

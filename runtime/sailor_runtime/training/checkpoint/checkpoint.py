@@ -187,7 +187,7 @@ class Checkpoints:
             running.set_result(Unsaved(step=step, reason=_reason(error)))
 
     def _write(self, step: int, state: dict[str, Any], description: dict[str, Any]) -> Saved:
-        self._on_rank_0(lambda: self._folder.begin(step))
+        self._on_rank_0(lambda: self._folder.begin(step, description["run"]))
         dcp.save(state, storage_writer=self._folder.writer(step), process_group=self._group)
         everyone = self._on_all_ranks(lambda: self._folder.written(step, self._world.rank))
         sums = [each for own in everyone for each in own]

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
@@ -42,15 +42,16 @@ class CheckpointFolder:
         """Return the folder of a checkpoint before it is complete."""
         return self.directory / f".step-{step}.partial"
 
-    def begin(self, step: int) -> None:
-        """Prepare for a new checkpoint; remains of an interrupted save are removed."""
+    def begin(self, step: int, run: str | None = None) -> None:
+        """Prepare for a new checkpoint of a run; remains of an interrupted save are removed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for leftover in self.directory.glob(".step-*.partial"):
             shutil.rmtree(leftover)
         # Without a pointer it is unknown what is complete, so nothing is deleted.
         newest = self._newest()
         for path in self.directory.iterdir():
-            if newest is not None and path.is_dir() and step_of(path.name) > newest:
+            beyond = newest is not None and path.is_dir() and step_of(path.name) > newest
+            if beyond and not is_of_another(self, path.name, run):
                 shutil.rmtree(path)
         self.partial(step).mkdir()
 
@@ -73,7 +74,7 @@ class CheckpointFolder:
     ) -> str:
         """Give a complete checkpoint its name, then point `latest` at it; each is one atomic rename.
 
-        Then remove checkpoints that are too old, and known damaged ones, which must not seem good.
+        Then remove this run's checkpoints that are too old, and known damaged ones, which must not seem good.
         """
         temporary, final = self.partial(step), self.directory / f"step-{step}"
         files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
@@ -91,7 +92,7 @@ class CheckpointFolder:
         sync(self.directory)
         for name in {*damaged} - {final.name}:
             shutil.rmtree(self.directory / name, ignore_errors=True)
-        for name in self.newest_first()[self._keep :]:
+        for name in own_of(self, description.get("run"))[self._keep :]:
             shutil.rmtree(self.directory / name)
         return final.name
 
@@ -130,6 +131,25 @@ class CheckpointFolder:
         self.directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.directory):
             pass
+
+
+class Described(Protocol):
+    def describe(self, name: str) -> dict[str, Any]: ...
+
+    def newest_first(self) -> list[str]: ...
+
+
+def own_of(place: Described, run: str | None) -> list[str]:
+    """Return the complete checkpoints that no other run has written, newest first."""
+    return [name for name in place.newest_first() if not is_of_another(place, name, run)]
+
+
+def is_of_another(place: Described, name: str, run: str | None) -> bool:
+    """Whether another run has written a checkpoint, as far as it can be read."""
+    try:
+        return place.describe(name).get("run", run) != run
+    except (OSError, ValueError):
+        return False
 
 
 def sum_file(path: Path) -> FileSum:
