@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
+from factories import layered_module
 from factories.plan_world import Member
-from factories.run_specs import run_spec
+from factories.run_specs import TINY, run_spec
 from sailor_runtime.refusal import RefusedError
-from sailor_runtime.training import verify
+from sailor_runtime.spec import ModelSpec
+from sailor_runtime.training import export, verify
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
-from sailor_runtime.training.export import export
+from sailor_runtime.training.checkpoint.description import FORMAT
 
 RUNNING_MEAN = {"module": "factories.layered_module:build_with_running_mean"}
 
@@ -24,7 +29,7 @@ def _member(folder: Path, size: int = 12, count: int = 1, **fields: Any) -> Memb
     return Member(spec, 0)
 
 
-def test_a_buffer_that_training_changes_continues_from_a_checkpoint_and_is_exported(tmp_path):
+def test_a_buffer_that_training_changes_continues_from_a_checkpoint_and_is_exported(tmp_path, monkeypatch, capsys):
     member = _member(tmp_path)
     try:
         whole = member.engine()
@@ -40,8 +45,19 @@ def test_a_buffer_that_training_changes_continues_from_a_checkpoint_and_is_expor
         assert [second.step().loss for _ in range(2)] == expected[2:]
     finally:
         member.world.close()
-    export(tmp_path / "checkpoints" / "step-2", tmp_path / "model")
+    monkeypatch.setattr(
+        "sys.argv", ["export", "--checkpoint", str(tmp_path / "checkpoints/step-2"), "--out", str(tmp_path / "model")]
+    )
+    assert export.main() == 0
+    out = capsys.readouterr().out
+    assert "of factories.layered_module:build_with_running_mean to" in out
+    assert "from_pretrained" not in out
     exported = load_file(tmp_path / "model" / "model.safetensors")
+    root = nn.Module()
+    root.layers = nn.ModuleList(layered_module.build_with_running_mean().layers())
+    found = root.load_state_dict(exported, strict=False)
+    assert (found.missing_keys, found.unexpected_keys) == (["layers.5.logits.weight"], []), "tied to the embedding"
+    assert torch.equal(root.layers[5].logits.weight, exported["layers.0.tokens.weight"])
     assert exported["layers.1.mean"].abs().sum() > 0.0
     assert exported["layers.1.mask"].dtype == torch.bool, "unchanged, and not a weight"
 
@@ -64,3 +80,11 @@ def test_a_plan_in_one_pass_equals_one_process_and_one_in_two_names_the_buffer(t
                 engine.step()
         finally:
             member.world.close()
+
+
+def test_an_export_outside_the_workdir_says_where_to_run(tmp_path):
+    model = dataclasses.asdict(ModelSpec(**{**TINY, "module": "not_here.model:build"}))
+    (tmp_path / "step-2").mkdir()
+    (tmp_path / "step-2" / "sailor.json").write_text(json.dumps({"format": FORMAT, "seed": 0, "model": model}))
+    with pytest.raises(RefusedError, match=r"No module named 'not_here'.*; run this in the job's workdir"):
+        export.export(tmp_path / "step-2", tmp_path / "model")

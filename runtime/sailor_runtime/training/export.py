@@ -1,4 +1,7 @@
-"""`python -m sailor_runtime.training.export --checkpoint DIR --out DIR`: a checkpoint as a Hugging Face model."""
+"""`python -m sailor_runtime.training.export --checkpoint DIR --out DIR`: a checkpoint as safetensors.
+
+For a family of transformers, the folder is a Hugging Face model.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.float32) -> ModelSpec:
     """Write the weights of a checkpoint in the form that transformers loads; return the model's sizes.
 
-    Raises RefusedError if a file of the checkpoint is not as written.
+    Those of a user's module have the names of its own parameters. Raises RefusedError if a file of the checkpoint is
+    not as written, or the module can't be imported.
     """
     directory, _, name = str(checkpoint).rstrip("/").rpartition("/")
     saved = open_folder(directory or ".")
@@ -40,6 +44,12 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
             f"it has format {about.get('format')!r}, this version reads {FORMAT}; use the one that made it"
         )
     model = model_from_dict(about["model"])
+    try:
+        architecture = architecture_of(model)
+    except RefusedError as error:
+        if model.module is None:
+            raise
+        raise RefusedError(f"{error}; run this in the job's workdir, from which the module is imported") from error
     fault = saved.damage(name, 0, 1)
     if fault is not None:
         raise RefusedError(fault)
@@ -61,7 +71,7 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
         _load(state, reader)
         return state[key]
 
-    buffers = dict(architecture_of(model).first_buffers())
+    buffers = architecture.first_buffers()
     changed = saved_buffers(metadata)
     if changed:
         _load(changed, reader)
@@ -89,11 +99,17 @@ def main() -> int:
         print(f"sailor_runtime: can't export {options.checkpoint}: {error}", file=sys.stderr)  # noqa: T201
         return 2
     parameters = sum(math.prod(spec.shape) for spec in range_parameters(model, range(model.layers)).values())
-    print(  # noqa: T201
-        f"wrote {parameters:,} parameters of a {model.model_type} model to {options.out}; "
-        f"transformers.AutoModelForCausalLM.from_pretrained({str(options.out)!r}) loads it"
-    )
+    print(f"wrote {parameters:,} parameters of {_loading(model, options.out)}")  # noqa: T201
     return 0
+
+
+def _loading(model: ModelSpec, folder: Path) -> str:
+    """Return which model a folder holds, and what loads it."""
+    if model.module is None:
+        loads = f"transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})"
+        return f"a {model.model_type} model to {folder}; {loads} loads it"
+    loads = "root.load_state_dict(safetensors.torch.load_file(file), strict=False) for each file"
+    return f"{model.module} to {folder}; with root.layers = torch.nn.ModuleList(build().layers()), {loads} loads it"
 
 
 if __name__ == "__main__":
