@@ -21,6 +21,7 @@ from sailor_runtime.training.checkpoint.saving import Saver
 from sailor_runtime.training.data.same_data import agreed_identity
 from sailor_runtime.training.data.samples import Samples, SyntheticSamples, open_samples
 from sailor_runtime.training.engine import Engine, Step
+from sailor_runtime.training.model import same_weights
 from sailor_runtime.training.model.architecture import architecture_of
 from sailor_runtime.training.narrow import narrowed
 from sailor_runtime.training.observe import trace
@@ -122,6 +123,8 @@ class _Rank:
         self._changed: list[str] = []
 
     def run(self) -> None:
+        stage = self._spec.pipelines[self._place.pipeline].stages[self._place.stage]
+        same_weights.check(self._spec, stage.layers, self._world.everyone)
         if self._world.rank == 0:
             self._events.write("data", **self._samples.description())
         # Fail early if the plan can't continue from its checkpoint, before minutes of checks.

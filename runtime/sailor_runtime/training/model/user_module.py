@@ -11,11 +11,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import hashlib
 import importlib
-from collections.abc import Callable, Collection, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,12 +35,11 @@ from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 
 class UserModule(Architecture):
-    """Layers that a user's function builds, always with the same generator; parameters may be frozen or shared."""
+    """Layers that a user's function builds from a seed; parameters may be frozen or shared."""
 
     def __init__(self, model: ModelSpec) -> None:
         assert model.module is not None
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with _seeded(0):
             self._built = _built(model.module)
         layers = list(self._built.layers())
         if len(layers) != model.layers:
@@ -72,6 +75,17 @@ class UserModule(Architecture):
 
     def first_buffers(self) -> dict[str, Tensor]:
         return {name: part.get_buffer(leaf) for part, leaf, name in persistent(self.root)}
+
+    def first_hashes(self, layers: Iterable[int]) -> dict[str, str]:
+        """Return a hash of the first parameters and buffers of some layers, and of each parameter that layers share."""
+        uses = Counter(spec.name for specs in self._specs.values() for spec in specs)
+        found = {}
+        for layer in layers:
+            module = self.root.get_submodule(f"layers.{layer}")
+            found[f"layer {layer}"] = _hash([*module.parameters(), *module.buffers()])
+            shared = [spec.name for spec in self._specs[layer] if uses[spec.name] > 1]
+            found |= {name: _hash([self.root.get_parameter(name)]) for name in shared}
+        return found
 
     def dropout_mode(self, dropout: Dropout) -> DropoutMode:
         return DropoutMode(dropout, self.heads, 0)
@@ -165,6 +179,29 @@ class _Layers(StageLayers):
                 result = self._architecture.loss(result, microbatch) * (microbatch.tokens.numel() * microbatch.weight)
         self._parallel.forget()
         return result
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of torch, numpy and Python, and restore them afterwards."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        # numpy takes 32 bits.
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+
+
+def _hash(values: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _built(place: str) -> Any:
