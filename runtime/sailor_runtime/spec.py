@@ -36,7 +36,8 @@ class ModelSpec:
     family. `weights` is a folder with a Hugging Face checkpoint from which training starts; without it, weights are
     random. `module` names a function that builds the layers instead of a family; see training/model/user_module.py.
     `code` is the folder with the user's files, below the node's own; `setup` is a shell command that runs there first.
-    `whole_experts`: tensor-parallel devices share a layer's experts; otherwise each expert is cut over all.
+    `whole_experts`: tensor-parallel devices share a layer's experts; otherwise each expert is cut over all. `seed`: of
+    the random numbers with which `module` builds.
     """
 
     model_type: str
@@ -55,6 +56,7 @@ class ModelSpec:
     setup: str | None = None
     whole_experts: bool = False
     weights: str | None = None
+    seed: int = 0
 
     @property
     def layers(self) -> int:

@@ -81,6 +81,7 @@ def build_spec(
             weights=job.model.weights,
             code=None if code_sha256 is None else f"code/{code_sha256}",
             setup=job.setup,
+            seed=training.seed,
         ),
         training=rt.TrainingSpec(
             global_batch_size=training.global_batch_size,

@@ -79,10 +79,13 @@ def changed_settings(saved: Mapping[str, Any], spec: RunSpec) -> list[str]:
 def _of_job(spec: RunSpec) -> dict[str, Any]:
     """Return the properties that a checkpoint and a continuing job must share."""
     training = spec.training
+    # The source of the first weights no longer matters, and other files of the user's folder are not the model.
+    model = dataclasses.asdict(dataclasses.replace(spec.model, weights=None, code=None, setup=None))
+    # That of the job, below; older checkpoints lack it here.
+    del model["seed"]
     return {
         "format": FORMAT,
-        # The source of the first weights no longer matters, and other files of the user's folder are not the model.
-        "model": dataclasses.asdict(dataclasses.replace(spec.model, weights=None, code=None, setup=None)),
+        "model": model,
         "module": _of_module(spec.model),
         "optimizer": optimizer.rule(training.optimizer),
         "sequence_length": training.sequence_length,

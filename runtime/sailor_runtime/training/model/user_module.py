@@ -39,7 +39,7 @@ class UserModule(Architecture):
 
     def __init__(self, model: ModelSpec) -> None:
         assert model.module is not None
-        with _seeded(0):
+        with _seeded(model.seed):
             self._built = _built(model.module)
         layers = list(self._built.layers())
         if len(layers) != model.layers:
