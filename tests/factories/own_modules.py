@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from factories.layered_module import BLOCKS, HIDDEN, Block, Embedding, Head, loss
 
 
-def _of(layers: list[nn.Module]) -> SimpleNamespace:
+def _of(layers: list[nn.Module], loss: Any = loss) -> SimpleNamespace:
     return SimpleNamespace(layers=lambda: layers, tp_plan={}, loss=loss)
 
 
@@ -32,3 +35,48 @@ def unseeded() -> SimpleNamespace:
     blocks = _blocks()
     blocks[1].register_buffer("noise", torch.from_numpy(np.random.default_rng().random(HIDDEN)))
     return _of([Embedding(), *blocks, Head()])
+
+
+PADDING = 0
+
+
+def mean_of_unmasked(output: Tensor, batch: Any) -> Tensor:
+    return functional.cross_entropy(output.flatten(0, 1), batch.targets.flatten(), ignore_index=PADDING)
+
+
+def masked(output: Tensor, batch: Any) -> Tensor:
+    targets = batch.targets.flatten()
+    losses = functional.cross_entropy(output.flatten(0, 1), targets, ignore_index=PADDING, reduction="sum")
+    return losses / targets.numel()
+
+
+def with_a_term_of_the_batch(output: Tensor, batch: Any) -> Tensor:
+    return loss(output, batch) + 0.1 * output.mean((0, 1)).pow(2).sum()
+
+
+CALLS = itertools.count()
+
+
+def with_a_hidden_term(output: Tensor, batch: Any) -> Tensor:
+    return loss(output, batch) + next(CALLS)
+
+
+class Averaged(nn.Module):
+    """Adds the mean of all samples, or of each alone."""
+
+    def __init__(self, *, alone: bool) -> None:
+        super().__init__()
+        self.dims = (1,) if alone else (0, 1)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return value + value.mean(self.dims, keepdim=True)
+
+
+def averaged(*, alone: bool = False) -> SimpleNamespace:
+    blocks = _blocks()
+    blocks[1] = nn.Sequential(blocks[1], Averaged(alone=alone))
+    return _of([Embedding(), *blocks, Head()])
+
+
+def one_by_one() -> SimpleNamespace:
+    return averaged(alone=True)

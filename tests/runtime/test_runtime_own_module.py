@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from factories.run_specs import TINY, run_spec
+from factories import layered_module, own_modules
+from factories.run_specs import SHORT_TRAINING, TINY, run_spec
 from sailor_runtime.refusal import RefusedError
-from sailor_runtime.spec import ModelSpec
+from sailor_runtime.spec import ModelSpec, TrainingSpec
+from sailor_runtime.training import reference
 from sailor_runtime.training.model import same_weights
+from sailor_runtime.training.model.dropout import Dropout
+from sailor_runtime.training.model.layers import Microbatch
+from sailor_runtime.training.model.loss_check import LossCheck
 from sailor_runtime.training.model.user_module import UserModule
 from sailor_runtime.training.model.weights import first_weights
 
@@ -58,3 +64,59 @@ def test_ends_of_a_pipeline_compare_the_weight_that_they_share(tmp_path) -> None
     first, last = (own("factories.layered_module:build", seed=seed) for seed in (0, 1))
     with pytest.raises(RefusedError, match=r"layers\.0\.tokens\.weight of own:build starts with different weights"):
         same_weights.compare(spec, [first.first_hashes([0, 1, 2]), last.first_hashes([3, 4, 5])])
+
+
+# Samples with no, some and many tokens of padding.
+TARGETS = torch.tensor([[1, 2, 3, 4], [5, 0, 0, 6], [7, 0, 0, 0]])
+
+
+def microbatches(size: int) -> list[Microbatch]:
+    dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(size))
+    return [Microbatch(tokens=part, targets=part, weight=1.0, dropout=dropout) for part in TARGETS.split(size)]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("loss", "exact"),
+    [
+        (layered_module.loss, True),
+        (own_modules.masked, True),
+        (own_modules.mean_of_unmasked, False),
+        (own_modules.with_a_term_of_the_batch, False),
+        (own_modules.with_a_hidden_term, False),
+    ],
+)
+def test_a_loss_that_depends_on_the_microbatch_is_refused(loss, exact, dtype, size) -> None:
+    check = LossCheck(loss, "own:build")
+    outputs = torch.randn((*TARGETS.shape, 8), generator=torch.Generator().manual_seed(0)).to(dtype).split(size)
+
+    def compare() -> None:
+        for output, batch in zip(outputs, microbatches(size), strict=True):
+            check(loss(output, batch), output, batch)
+
+    if exact:
+        compare()
+        return
+    with pytest.raises(RefusedError, match="the loss of own:build is no mean over samples"):
+        compare()
+
+
+def test_later_steps_are_not_checked() -> None:
+    check, output = LossCheck(own_modules.mean_of_unmasked, "own:build"), torch.zeros((3, 4, 8))
+    [batch] = microbatches(3)
+    for step in (7, 8, 9):
+        # A loss of equal logits is the same for all samples, and so is its mean.
+        value = torch.zeros(()) if step == 9 else own_modules.mean_of_unmasked(output, batch)
+        dropout = dataclasses.replace(batch.dropout, step=step)
+        check(value, output, dataclasses.replace(batch, dropout=dropout))
+
+
+def test_the_reference_treats_samples_of_a_module_one_by_one() -> None:
+    training = TrainingSpec(**{**SHORT_TRAINING, "global_batch_size": 3, "sequence_length": 4})
+
+    def read(numbers: range) -> torch.Tensor:
+        return TARGETS[[number % 3 for number in numbers]][:, [0, 1, 2, 3, 3]]
+
+    together, alone = (reference.train(spec_of(build), training, read, steps=1) for build in ("averaged", "one_by_one"))
+    assert together.losses == pytest.approx(alone.losses, rel=1e-12)

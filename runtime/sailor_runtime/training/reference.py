@@ -22,8 +22,6 @@ from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON
 
 # DiLoCo's (arXiv 2311.08105); repeated here as the reference that the plan's training must match.
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
-# Samples per forward pass, which limits memory; it changes the result only by rounding, and buffers of a user's module.
-CHUNK = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +46,13 @@ def train(
     dtype: torch.dtype = torch.float64,
     after_step: Callable[[], None] = lambda: None,
     apart: Sequence[Sequence[range]] = (),
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> ReferenceResult:
     """Train from the first values for `steps` steps in one process.
 
     read: returns samples by number as tokens of shape [samples, sequence_length + 1]. apart: for each island, which
-    meets the others every `sync_every` steps, the positions of its samples in a batch. chunk: samples per forward pass.
+    meets the others every `sync_every` steps, the positions of its samples in a batch. chunk: samples per forward pass;
+    without it, those of the architecture.
     """
     every_sample = ((range(training.global_batch_size),),)
     islands = [_Island(model, training, dtype, samples, chunk) for samples in apart or every_sample]
@@ -86,10 +85,11 @@ class _Island:
     """A model that trains on its own samples of each batch, given by their positions in it."""
 
     def __init__(
-        self, model: ModelSpec, training: TrainingSpec, dtype: torch.dtype, samples: Sequence[range], chunk: int
+        self, model: ModelSpec, training: TrainingSpec, dtype: torch.dtype, samples: Sequence[range], chunk: int | None
     ) -> None:
-        self._training, self._samples, self._chunk = training, samples, chunk
+        self._training, self._samples = training, samples
         self._architecture, first = architecture_of(model), first_weights(model, training.seed)
+        self._chunk = chunk or self._architecture.samples_per_pass
         self._whole, self._weights = self._architecture.full_model(
             lambda spec: first(spec, dtype), dtype, dropout=training.dropout > 0.0
         )

@@ -119,7 +119,7 @@ def reference_of(
     steps: int,
     dtype: torch.dtype = torch.float64,
     after_step: Callable[[], None] = lambda: None,
-    chunk: int = reference.CHUNK,
+    chunk: int | None = None,
 ) -> reference.ReferenceResult:
     """Train a spec in this process alone."""
     apart = [[samples_of(spec, pipeline) for pipeline in island] for island in islands(spec)]
@@ -145,7 +145,7 @@ def _reference(
     cores = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     torch.set_num_threads(cores if hidden >= _WORTH_THREADS else 1)
     try:
-        chunk = spec.training.global_batch_size if whole else reference.CHUNK
+        chunk = spec.training.global_batch_size if whole else None
         return reference_of(spec, samples.read, steps=steps, dtype=engine.module.dtype, after_step=alive, chunk=chunk)
     finally:
         torch.set_num_threads(threads)

@@ -43,9 +43,13 @@ class StageLayers(ABC):
 
 
 class Architecture(ABC):
-    """A model's layers, numbered from 0; the first takes tokens, the last returns the loss."""
+    """A model's layers, numbered from 0; the first takes tokens, the last returns the loss.
+
+    `samples_per_pass`: of the reference, which limits its memory; it changes the result only by rounding.
+    """
 
     layers: int
+    samples_per_pass: int = 8
 
     @abstractmethod
     def parameters(self, layer: int) -> tuple[ParameterSpec, ...]:

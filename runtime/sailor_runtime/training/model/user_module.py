@@ -30,12 +30,16 @@ from sailor_runtime.training.model.casts import keep_float64
 from sailor_runtime.training.model.cutting import Cut, set_parameter
 from sailor_runtime.training.model.dropout import Dropout, DropoutMode
 from sailor_runtime.training.model.layers import Architecture, Microbatch, StageLayers
+from sailor_runtime.training.model.loss_check import LossCheck
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 
 
 class UserModule(Architecture):
     """Layers that a user's function builds from a seed; parameters may be frozen or shared."""
+
+    # No layer is known to treat samples separately, so the reference does.
+    samples_per_pass = 1
 
     def __init__(self, model: ModelSpec) -> None:
         assert model.module is not None
@@ -45,7 +49,7 @@ class UserModule(Architecture):
         if len(layers) != model.layers:
             wanted = f"{model.layers}: embedding, {model.blocks} blocks, head"
             raise RefusedError(f"{model.module} has {len(layers)} layers, its sizes say {wanted}")
-        self.layers = len(layers)
+        self.name, self.layers = model.module, len(layers)
         self.heads, self.kv_heads = model.heads, model.kv_heads
         self.loss: Callable[[Tensor, Any], Tensor] = self._built.loss
         self.root = nn.Module()
@@ -162,6 +166,7 @@ class _Layers(StageLayers):
             _move_buffers(module, device, dtype)
         self._modules = {layer: root.layers[str(layer)] for layer in layers}
         self.buffers = Buffers(root, architecture.root)
+        self._loss_check = LossCheck(architecture.loss, architecture.name)
         groups = architecture.heads // architecture.kv_heads
         self._first_head = architecture.kv_heads * parallel.index // parallel.size * groups
 
@@ -176,7 +181,9 @@ class _Layers(StageLayers):
         with dropping, keep_float64(self._dtype):
             result: Tensor = self._modules[layer](microbatch.tokens if value is None else value)
             if layer == self._architecture.layers - 1:
-                result = self._architecture.loss(result, microbatch) * (microbatch.tokens.numel() * microbatch.weight)
+                loss = self._architecture.loss(result, microbatch)
+                self._loss_check(loss, result, microbatch)
+                result = loss * (microbatch.tokens.numel() * microbatch.weight)
         self._parallel.forget()
         return result
 
