@@ -691,6 +691,8 @@ def up(
             allow_missing_permissions=allow_missing_permissions,
             buy_reserved=buy_reserved,
         )
+        if (note := model_note(document.job, base=base)) is not None:
+            observer.note(note)
     return run_document(
         document,
         decoder=decoder,
@@ -759,6 +761,14 @@ def resume(
                 engine=document.engine,
             ),
         )
+
+
+def model_note(job: Job, *, base: Path | None = None) -> str | None:
+    """Return a warning about what training leaves out of a job's model, None if there is none."""
+    from sailor_cloud.workload.models.decoders import dropout_note
+
+    sizes = _decoder(job, base)
+    return None if sizes is None else dropout_note(job, sizes)
 
 
 def _decoder(job: Job, base: Path | None) -> Decoder | None:

@@ -56,6 +56,14 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDropout:
+    """A dropout that a model brings along, in words. Training never applies it; its own may `replace` it."""
+
+    text: str
+    replaced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     """A decoder with `blocks` transformer blocks, hence `blocks + 2` layers.
 
@@ -65,7 +73,8 @@ class Decoder:
     `block_norms`: the number of a block's norms over hidden states. `qk_norm_size`: the weights of its norms over
     queries and keys. With `whole_attention` every tensor-parallel device computes all heads. With `keeps_scores` the
     family's attention keeps its scores in every program: neither a fused kernel nor blocks can replace it. `module`
-    names a user's function that builds the layers; `counted` are its parameters at the degrees that cut it.
+    names a user's function that builds the layers; `counted` are its parameters at the degrees that cut it. `dropouts`
+    are those with a probability above 0 in its layers or in the configuration.
     """
 
     name: str
@@ -95,6 +104,7 @@ class Decoder:
     experts: Experts | None = None
     module: str | None = None
     counted: tuple[Counted, ...] = ()
+    dropouts: tuple[OwnDropout, ...] = ()
 
     @property
     def layers(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,3 +81,53 @@ def averaged(*, alone: bool = False) -> SimpleNamespace:
 
 def one_by_one() -> SimpleNamespace:
     return averaged(alone=True)
+
+
+def with_block(change: Callable[[nn.Module], nn.Module]) -> SimpleNamespace:
+    blocks = _blocks()
+    blocks[1] = change(blocks[1])
+    return _of([Embedding(), *blocks, Head()])
+
+
+class After(nn.Module):
+    """A block and a function of its output."""
+
+    def __init__(self, block: nn.Module, function: Callable[[After, Tensor], Tensor], **parts: Any) -> None:
+        super().__init__()
+        self.block, self.function = block, function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.function(self, self.block(value))
+
+
+def batch_norm() -> SimpleNamespace:
+    norm = nn.BatchNorm1d(HIDDEN)
+    return with_block(lambda block: After(block, lambda own, value: own.norm(value.mT).mT, norm=norm))
+
+
+def noise() -> SimpleNamespace:
+    return with_block(lambda block: After(block, lambda own, value: value + torch.randn_like(value)))
+
+
+def careless_dropout() -> SimpleNamespace:
+    return with_block(lambda block: After(block, lambda own, value: functional.dropout(value, 0.1)))
+
+
+def careless_attention() -> SimpleNamespace:
+    def attend(own: After, value: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(value, value, value, dropout_p=0.1)
+
+    return with_block(lambda block: After(block, attend))
+
+
+def several_dropouts() -> SimpleNamespace:
+    attention = nn.MultiheadAttention(HIDDEN, 6, dropout=0.3, batch_first=True)
+
+    def attend(own: After, value: Tensor) -> Tensor:
+        return functional.dropout(own.attention(value, value, value)[0], 0.2, own.training)
+
+    built = with_block(lambda block: After(block, attend, attention=attention))
+    built.layers()[3].drop = nn.Dropout(0.0)
+    return built

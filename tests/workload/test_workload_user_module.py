@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from factories.scenarios import chain, gcp_scenario, make_plan, offer_in
+from factories.scenarios import chain, gcp_scenario, make_job, make_plan, offer_in
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.decoder import Counted
 from sailor_cloud.model.job import ModelSource
 from sailor_cloud.simulator import evaluate
 from sailor_cloud.workload import decoder, layer_costs, parameter_count
 from sailor_cloud.workload.models import user_module
-from sailor_cloud.workload.models.decoders import tp_problem
+from sailor_cloud.workload.models.decoders import decoder_from_config, dropout_note, tp_problem
 from sailor_cloud.workload.models.user_module import with_module
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
@@ -86,11 +86,34 @@ def test_frozen_parameters_have_neither_gradients_nor_optimizer_state_nor_sums()
         ({"module": "factories.layered_module:Head"}, "has no layers"),
         ({"module": "factories.layered_module:with_a_broken_loss"}, r"the loss of .* has shape \(2, 8\)"),
         ({"module": "factories.layered_module:with_a_broken_block"}, "layer 1 of .* fails: RuntimeError"),
+        ({"module": "factories.own_modules:batch_norm"}, r"layers\.2\.norm of .* is a BatchNorm1d: the statistics"),
+        ({"module": "factories.own_modules:noise"}, r"layer 2 of .* draws random numbers \(aten\.randn_like"),
+        ({"module": "factories.own_modules:careless_dropout"}, "layer 2 of .* draws random numbers"),
+        ({"module": "factories.own_modules:careless_attention"}, "layer 2 of .* draws random numbers"),
     ],
 )
 def test_an_untrainable_model_names_the_part(changes: dict[str, object], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         described(replace(SPEC, **changes), 8)
+
+
+def test_dropout_that_training_does_not_apply_is_named() -> None:
+    built = with_module(decoder(SOURCE), "factories.own_modules:several_dropouts", TESTS)
+    every = "dropout 0.5 in layers 1, 2, 4, multi_head_attention_forward 0.3 in layer 2, dropout 0.2 in layer 2"
+    assert dropout_note(make_job(), built) == (
+        f"the dropout in {built.name} is not applied: {every}; training.dropout sets the only dropout, and is 0"
+    )
+    note = dropout_note(make_job(dropout=0.1), built)
+    assert note is not None
+    assert "is not applied: multi_head_attention_forward 0.3 in layer 2; training.dropout 0.1 " in note
+
+
+def test_dropout_in_a_configuration_is_named_unless_the_job_sets_its_own() -> None:
+    sizes = {**SIZES, "num_hidden_layers": 4, "num_attention_heads": 6}
+    found = decoder_from_config({**sizes, "resid_pdrop": 0.1, "attn_pdrop": 0.0}, name="mine")
+    assert "the dropout in mine is not applied: resid_pdrop 0.1;" in dropout_note(make_job(), found)
+    assert dropout_note(make_job(dropout=0.1), found) is None
+    assert dropout_note(make_job(), decoder(SOURCE)) is None
 
 
 def test_a_module_that_is_missing_is_an_error_of_the_job() -> None:

@@ -3,7 +3,8 @@
 MODEL is a model of a spec as JSON. Prints one line of JSON, or `problem`. It has an entry for each tensor-parallel
 degree that can cut the module: the parameters of each layer on one device, how many of them are trained, and those that
 a later layer shares. No memory is allocated for weights or activations: only the shapes of TOKENS tokens pass through
-all layers.
+all layers. `dropouts` are the dropouts inside the layers: function, probability, layers, and whether the job's
+dropout replaces them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import sys
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec, model_from_dict
@@ -24,25 +29,94 @@ from sailor_runtime.training.model.user_module import UserModule
 
 _DEGREES = (1, 2, 4, 8, 16)
 _SAMPLES = 2
+# Where each function takes its probability. The runtime replaces only the first of them.
+_DROPOUTS: dict[Any, tuple[int, str]] = {
+    functional.dropout: (1, "p"),
+    functional.dropout1d: (1, "p"),
+    functional.dropout2d: (1, "p"),
+    functional.dropout3d: (1, "p"),
+    functional.alpha_dropout: (1, "p"),
+    functional.feature_alpha_dropout: (1, "p"),
+    functional.multi_head_attention_forward: (10, "dropout_p"),
+}
+
+
+class _Dropouts(TorchFunctionMode):
+    """Records the layers with dropout, by function and probability above 0; modules call it in eval mode, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = 0
+        self.found: dict[tuple[Any, float], list[int]] = {}
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if function in _DROPOUTS:
+            position, name = _DROPOUTS[function]
+            probability = float(args[position] if len(args) > position else given.get(name, 0.0))
+            layers = self.found.setdefault((function, probability), []) if probability > 0.0 else []
+            layers += [self.layer] if self.layer not in layers else []
+        return function(*args, **given)
+
+
+class _RandomNumbers(TorchDispatchMode):
+    """Records operations that draw from torch's default generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in function.tags and given.get("generator") is None:
+            self.found.append(str(function))
+        return function(*args, **given)
 
 
 def described(model: ModelSpec, tokens: int) -> dict[str, Any]:
     """Return the module's parameters by degree. Raises RefusedError for one that can't be trained."""
     with torch.device("meta"):
         module = UserModule(model)
-        _pass_through(module, model, tokens)
-    return {"degrees": {str(tp): _counts(module, tp) for tp in _DEGREES if _cuts(module, tp)}}
+        _refuse_batch_norm(module)
+        dropouts, numbers = _Dropouts(), _RandomNumbers()
+        with dropouts, numbers:
+            _pass_through(module, model, tokens, dropouts, numbers)
+    return {
+        "degrees": {str(tp): _counts(module, tp) for tp in _DEGREES if _cuts(module, tp)},
+        "dropouts": [
+            [function.__name__, probability, layers, function is functional.dropout]
+            for (function, probability), layers in dropouts.found.items()
+        ],
+    }
 
 
-def _pass_through(module: UserModule, model: ModelSpec, tokens: int) -> None:
+def _refuse_batch_norm(module: UserModule) -> None:
+    for name, part in module.root.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise RefusedError(
+                f"{name} of {module.name} is a {type(part).__name__}: the statistics of a batch depend on how a plan "
+                "cuts it into microbatches; use LayerNorm, RMSNorm or GroupNorm"
+            )
+
+
+def _pass_through(
+    module: UserModule, model: ModelSpec, tokens: int, dropouts: _Dropouts, numbers: _RandomNumbers
+) -> None:
     """Send shapes forward and back; each layer's output must be a valid input of the next one."""
     batch = torch.zeros((_SAMPLES, tokens), dtype=torch.int64)
     value = batch
     for layer, part in enumerate(module.root.get_submodule("layers").children()):
+        dropouts.layer = layer
         try:
             value = part(value)
         except Exception as error:
             raise RefusedError(f"layer {layer} of {model.module} fails: {type(error).__name__}: {error}") from error
+        if numbers.found:
+            raise RefusedError(
+                f"layer {layer} of {model.module} draws random numbers ({numbers.found[0]}), which would differ under "
+                "each plan. Dropout must be nn.Dropout, or functional.dropout with training=self.training; "
+                "scaled_dot_product_attention needs dropout_p=0"
+            )
         wanted = (_SAMPLES, tokens, model.hidden_size)
         if layer < module.layers - 1 and tuple(value.shape) != wanted:
             raise RefusedError(

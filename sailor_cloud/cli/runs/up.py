@@ -156,6 +156,8 @@ def up(
         buy_reserved=buy_reserved or (sys.stdin.isatty() and not yes),
         tell=_echo_note,
     )
+    if (note := api.model_note(document.job, base=job_file.parent)) is not None:
+        _echo_note(note)
     if (files := described(document.job, job_file.parent)) is not None:
         echo(files, err=True)
     if not _confirmed_all(document, buy_reserved=buy_reserved, yes=yes):

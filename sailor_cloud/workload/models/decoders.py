@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.decoder import Decoder, Experts, Family
+from sailor_cloud.model.decoder import Decoder, Experts, Family, OwnDropout
 from sailor_cloud.model.job import HUB, MOST, Job, ModelSource
 from sailor_cloud.model.presets import PRESETS
 from sailor_cloud.workload.models import hub
@@ -59,6 +59,12 @@ _ACTIVATIONS = (
     *("gelu", "gelu_10", "gelu_accurate", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "quick_gelu"),
     *("laplace", "leaky_relu", "linear", "mish", "relu", "relu2", "relu6", "sigmoid", "silu", "swish", "tanh"),
 )
+# Probabilities of dropout in configurations; the last one leaves out whole layers.
+_DROPOUTS = (
+    *("resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "attention_dropout", "activation_dropout"),
+    *("resid_dropout", "embed_dropout"),
+)
+_LAYER_DROP = "layerdrop"
 _ROPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 _LEFT_OUT = (
     *(name for names in _NAMES.values() for name in names),
@@ -151,6 +157,20 @@ def decoder_from_config(config: Mapping[str, Any], *, name: str, where: str | No
     return _build(name, family, config, {key: value or 0 for key, value in sizes.items()}, origin)
 
 
+def dropout_note(job: Job, sizes: Decoder) -> str | None:
+    """Return a warning about dropout in a model that our runtime would not apply, None if there is none."""
+    probability = job.training.dropout
+    ignored = [own.text for own in sizes.dropouts if not (own.replaced and probability > 0.0)]
+    if job.run is not None or not ignored:
+        return None
+    advice = (
+        f"; training.dropout {probability:g} replaces only nn.Dropout and functional.dropout"
+        if probability > 0.0
+        else "; training.dropout sets the only dropout, and is 0"
+    )
+    return f"the dropout in {sizes.name} is not applied: {', '.join(ignored)}{advice}"
+
+
 def tp_problem(sizes: Decoder, tp: int) -> str | None:
     """Return why a tensor-parallel degree can't cut a decoder, or None if it can."""
     if sizes.counted and sizes.counted_at(tp) is None:
@@ -223,6 +243,11 @@ def _build(name: str, family: Family, config: Mapping[str, Any], sizes: Mapping[
         whole_attention=family is Family.OLMO2,
         keeps_scores=family is Family.GPT_NEO,
         experts=_experts(family, config, origin),
+        dropouts=tuple(
+            OwnDropout(text=f"{name} {config[name]:g}", replaced=name != _LAYER_DROP)
+            for name in (*_DROPOUTS, _LAYER_DROP)
+            if isinstance(config.get(name), int | float) and config[name] > 0
+        ),
     )
 
 

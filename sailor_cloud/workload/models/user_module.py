@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.decoder import Counted, Decoder
+from sailor_cloud.model.decoder import Counted, Decoder, OwnDropout
 
 _PROGRAM = "sailor_runtime.training.describe"
 # Only shapes pass through the layers, so the length matters only to position tables.
@@ -29,7 +29,8 @@ def with_module(sizes: Decoder, module: str, folder: Path) -> Decoder:
     or hidden states differ from the sizes.
     """
     named = dataclasses.replace(sizes, name=module, module=module)
-    return dataclasses.replace(named, counted=_counted(named, folder.absolute(), _written(folder)))
+    counted, dropouts = _described(named, folder.absolute(), _written(folder))
+    return dataclasses.replace(named, counted=counted, dropouts=dropouts)
 
 
 def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
@@ -43,7 +44,9 @@ def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]) -> tuple[Counted, ...]:
+def _described(
+    sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]
+) -> tuple[tuple[Counted, ...], tuple[OwnDropout, ...]]:
     """Build the module; `written` is in the cache key so that a changed module is built again."""
     model = {
         "model_type": sizes.family.value,
@@ -85,7 +88,7 @@ def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]
         raise _refused(f"{sizes.module} ends Python before it is built; it must not call sys.exit\n{last}".rstrip())
     if "problem" in found:
         raise _refused(found["problem"])
-    return tuple(
+    counted = tuple(
         Counted(
             tp=int(tp),
             parameters=tuple(row["parameters"]),
@@ -95,6 +98,20 @@ def _counted(sizes: Decoder, folder: Path, written: tuple[tuple[Path, int], ...]
         )
         for tp, row in found["degrees"].items()
     )
+    dropouts = tuple(
+        OwnDropout(text=f"{function} {probability:g} in {_layers(layers)}", replaced=replaced)
+        for function, probability, layers, replaced in found.get("dropouts", [])
+    )
+    return counted, dropouts
+
+
+def _layers(numbers: list[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) == 1:
+        return f"layer {first}"
+    if numbers == list(range(first, last + 1)):
+        return f"layers {first} to {last}"
+    return f"layers {', '.join(map(str, numbers))}"
 
 
 def _answer(printed: str) -> dict[str, Any] | None:
