@@ -43,6 +43,7 @@ class Block(nn.Module):
         self.attention = Attention()
         self.wide, self.narrow = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
         self.drop = nn.Dropout(0.5)
+        self.gate = nn.Parameter(torch.tensor(0.5))
         if adapters:
             for parameter in self.parameters():
                 parameter.requires_grad_(False)
@@ -54,7 +55,7 @@ class Block(nn.Module):
         wide = self.wide(normed)
         if hasattr(self, "down"):
             wide = wide + self.up(self.down(normed))
-        return value + self.narrow(functional.gelu(wide))
+        return value + self.gate * self.narrow(functional.gelu(wide))
 
 
 class Head(nn.Module):

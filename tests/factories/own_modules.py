@@ -131,3 +131,13 @@ def several_dropouts() -> SimpleNamespace:
     built = with_block(lambda block: After(block, attend, attention=attention))
     built.layers()[3].drop = nn.Dropout(0.0)
     return built
+
+
+def unused() -> SimpleNamespace:
+    return with_block(lambda block: After(block, lambda own, value: value, other=nn.Linear(HIDDEN, HIDDEN)))
+
+
+def sparse() -> SimpleNamespace:
+    embedding = Embedding()
+    embedding.tokens = nn.Embedding(*embedding.tokens.weight.shape, sparse=True)
+    return _of([embedding, *_blocks(), Head()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sailor_cloud.errors import RequestError
@@ -74,6 +75,28 @@ def test_data_that_local_nodes_could_not_read_is_refused(data: str, fault: str, 
     with pytest.raises(RequestError) as refused:
         settled(_job(data), tmp_path)
     assert str(refused.value) == fault.format(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fault"),
+    [
+        (
+            np.ones(17, dtype=np.float32),
+            "is no array of tokens: a.npy holds float32 of shape (17,), not one row",
+        ),
+        (np.ones((17, 2), dtype=np.int64), "is no array of tokens: a.npy holds int64 of shape (17, 2), not one row"),
+        (np.arange(16), "has at most 16 tokens in a file, and a sample needs 17"),
+        (np.arange(17) - 1, "holds tokens -1 to 15, and the vocabulary is 0 to 50256"),
+        (np.arange(50241, 50258), "holds tokens 50241 to 50257, and the vocabulary is 0 to 50256"),
+    ],
+)
+def test_tokens_that_a_model_could_not_read_are_refused(tokens: np.ndarray, fault: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", tokens)
+    with pytest.raises(RequestError) as refused:
+        settled(_job("{source: a.npy, format: tokens}"), tmp_path)
+    assert f"data.source: is 'a.npy', but {tmp_path}/a.npy {fault}" in str(refused.value)
+    np.save(tmp_path / "a.npy", np.arange(17, dtype=">u2"))
+    settled(_job("{source: a.npy, format: tokens}"), tmp_path)
 
 
 def test_nodes_on_a_cloud_need_a_path_of_their_own(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ SPEC = ModelSpec(
 def test_parameters_of_each_layer_are_those_of_the_built_module_at_each_degree() -> None:
     adapted = with_module(decoder(SOURCE), "factories.layered_module:build_with_adapters", TESTS)
     whole, cut = layer_costs(adapted, 16, 1), layer_costs(adapted, 16, 2)
-    # By hand: 64 x 24 tokens and 16 x 24 positions; four 24 x 24 with biases, 24 x 96 and back, two norms, adapters of
-    # rank 3.
-    block = 4 * (24 * 24 + 24) + (24 * 96 + 96) + (96 * 24 + 24) + 2 * 48 + (24 * 3 + 3 * 96)
+    # By hand: 64 x 24 tokens and 16 x 24 positions; four 24 x 24 with biases, 24 x 96 and back, two norms, a gate,
+    # adapters of rank 3.
+    block = 4 * (24 * 24 + 24) + (24 * 96 + 96) + (96 * 24 + 24) + 2 * 48 + 1 + (24 * 3 + 3 * 96)
     assert whole.parameters.tolist() == [80 * 24, *[block] * 4, 48 + 64 * 24]
     assert whole.trainable.tolist() == [0, *[24 * 3 + 3 * 96] * 4, 0]
     assert cut.trainable.tolist() == [0, *[24 * 3 + 3 * 48] * 4, 0]
@@ -87,6 +87,11 @@ def test_frozen_parameters_have_neither_gradients_nor_optimizer_state_nor_sums()
         ({"module": "factories.layered_module:with_a_broken_loss"}, r"the loss of .* has shape \(2, 8\)"),
         ({"module": "factories.layered_module:with_a_broken_block"}, "layer 1 of .* fails: RuntimeError"),
         ({"module": "factories.own_modules:batch_norm"}, r"layers\.2\.norm of .* is a BatchNorm1d: the statistics"),
+        (
+            {"module": "factories.own_modules:unused"},
+            r"layers\.2\.other\.weight and 1 more of .* have no effect",
+        ),
+        ({"module": "factories.own_modules:sparse"}, r"layers\.0\.tokens\.weight of .* has a sparse gradient"),
         ({"module": "factories.own_modules:noise"}, r"layer 2 of .* draws random numbers \(aten\.randn_like"),
         ({"module": "factories.own_modules:careless_dropout"}, "layer 2 of .* draws random numbers"),
         ({"module": "factories.own_modules:careless_attention"}, "layer 2 of .* draws random numbers"),

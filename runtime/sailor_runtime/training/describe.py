@@ -133,6 +133,22 @@ def _pass_through(
         raise
     except Exception as error:
         raise RefusedError(f"the loss of {model.module} fails: {type(error).__name__}: {error}") from error
+    _check_gradients(module)
+
+
+def _check_gradients(module: UserModule) -> None:
+    """Raise RefusedError for parameters without a gradient or with a sparse one."""
+    trained = {name: value.grad for name, value in module.root.named_parameters() if value.requires_grad}
+    if unused := [name for name, gradient in trained.items() if gradient is None]:
+        more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
+        raise RefusedError(
+            f"{unused[0]}{more} of {module.name} have no effect on the loss, but weight decay would move them; remove "
+            "them, or freeze them with requires_grad_(False)"
+        )
+    if sparse := [name for name, grad in trained.items() if grad is not None and grad.layout != torch.strided]:
+        raise RefusedError(
+            f"{sparse[0]} of {module.name} has a sparse gradient, which can't be all-reduced; leave out sparse=True"
+        )
 
 
 def _cuts(module: UserModule, tp: int) -> bool:

@@ -135,7 +135,7 @@ class _Island:
 def _optimizer(training: TrainingSpec, weights: dict[str, Tensor]) -> torch.optim.Optimizer:
     groups = [
         {"params": [weight for weight in weights.values() if weight.dim() > 1], "weight_decay": training.weight_decay},
-        {"params": [weight for weight in weights.values() if weight.dim() == 1], "weight_decay": 0.0},
+        {"params": [weight for weight in weights.values() if weight.dim() <= 1], "weight_decay": 0.0},
     ]
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.learning_rate, momentum=SGD_MOMENTUM)

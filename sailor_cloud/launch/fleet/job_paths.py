@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from sailor_cloud.errors import Problem, RequestError
-from sailor_cloud.model.job import HUB, DataFormat, Job
+from sailor_cloud.launch.fleet.local_data import data_fault
+from sailor_cloud.model.job import HUB, Job
 from sailor_cloud.provision.providers import is_cloud, on_this_machine
+from sailor_cloud.workload import decoder
 from sailor_cloud.workload.models import hub
 
 _BY_NAME = ("synthetic", "python-stdlib")
-# The first bytes of a .npy file.
-_NPY = b"\x93NUMPY"
 
 
 def settled(job: Job, base: Path) -> Job:
@@ -32,7 +32,7 @@ def settled(job: Job, base: Path) -> Job:
             problems.append(Problem(path=field, message=f"is {place!r}, a path that nodes on a cloud lack", hint=hint))
         elif here and not _absolute(place, base).exists():
             problems.append(Problem(path=field, message=f"is {place!r}, but there is no {_absolute(place, base)}"))
-        elif here and (fault := _fault(field, _absolute(place, base), job.data.format)):
+        elif here and (fault := _fault(field, _absolute(place, base), job, base)):
             problems.append(Problem(path=field, message=f"is {place!r}, but {_absolute(place, base)} {fault}"))
     kept = job.checkpoint.to
     on_clouds = any(is_cloud(resource.provider) for resource in job.resources)
@@ -62,27 +62,14 @@ def settled(job: Job, base: Path) -> Job:
     )
 
 
-def _fault(field: str, path: Path, form: DataFormat) -> str:
-    """Return why nodes can't use existing data; empty if nothing is known."""
+def _fault(field: str, path: Path, job: Job, base: Path) -> str:
+    """Return why nodes can't use an existing file or folder; empty if nothing is known."""
     if field == "data.tokenizer":
         return "" if path.is_file() else "is no tokenizer file"
     if field != "data.source":
         return ""
-    tokens = form is DataFormat.TOKENS
-    found = [file for file in path.iterdir() if file.is_file()] if path.is_dir() else [path]
-    files = [file for file in found if not file.name.startswith(".")]
-    if tokens and path.is_dir():
-        files = [file for file in files if file.suffix == ".npy"]
-    if not files:
-        return f"holds no {'.npy' if tokens else 'text'} file"
-    if tokens and (foreign := [file for file in sorted(files) if not _begins_with(file, _NPY)]):
-        return f"is no array of tokens: {foreign[0].name} is no .npy file"
-    return "" if any(file.stat().st_size for file in files) else "holds only empty files"
-
-
-def _begins_with(file: Path, magic: bytes) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(len(magic)) == magic
+    vocabulary = None if job.model is None or job.run is not None else decoder(job.model, base=base).vocab_size
+    return data_fault(path, job.data.format, job.training.sequence_length, vocabulary)
 
 
 def _is_path(place: str) -> bool:

@@ -14,8 +14,9 @@ import functools
 import hashlib
 import importlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class UserModule(Architecture):
             for layer, module in enumerate(layers)
         }
         self._specs = {
-            layer: tuple({alias: self._cut.parameter(alias) for alias in names.values()}.values())
+            layer: tuple({alias: _with_rows(self._cut.parameter(alias)) for alias in names.values()}.values())
             for layer, names in self.names.items()
         }
 
@@ -75,7 +76,7 @@ class UserModule(Architecture):
         return self._specs[layer]
 
     def first_values(self, layer: int) -> dict[str, Tensor]:
-        return {spec.name: self.root.get_parameter(spec.name).detach() for spec in self._specs[layer]}
+        return {spec.name: self.root.get_parameter(spec.name).detach().view(spec.shape) for spec in self._specs[layer]}
 
     def first_buffers(self) -> dict[str, Tensor]:
         return {name: part.get_buffer(leaf) for part, leaf, name in persistent(self.root)}
@@ -104,7 +105,7 @@ class UserModule(Architecture):
         for layer, names in self.names.items():
             for spec in self._specs[layer]:
                 if spec.name not in parameters:
-                    value = values(spec).to(dtype, copy=True)
+                    value = values(spec).to(dtype, copy=True).view(self.root.get_parameter(spec.name).shape)
                     parameters[spec.name] = nn.Parameter(value, requires_grad=spec.trainable)
             for name, alias in names.items():
                 set_parameter(whole, name, parameters[alias])
@@ -150,6 +151,8 @@ class _Layers(StageLayers):
     ) -> None:
         self._architecture, self._parallel, self._dtype = architecture, parallel, dtype
         self.parameters = {}
+        # Modules, attributes and parameters of one element, which these modules know as scalars.
+        self._scalars: dict[int, list[tuple[nn.Module, str, nn.Parameter]]] = defaultdict(list)
         root = nn.Module()
         root.layers = nn.ModuleDict()
         for layer in layers:
@@ -163,6 +166,8 @@ class _Layers(StageLayers):
                     )
             for name, alias in architecture.names[layer].items():
                 set_parameter(root, name, self.parameters[alias])
+                if architecture.root.get_parameter(name).dim() == 0:
+                    self._scalars[layer].append((*_place(root, name), self.parameters[alias]))
             _move_buffers(module, device, dtype)
         self._modules = {layer: root.layers[str(layer)] for layer in layers}
         self.buffers = Buffers(root, architecture.root)
@@ -178,6 +183,9 @@ class _Layers(StageLayers):
         if microbatch.dropout.probability > 0.0:
             dropping = DropoutMode(microbatch.dropout, self._architecture.heads, self._first_head)
             dropping.begin(layer)
+        for module, name, parameter in self._scalars[layer]:
+            module._parameters.pop(name, None)
+            module.__dict__[name] = parameter.view(())
         with dropping, keep_float64(self._dtype):
             result: Tensor = self._modules[layer](microbatch.tokens if value is None else value)
             if layer == self._architecture.layers - 1:
@@ -224,6 +232,16 @@ def _built(place: str) -> Any:
                 f"the result of {place} has no {name}; it needs layers(), tp_plan and loss(output, batch)"
             )
     return built
+
+
+def _with_rows(spec: ParameterSpec) -> ParameterSpec:
+    """Return the spec of a parameter that has a dimension 0 to cut: a scalar's has one element."""
+    return spec if spec.shape else replace(spec, shape=(1,))
+
+
+def _place(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return root.get_submodule(path), leaf
 
 
 def _move_buffers(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -43,6 +43,8 @@ class SavedWeights:
         value = self._of_experts(spec) if ".experts." in spec.name and self._key(spec.name) is None else None
         if value is None:
             value = self._read(spec.name)
+        if value.dim() == 0:
+            value = value.view(1)
         if tuple(value.shape) != spec.shape:
             raise RefusedError(
                 f"{spec.name} in {self._folder} has shape {tuple(value.shape)}, the model needs {spec.shape}"
