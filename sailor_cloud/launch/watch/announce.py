@@ -30,11 +30,15 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
         case "verified":
             steps = f"{event['steps']} steps"
             what = f"{steps} of {ComparisonModel.NARROW_COPY}" if event.get("narrow") else f"first {steps}"
-            context.observer.note(
-                f"{what} equal one process in float64: largest weight difference "
-                f"{event['max_abs_difference']:.1e} (tolerance {event['tolerance']:.0e})"
-            )
-            context.show("calibrating")
+            if event.get("passed", True):
+                found = f"equal one process in float64: largest weight difference {event['max_abs_difference']:.1e}"
+                context.show("calibrating")
+            else:
+                found = (
+                    f"differ from one process in float64: by {event['max_abs_difference']:.1e} in weights, "
+                    f"{event['loss_difference']:.1e} in loss and {event['norm_difference']:.1e} in gradient norm"
+                )
+            context.observer.note(f"{what} {found} (tolerance {event['tolerance']:.0e})")
         case "preflight":
             context.journal.append(Event.PREFLIGHT, devices=event["devices"], links=event["links"])
             context.observer.note(preflight_note(context.document, event))

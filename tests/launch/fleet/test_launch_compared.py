@@ -82,6 +82,20 @@ def test_settings_that_differ_from_those_of_the_checkpoint_are_named():
     ]
 
 
+def test_a_failed_comparison_is_not_announced_as_equal():
+    job = read_job(EXAMPLES / "quickstart.yaml")
+    heard = _Heard(job, job_decoder(job))
+    # The weights agree: only losses or gradient norms differ.
+    event = {"event": "verified", "generation": 1, "steps": 5, "passed": False}
+    event |= {"max_abs_difference": 0.0, "loss_difference": 0.011, "norm_difference": 2e-11, "tolerance": 1e-10}
+    announce(heard, event, type("Monitor", (), {"generation": 1})())
+    assert heard.notes == [
+        "first 5 steps differ from one process in float64: by 0.0e+00 in weights, 1.1e-02 in loss and 2.0e-11 in "
+        "gradient norm (tolerance 1e-10)"
+    ]
+    assert heard.shown == []
+
+
 def test_a_large_module_of_the_user_is_not_compared_and_a_note_says_so():
     job = read_job(EXAMPLES / "gcp-a100-v100.yaml")
     own = dataclasses.replace(job_decoder(job), module="layers:build")
