@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from factories import layered_module
 from factories.layered_module import BLOCKS, HIDDEN, Block, Embedding, Head, loss
 
 
@@ -141,3 +142,23 @@ def sparse() -> SimpleNamespace:
     embedding = Embedding()
     embedding.tokens = nn.Embedding(*embedding.tokens.weight.shape, sparse=True)
     return _of([embedding, *_blocks(), Head()])
+
+
+def shared() -> SimpleNamespace:
+    """Return layers of which all blocks are one, as in ALBERT."""
+    block = Block(adapters=False)
+    built = _of([Embedding(), *[block] * BLOCKS, Head()])
+    built.tp_plan = layered_module.build().tp_plan
+    return built
+
+
+def branch() -> SimpleNamespace:
+    return with_block(lambda block: After(block, lambda own, value: -value if (value > 0).any() else value))
+
+
+def boolean_index() -> SimpleNamespace:
+    def positive(own: After, value: Tensor) -> Tensor:
+        value[value > 0] = value[value > 0] * 2
+        return value
+
+    return with_block(lambda block: After(block, positive))

@@ -18,6 +18,7 @@ from sailor_runtime.training.model import same_weights
 from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.loss_check import LossCheck
+from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.model.user_module import UserModule
 from sailor_runtime.training.model.weights import first_weights
 
@@ -120,3 +121,31 @@ def test_the_reference_treats_samples_of_a_module_one_by_one() -> None:
 
     together, alone = (reference.train(spec_of(build), training, read, steps=1) for build in ("averaged", "one_by_one"))
     assert together.losses == pytest.approx(alone.losses, rel=1e-12)
+
+
+def test_layers_that_are_one_module_have_the_gradients_of_plain_torch() -> None:
+    module, drawn = own("shared"), torch.randint(64, (2, 17), generator=torch.Generator().manual_seed(0))
+    alone = TensorParallel(None, 1, 0)
+    stage = module.stage(range(6), alone, torch.device("cpu"), torch.float32, dropout=False)
+    first = first_weights(spec_of("shared"), 0)
+    whole, weights = module.full_model(lambda spec: first(spec, torch.float32), torch.float32, dropout=False)
+    with torch.no_grad():
+        for name, parameter in stage.parameters.items():
+            parameter.copy_(weights[name])
+    dropout = Dropout(probability=0.0, seed=0, step=0, samples=torch.arange(2))
+    batch = Microbatch(tokens=drawn[:, :-1], targets=drawn[:, 1:], weight=1.0, dropout=dropout)
+    value = None
+    for layer in range(6):
+        value = stage(layer, value, batch)
+    value.backward()
+
+    plain = own_modules.shared().layers()
+    torch.nn.ModuleList(plain).load_state_dict(torch.nn.ModuleList(module.root.layers).state_dict())
+    output = batch.tokens
+    for part in plain:
+        output = part.eval()(output)
+    (layered_module.loss(output, batch) * 32).backward()
+    module.loss_sum(whole, batch.tokens, batch.targets, None).backward()
+    for name, parameter in torch.nn.ModuleList(plain).named_parameters():
+        for other in (stage.parameters, weights):
+            torch.testing.assert_close(other[f"layers.{name}"].grad.view(parameter.shape), parameter.grad)

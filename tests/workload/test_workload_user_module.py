@@ -92,6 +92,8 @@ def test_frozen_parameters_have_neither_gradients_nor_optimizer_state_nor_sums()
             r"layers\.2\.other\.weight and 1 more of .* have no effect",
         ),
         ({"module": "factories.own_modules:sparse"}, r"layers\.0\.tokens\.weight of .* has a sparse gradient"),
+        ({"module": "factories.own_modules:branch"}, "layer 2 of .* depends on values of tensors, as with 'if mask"),
+        ({"module": "factories.own_modules:boolean_index"}, r"layer 2 of .* depends on values .* x\[mask\]"),
         ({"module": "factories.own_modules:noise"}, r"layer 2 of .* draws random numbers \(aten\.randn_like"),
         ({"module": "factories.own_modules:careless_dropout"}, "layer 2 of .* draws random numbers"),
         ({"module": "factories.own_modules:careless_attention"}, "layer 2 of .* draws random numbers"),
@@ -100,6 +102,12 @@ def test_frozen_parameters_have_neither_gradients_nor_optimizer_state_nor_sums()
 def test_an_untrainable_model_names_the_part(changes: dict[str, object], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         described(replace(SPEC, **changes), 8)
+
+
+def test_layers_may_be_one_module() -> None:
+    assert set(described(replace(SPEC, module="factories.own_modules:shared"), 8)["degrees"]) == {"1", "2"}
+    with pytest.raises(RefusedError, match=r"layer 0 .* gives \(2, 8, 24\), and .* is \(2, 8, 32\)"):
+        described(replace(SPEC, module="factories.own_modules:shared", hidden_size=32), 8)
 
 
 def test_dropout_that_training_does_not_apply_is_named() -> None:

@@ -41,6 +41,10 @@ _DROPOUTS: dict[Any, tuple[int, str]] = {
 }
 
 
+# In the messages of operations that need the values of tensors on the meta device.
+_NEEDS_VALUES = ("meta tensor", "Meta tensor", "meta device", "data-independent")
+
+
 class _Dropouts(TorchFunctionMode):
     """Records the layers with dropout, by function and probability above 0; modules call it in eval mode, too."""
 
@@ -105,12 +109,12 @@ def _pass_through(
     """Send shapes forward and back; each layer's output must be a valid input of the next one."""
     batch = torch.zeros((_SAMPLES, tokens), dtype=torch.int64)
     value = batch
-    for layer, part in enumerate(module.root.get_submodule("layers").children()):
+    for layer in range(module.layers):
         dropouts.layer = layer
         try:
-            value = part(value)
+            value = module.layer(module.root, layer)(value)
         except Exception as error:
-            raise RefusedError(f"layer {layer} of {model.module} fails: {type(error).__name__}: {error}") from error
+            raise _failed(f"layer {layer} of {model.module}", error) from error
         if numbers.found:
             raise RefusedError(
                 f"layer {layer} of {model.module} draws random numbers ({numbers.found[0]}), which would differ under "
@@ -132,8 +136,19 @@ def _pass_through(
     except RefusedError:
         raise
     except Exception as error:
-        raise RefusedError(f"the loss of {model.module} fails: {type(error).__name__}: {error}") from error
+        raise _failed(f"the loss of {model.module}", error) from error
     _check_gradients(module)
+
+
+def _failed(part: str, error: Exception) -> RefusedError:
+    """Return the refusal of a part that fails on the meta device."""
+    # torch has no common type for what needs the values of tensors; only its messages name the device.
+    if any(word in str(error) for word in _NEEDS_VALUES):
+        return RefusedError(
+            f"{part} depends on values of tensors, as with 'if mask.any()', .item() or x[mask], but before a purchase "
+            f"only shapes are known; compute everything and choose by torch.where or a product with the mask ({error})"
+        )
+    return RefusedError(f"{part} fails: {type(error).__name__}: {error}")
 
 
 def _check_gradients(module: UserModule) -> None:

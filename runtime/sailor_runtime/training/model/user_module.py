@@ -72,6 +72,11 @@ class UserModule(Architecture):
             for layer, names in self.names.items()
         }
 
+    @staticmethod
+    def layer(whole: nn.Module, layer: int) -> nn.Module:
+        """Return a layer of a whole model. Iterating over a module's children would leave out repeated ones."""
+        return whole.get_submodule(f"layers.{layer}")
+
     def parameters(self, layer: int) -> tuple[ParameterSpec, ...]:
         return self._specs[layer]
 
@@ -117,10 +122,10 @@ class UserModule(Architecture):
         batch = Microbatch(tokens=tokens, targets=targets, weight=1.0, dropout=nothing)
         value = tokens
         with dropping or contextlib.nullcontext(), keep_float64(next(whole.parameters()).dtype):
-            for layer, module in enumerate(whole.get_submodule("layers").children()):
+            for layer in range(self.layers):
                 if dropping is not None:
                     dropping.begin(layer)
-                value = module(value)
+                value = self.layer(whole, layer)(value)
             return self.loss(value, batch) * tokens.numel()
 
     def describe(self, folder: Path, dtype: torch.dtype) -> None:
