@@ -162,3 +162,7 @@ def boolean_index() -> SimpleNamespace:
         return value
 
     return with_block(lambda block: After(block, positive))
+
+
+def padded() -> SimpleNamespace:
+    return _of([Embedding(), *_blocks(), Head()], mean_of_unmasked)

@@ -103,6 +103,16 @@ def test_a_loss_that_depends_on_the_microbatch_is_refused(loss, exact, dtype, si
         compare()
 
 
+def test_the_last_stage_checks_its_loss() -> None:
+    alone = TensorParallel(None, 1, 0)
+    stage = own("padded").stage([5], alone, torch.device("cpu"), torch.float32, dropout=False)
+    for name, parameter in stage.parameters.items():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(len(name)))
+    hidden = torch.randn((3, 4, 24), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(RefusedError, match=r"the loss of factories\.own_modules:padded is no mean over samples"):
+        stage(5, hidden, microbatches(3)[0])
+
+
 def test_later_steps_are_not_checked() -> None:
     check, output = LossCheck(own_modules.mean_of_unmasked, "own:build"), torch.zeros((3, 4, 8))
     [batch] = microbatches(3)

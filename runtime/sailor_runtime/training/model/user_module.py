@@ -220,7 +220,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _hash(values: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for value in values:
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(value.detach().cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
