@@ -1,4 +1,4 @@
-"""`plan --prove` says which branch its bound comes from."""
+"""`plan --prove` searches for longer, and says which branch its bound comes from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from factories.planning import AS_OF, data, example, plan
 from sailor_cloud import planner
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import Status
+from sailor_cloud.planner.improvement import local_search
 from sailor_cloud.planner.search import SearchOptions
 from sailor_cloud.report.plan.facts import proof
 
@@ -22,14 +23,22 @@ JOB = example(
 )
 
 
-def test_the_document_and_the_report_name_the_branch_that_the_bound_comes_from(monkeypatch):
+def test_a_proof_searches_for_longer_and_names_the_branch_that_the_bound_comes_from(monkeypatch):
     monkeypatch.setattr(import_module("sailor_cloud.planner.search"), "_PROOF_S", 2.0)
+    depths = []
+
+    def improved(*given, **named):
+        depths.append(given[3].depth)
+        return local_search.improved(*given, **named)
+
+    monkeypatch.setattr(import_module("sailor_cloud.planner.solving"), "improved", improved)
     prices, links, times = data()
     options = SearchOptions(prove=True)
     document = planner.search(
         JOB, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), options=options
     )
     assert document.status is Status.FEASIBLE
+    assert set(depths) == {4.0}
     assert "pipelines" in document.search.weakest_branch
     assert f"(the bound is that of {document.search.weakest_branch})" in proof(document)
 

@@ -68,7 +68,7 @@ RESTRICTIONS = ("one-accelerator", "one-zone", "even-batches", "even-layers")
 @click.option(
     "--prove",
     is_flag=True,
-    help="Also raise the bound once the plan is found, for up to 300 CPU seconds or until Ctrl-C. For engines "
+    help="Search for longer, then raise the bound for up to 300 CPU seconds or until Ctrl-C. The bound is for engines "
     f"{' and '.join(BOUNDED_ENGINES)}.",
 )
 @click.option(

@@ -17,8 +17,8 @@ class SearchOptions:
     answer if the search of the whole space found none as good. `frontier`: also the Pareto frontier of time and money.
     `top`: also this many plans of other kinds. `decide`: also the cheapest, the balanced and the fastest plan; the
     answer is `choose` of these, else the goal's. `deciding` gets them whenever they may have changed. After
-    `time_limit_s` the incumbent is the answer, and is never called optimal. `prove`: raise the bound after the plan is
-    found, for some minutes at most. `progress` gets the completed share of the search, which never falls; `improved`
+    `time_limit_s` the incumbent is the answer, and is never called optimal. `prove`: search for longer, then raise the
+    bound for some minutes at most. `progress` gets the completed share of the search, which never falls; `improved`
     gets, in words, the goal's figure of each better plan.
     """
 
