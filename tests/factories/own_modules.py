@@ -39,6 +39,12 @@ def unseeded() -> SimpleNamespace:
     return _of([Embedding(), *blocks, Head()])
 
 
+def frozen_and_noise() -> SimpleNamespace:
+    built = layered_module.build(adapters=True)
+    built.layers()[2].register_buffer("noise", torch.randn(HIDDEN))
+    return built
+
+
 PADDING = 0
 
 

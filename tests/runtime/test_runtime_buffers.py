@@ -20,6 +20,7 @@ from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export, verify
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 from sailor_runtime.training.checkpoint.description import FORMAT
+from sailor_runtime.training.model.user_module import UserModule
 
 RUNNING_MEAN = {"module": "factories.layered_module:build_with_running_mean"}
 
@@ -60,6 +61,23 @@ def test_a_buffer_that_training_changes_continues_from_a_checkpoint_and_is_expor
     assert torch.equal(root.layers[5].logits.weight, exported["layers.0.tokens.weight"])
     assert exported["layers.1.mean"].abs().sum() > 0.0
     assert exported["layers.1.mask"].dtype == torch.bool, "unchanged, and not a weight"
+
+
+def test_an_export_holds_the_frozen_weights_and_buffers_of_the_jobs_seed(tmp_path):
+    model = {"module": "factories.own_modules:frozen_and_noise", "seed": 3}
+    spec = run_spec([(12, 1, [(0, 6, 1)])], directory=tmp_path, model=model, training={"seed": 3})
+    member = Member(spec, 0)
+    try:
+        checkpoints = Checkpoints(tmp_path / "checkpoints", 3, member.world, member.atoms)
+        checkpoints.begin(member.engine())
+        checkpoints.wait()
+    finally:
+        member.world.close()
+    export.export(tmp_path / "checkpoints" / "step-0", tmp_path / "model")
+    exported = load_file(tmp_path / "model" / "model.safetensors")
+    built = UserModule(spec.model)
+    assert torch.equal(exported["layers.1.wide.weight"], built.root.get_parameter("layers.1.wide.weight"))
+    assert torch.equal(exported["layers.2.noise"], built.first_buffers()["layers.2.noise"])
 
 
 def test_a_plan_in_one_pass_equals_one_process_and_one_in_two_names_the_buffer(tmp_path):

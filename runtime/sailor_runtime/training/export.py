@@ -9,6 +9,7 @@ import argparse
 import math
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def export(checkpoint: str | Path, folder: Path, *, dtype: torch.dtype = torch.f
         raise RefusedError(
             f"it has format {about.get('format')!r}, this version reads {FORMAT}; use the one that made it"
         )
-    model = model_from_dict(about["model"])
+    # Versions whose checkpoints do not describe the module built it from seed 0, whatever the job's.
+    model = replace(model_from_dict(about["model"]), seed=about["seed"] if "module" in about else 0)
     try:
         architecture = architecture_of(model)
     except RefusedError as error:
