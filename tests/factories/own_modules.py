@@ -45,6 +45,11 @@ def frozen_and_noise() -> SimpleNamespace:
     return built
 
 
+def orthogonal() -> SimpleNamespace:
+    matrix = nn.Parameter(torch.empty(768, 768))
+    return with_block(lambda block: After(block, lambda own, value: value, matrix=nn.init.orthogonal_(matrix)))
+
+
 PADDING = 0
 
 

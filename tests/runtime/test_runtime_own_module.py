@@ -43,6 +43,18 @@ def test_processes_build_the_same_weights_and_buffers_from_numpy_and_random() ->
     assert one == own("numpy_and_random").first_hashes(PARTS)
 
 
+def test_first_weights_do_not_depend_on_the_cores_of_a_node() -> None:
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(own("orthogonal").first_hashes(PARTS))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("build", ["numpy_and_random", "factories.layered_module:build"])
 def test_the_seed_of_the_job_gives_other_weights(build: str) -> None:
     found = []

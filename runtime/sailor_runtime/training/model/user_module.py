@@ -44,9 +44,9 @@ class UserModule(Architecture):
 
     def __init__(self, model: ModelSpec) -> None:
         assert model.module is not None
-        with _seeded(model.seed):
+        with _seeded(model.seed), _one_thread():
             self._built = _built(model.module)
-        layers = list(self._built.layers())
+            layers = list(self._built.layers())
         if len(layers) != model.layers:
             wanted = f"{model.layers}: embedding, {model.blocks} blocks, head"
             raise RefusedError(f"{model.module} has {len(layers)} layers, its sizes say {wanted}")
@@ -215,6 +215,17 @@ def _seeded(seed: int) -> Iterator[None]:
         finally:
             np.random.set_state(numpy_state)
             random.setstate(python_state)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: nodes differ in cores, and sums, as in orthogonal_, differ with their number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _hash(values: Iterable[Tensor]) -> str:
