@@ -29,7 +29,10 @@ def check_checkpoint_place(job: Job, *, now: datetime) -> None:
         return
     for folder in RunFolder.list(checked=False):
         if _uses(folder, place, now):
-            hint = f"wait for it, continue it with 'sailor-cloud resume {folder.run_id}', or name another place"
+            hint = (
+                f"wait for it, continue it with 'sailor-cloud resume {folder.run_id}', end it with 'sailor-cloud down "
+                f"{folder.run_id}', or name another place"
+            )
             raise RequestError([_problem(f"is {place}, where run {folder.run_id} saves, which is not over", hint)])
     step = None if job.run is not None else _newest_step(Path(place))
     if step is not None and job.training.steps is not None and step >= job.training.steps:
@@ -54,10 +57,16 @@ def _uses(folder: RunFolder, place: str, now: datetime) -> bool:
         state = fold(read(folder.journal_file))
         if state.phase in OVER or (state.expires_at is not None and state.expires_at < now):
             return False
-        return named_place(folder.read_document().job) == place
+        other = named_place(folder.read_document().job)
+        return other is not None and _spelled_alike(other) == _spelled_alike(place)
     except (SailorError, OSError, ValueError):
         # Whatever is wrong with that run, this one can't mend it.
         return False
+
+
+def _spelled_alike(place: str) -> str:
+    """Return the same text for each spelling of a place."""
+    return place.rstrip("/") if "://" in place else str(Path(place).resolve())
 
 
 def _newest_step(place: Path) -> int | None:

@@ -42,6 +42,18 @@ def test_a_place_where_another_run_saves_is_refused_until_that_run_is_over(tmp_p
     check_checkpoint_place(_job("gs://mine/run"), now=NOW)
 
 
+def test_another_spelling_of_a_place_is_that_place(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    (tmp_path / "link").symlink_to("place")
+    spellings = [("gs://mine/run", "gs://mine/run/"), (tmp_path / "place", tmp_path / "link")]
+    for number, (used, asked) in enumerate(spellings):
+        other = RunFolder.create(f"sweep-{number}-20261121-051313-a1b2")
+        other.write_document(replace(document(), job=_job(used)))
+        Journal.of(other, FixedClock(NOW)).append(Event.RUN_CREATED, job=f"sweep-{number}")
+        with pytest.raises(RequestError, match=f"end it with 'sailor-cloud down {other.run_id}'"):
+            check_checkpoint_place(_job(asked), now=NOW)
+
+
 def test_a_run_whose_nodes_have_reached_their_end_does_not_hold_its_place() -> None:
     other = RunFolder.create("sweep-a-20261121-051313-a1b2")
     other.write_document(replace(document(), job=_job("gs://mine/run")))
