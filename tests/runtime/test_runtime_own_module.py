@@ -115,6 +115,15 @@ def test_a_loss_that_depends_on_the_microbatch_is_refused(loss, exact, dtype, si
         compare()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_small_loss_in_16_bits_passes(dtype: torch.dtype, size: int) -> None:
+    check = LossCheck(layered_module.loss, "own:build")
+    for batch in microbatches(size):
+        output = torch.zeros((*batch.targets.shape, 512), dtype=dtype).scatter_(-1, batch.targets[..., None], 12.0)
+        check(layered_module.loss(output, batch), output, batch)
+
+
 def test_the_last_stage_checks_its_loss() -> None:
     alone = TensorParallel(None, 1, 0)
     stage = own("padded").stage([5], alone, torch.device("cpu"), torch.float32, dropout=False)
