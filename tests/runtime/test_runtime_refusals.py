@@ -231,6 +231,19 @@ def test_a_module_continues_beside_other_changed_files_but_not_with_other_layers
         sys.modules.pop("layers_of_mine", None)
 
 
+def test_a_module_continues_from_an_older_checkpoint_of_the_same_folder_and_seed_0(tmp_path):
+    model = {"module": "factories.layered_module:build", "code": "code/abc"}
+    spec = run_spec(ONE, directory=tmp_path, model=model)
+    saved = _saved(spec, DATA)
+    del saved["module"]
+    saved["model"]["code"] = "code/abc"
+    check_description(saved, spec, DATA, where="run/step-4")
+    with pytest.raises(RefusedError, match=r"has model\.code 'code/abc', the job 'code/def'"):
+        check_description(saved, _changed(spec, "model", code="code/def"), DATA, where="run/step-4")
+    with pytest.raises(RefusedError, match=r"from seed 0, whatever training\.seed 7; finish the job with that version"):
+        check_description({**saved, "seed": 7}, _changed(spec, "training", seed=7), DATA, where="run/step-4")
+
+
 def test_another_run_does_not_continue_from_a_checkpoint_with_all_its_steps_and_names_other_settings(tmp_path):
     spec = run_spec(ONE, directory=tmp_path, training={"steps": 4})
     saved = _saved(spec, DATA)

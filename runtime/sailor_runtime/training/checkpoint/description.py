@@ -46,7 +46,17 @@ def check_description(saved: Mapping[str, Any], spec: RunSpec, data: Mapping[str
             "version that made it, and name that folder as model.weights in a job with another checkpoint.to"
         )
     # A round trip through JSON turns tuples into lists, as in the saved description.
-    for key, wanted in json.loads(json.dumps(_of_job(spec))).items():
+    expected = json.loads(json.dumps(_of_job(spec)))
+    if "module" not in saved and spec.model.module is not None:
+        # Older versions built every module from seed 0, and compared all of the user's folder.
+        if spec.training.seed != 0:
+            raise RefusedError(
+                f"checkpoint {where} is of a version that built {spec.model.module} from seed 0, whatever "
+                f"training.seed {spec.training.seed}; finish the job with that version"
+            )
+        expected["model"] |= {"code": spec.model.code, "setup": spec.model.setup}
+        del expected["module"]
+    for key, wanted in expected.items():
         found = saved.get(key)
         if found != wanted:
             raise RefusedError(
