@@ -99,6 +99,20 @@ def test_a_link_to_a_checkpoint_comes_to_every_node_and_none_that_leads_out_of_t
     assert (node(tmp_path, 2).folder / "latest.pt").readlink() == Path("step-10.pt")
 
 
+def test_a_link_to_a_link_and_one_by_the_folders_real_path_come_back(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "work").symlink_to("real")
+    first = node(tmp_path / "work")
+    (first.folder / "step-10.pt").write_text("ten")
+    (first.folder / "best").symlink_to((first.folder / "step-10.pt").resolve())
+    (first.folder / "latest.pt").symlink_to("best")
+    (first.folder / "lost").symlink_to("nowhere")
+    assert looked(first) == ["step-10.pt"]
+    again = node(tmp_path / "work", 1)
+    assert sorted(os.listdir(again.folder)) == ["best", "latest.pt", "step-10.pt"]
+    assert (again.folder / "latest.pt").read_text() == "ten"
+
+
 def test_a_node_that_was_lost_while_it_copied_leaves_no_checkpoint_that_is_brought_back(tmp_path: Path) -> None:
     saved = node(tmp_path)
     (saved.folder / "step-10").mkdir()

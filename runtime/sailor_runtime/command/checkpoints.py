@@ -16,7 +16,7 @@ import shutil
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ class Checkpoints:
             self._others[name] = {path: found for path, found in files.items() if path not in mine}
         self._links = self._read(_LINKS)
         for name, target in self._links.items():
-            if name not in complete and target.partition("/")[0] in self._kept:
+            if name not in complete and self._leads_to_copied(target, self._links):
                 (self.folder / name).symlink_to(target)
         return found
 
@@ -257,11 +257,18 @@ class Checkpoints:
 
     def _keep_links(self, links: dict[str, str]) -> None:
         """Keep the first node's links; one to a checkpoint that is not copied yet keeps its target of before."""
-        copied = {name: target for name, target in links.items() if target.partition("/")[0] in self._kept}
+        copied = {name: target for name, target in links.items() if self._leads_to_copied(target, links)}
         wanted = {name: target for name, target in self._links.items() if name in links} | copied
         if self.rank == 0 and wanted != self._links:
             self._links = wanted
             self.store.write(f"{MARKS}/{_LINKS}", json.dumps(wanted, sort_keys=True).encode())
+
+    def _leads_to_copied(self, target: str, links: Mapping[str, str]) -> bool:
+        """Return whether a target is in a copied checkpoint, perhaps by way of other links."""
+        top = target.partition("/")[0]
+        for _ in links:
+            top = links.get(top, top).partition("/")[0]
+        return top in self._kept
 
     def _is_known_complete(self, name: str, files: Files) -> bool:
         """Return whether a known format shows that the checkpoint is complete.
@@ -411,9 +418,12 @@ def _files(path: Path) -> Files:
 def _target(folder: Path, name: str) -> str | None:
     """Return the target of a link to another entry of the folder; None for other links and anything else."""
     try:
-        target = os.path.relpath(folder / os.readlink(folder / name), folder)
+        aim = folder / os.readlink(folder / name)
     except OSError:
         return None
+    # An absolute target may name the folder without the links on the way to it.
+    real = folder.resolve()
+    target = os.path.relpath(aim, real if aim.is_relative_to(real) else folder)
     return None if target in (os.curdir, name) or target.partition("/")[0] == os.pardir else target
 
 
