@@ -50,6 +50,13 @@ def orthogonal() -> SimpleNamespace:
     return with_block(lambda block: After(block, lambda own, value: value, matrix=nn.init.orthogonal_(matrix)))
 
 
+def marked() -> SimpleNamespace:
+    """Return layers of which one has a buffer with an element that is not a number."""
+    built = with_block(lambda block: After(block, lambda own, value: value + own.mark.nan_to_num()))
+    built.layers()[2].register_buffer("mark", torch.tensor([float("nan")] + [0.0] * (HIDDEN - 1)))
+    return built
+
+
 PADDING = 0
 
 

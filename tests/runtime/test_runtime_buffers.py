@@ -100,6 +100,19 @@ def test_a_plan_in_one_pass_equals_one_process_and_one_in_two_names_the_buffer(t
             member.world.close()
 
 
+def test_a_buffer_with_a_number_that_is_none_has_not_changed(tmp_path):
+    model = {"module": "factories.own_modules:marked"}
+    member = Member(run_spec([(6, 2, [(0, 6, 1)])], directory=tmp_path, model=model), 0)
+    try:
+        engine = member.engine()
+        for _ in range(2):
+            engine.step()
+        assert engine.module.buffers is not None
+        assert not engine.module.buffers.changed()
+    finally:
+        member.world.close()
+
+
 def test_an_export_outside_the_workdir_says_where_to_run(tmp_path):
     model = dataclasses.asdict(ModelSpec(**{**TINY, "module": "not_here.model:build"}))
     (tmp_path / "step-2").mkdir()
