@@ -156,6 +156,15 @@ def unused() -> SimpleNamespace:
     return with_block(lambda block: After(block, lambda own, value: value, other=nn.Linear(HIDDEN, HIDDEN)))
 
 
+def pooled() -> SimpleNamespace:
+    """Return layers of which one has a parameter for blocks of 12 tokens."""
+
+    def pool(own: After, value: Tensor) -> Tensor:
+        return value + own.other(value[:, :12].mean(1, keepdim=True)) if value.shape[1] >= 12 else value
+
+    return with_block(lambda block: After(block, pool, other=nn.Linear(HIDDEN, HIDDEN)))
+
+
 def sparse() -> SimpleNamespace:
     embedding = Embedding()
     embedding.tokens = nn.Embedding(*embedding.tokens.weight.shape, sparse=True)

@@ -104,6 +104,10 @@ def test_an_untrainable_model_names_the_part(changes: dict[str, object], message
         described(replace(SPEC, **changes), 8)
 
 
+def test_a_parameter_that_only_long_samples_use_is_accepted() -> None:
+    described(replace(SPEC, module="factories.own_modules:pooled"), 8)
+
+
 def test_layers_may_be_one_module() -> None:
     assert set(described(replace(SPEC, module="factories.own_modules:shared"), 8)["degrees"]) == {"1", "2"}
     with pytest.raises(RefusedError, match=r"layer 0 .* gives \(2, 8, 24\), and .* is \(2, 8, 32\)"):

@@ -85,6 +85,10 @@ def described(model: ModelSpec, tokens: int) -> dict[str, Any]:
         dropouts, numbers = _Dropouts(), _RandomNumbers()
         with dropouts, numbers:
             _pass_through(module, model, tokens, dropouts, numbers)
+            # Layers may use a parameter only in long samples, such as one that pools blocks of tokens.
+            if tokens < model.max_positions and _without_gradients(module):
+                _pass_through(module, model, model.max_positions, dropouts, numbers)
+        _check_gradients(module)
     return {
         "degrees": {str(tp): _counts(module, tp) for tp in _DEGREES if _cuts(module, tp)},
         "dropouts": [
@@ -137,7 +141,6 @@ def _pass_through(
         raise
     except Exception as error:
         raise _failed(f"the loss of {model.module}", error) from error
-    _check_gradients(module)
 
 
 def _failed(part: str, error: Exception) -> RefusedError:
@@ -151,16 +154,20 @@ def _failed(part: str, error: Exception) -> RefusedError:
     return RefusedError(f"{part} fails: {type(error).__name__}: {error}")
 
 
+def _without_gradients(module: UserModule) -> list[str]:
+    return [name for name, value in module.root.named_parameters() if value.requires_grad and value.grad is None]
+
+
 def _check_gradients(module: UserModule) -> None:
     """Raise RefusedError for parameters without a gradient or with a sparse one."""
-    trained = {name: value.grad for name, value in module.root.named_parameters() if value.requires_grad}
-    if unused := [name for name, gradient in trained.items() if gradient is None]:
+    if unused := _without_gradients(module):
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise RefusedError(
             f"{unused[0]}{more} of {module.name} have no effect on the loss, but weight decay would move them; remove "
             "them, or freeze them with requires_grad_(False)"
         )
-    if sparse := [name for name, grad in trained.items() if grad is not None and grad.layout != torch.strided]:
+    gradients = {name: value.grad for name, value in module.root.named_parameters() if value.grad is not None}
+    if sparse := [name for name, gradient in gradients.items() if gradient.layout != torch.strided]:
         raise RefusedError(
             f"{sparse[0]} of {module.name} has a sparse gradient, which can't be all-reduced; leave out sparse=True"
         )
