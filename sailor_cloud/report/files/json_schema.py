@@ -24,7 +24,25 @@ def job_schema(*, presets: Sequence[str], accelerators: Sequence[str], zones: Se
     resource["zones"]["items"] = _suggested(zones)
     counts = resource["accelerators"]["additionalProperties"]
     resource["accelerators"]["properties"] = dict.fromkeys(accelerators, counts)
-    return {"$schema": DIALECT, **schema, "title": "sailor-cloud job file", "$id": _name("job")}
+    batch = parts["Training"].pop("required")
+    # With --on a cluster's nodes replace the resources.
+    schema["required"].remove("resources")
+    return {
+        "$schema": DIALECT,
+        **schema,
+        **_model_or_command(batch),
+        "title": "sailor-cloud job file",
+        "$id": _name("job"),
+    }
+
+
+def _model_or_command(batch: Sequence[str]) -> dict[str, Any]:
+    """Return the rule that a model needs these fields of `training`, and that a job without a model needs `run`."""
+    return {
+        "if": {"required": ["model"], "properties": {"model": {"type": "object"}}},
+        "then": {"required": ["training"], "properties": {"training": {"required": batch}}},
+        "else": {"required": ["run"], "properties": {"run": {"type": "string"}}},
+    }
 
 
 def document_schema() -> dict[str, Any]:
