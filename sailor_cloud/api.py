@@ -9,8 +9,19 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from sailor_cloud.clock import Clock, FixedClock, SystemClock
+from sailor_cloud.arguments import (
+    check_amount,
+    check_count,
+    check_observer,
+    check_plan,
+    choice_of,
+    clock_of,
+    names_of,
+    path_of,
+)
+from sailor_cloud.clock import Clock, FixedClock
 from sailor_cloud.errors import DataError, RequestError
+from sailor_cloud.resources import own_folder
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -71,13 +82,13 @@ def plan(
     job: Job | Path | str | Mapping[str, Any],
     *,
     on: str | None = None,
-    cluster: Path | None = None,
-    base: Path | None = None,
+    cluster: Path | str | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
-    profiles: Path | None = None,
-    network: Path | None = None,
-    pricing: Path | None = None,
-    restrictions: Sequence[Restriction] = (),
+    profiles: Path | str | None = None,
+    network: Path | str | None = None,
+    pricing: Path | str | None = None,
+    restrictions: Iterable[Restriction | str] | str = (),
     top: int = 0,
     frontier: bool = False,
     choose: Pick | str | None = None,
@@ -114,21 +125,25 @@ def plan(
     are folders whose files take precedence over the shipped ones. Raises RequestError for a job with unknown names,
     DataError if prices or profiles are missing. Infeasible is a status, not an error.
     """
-    clock = clock or SystemClock()
+    clock = clock_of(clock)
     started_s = clock.monotonic_s()
     from sailor_cloud import catalog, planner
     from sailor_cloud.catalog.job_check import resource_problems
+    from sailor_cloud.model.document import Pick
 
-    pick = None if choose is None else _pick(choose)
+    pick = None if choose is None else choice_of(Pick, "choose", choose)
+    smaller = {choice_of(planner.Restriction, "restrictions", name) for name in names_of("restrictions", restrictions)}
+    check_count("top", top)
+    check_amount("time_limit_s", time_limit_s)
     job, base = _job_of(job, base, on=on, cluster=cluster)
-    prices = catalog.load(pricing=pricing)
+    prices = catalog.load(pricing=own_folder("pricing", pricing))
     problems = resource_problems(job, prices)
     if problems:
         raise RequestError(problems)
     if job.model is None:
         if strategy is not None:
             raise RequestError(f"{job.name} states no model, so {strategy} has nothing to plan; add 'model'")
-        if choose is not None or restrictions or top or engine != "sailor":
+        if choose is not None or smaller or top or engine != "sailor":
             raise RequestError(
                 f"{job.name} states no model, so its resources say what is bought and there is nothing to choose from; "
                 "leave out choose, restrictions, top and engine, or add 'model'"
@@ -145,7 +160,7 @@ def plan(
         **known,
         started_s=started_s,
         options=planner.SearchOptions(
-            restrictions=tuple(sorted(set(restrictions))),
+            restrictions=tuple(sorted(smaller)),
             alternatives=True,
             frontier=frontier,
             top=top,
@@ -160,52 +175,49 @@ def plan(
     )
 
 
-def _pick(choose: Pick | str) -> Pick:
-    from sailor_cloud.model.document import Pick
-
-    try:
-        return Pick(choose)
-    except ValueError:
-        raise RequestError(f"choose is {choose!r}; it may be {', '.join(Pick)}") from None
-
-
 def offers(
     *,
     provider: str | None = None,
-    zones: Iterable[str] | None = None,
-    accelerators: Iterable[str] | None = None,
-    markets: Iterable[str] | None = None,
-    instance_types: Iterable[str] | None = None,
+    zones: Iterable[str] | str | None = None,
+    accelerators: Iterable[str] | str | None = None,
+    markets: Iterable[str] | str | None = None,
+    instance_types: Iterable[str] | str | None = None,
     max_usd_per_hour: float | None = None,
-    pricing: Path | None = None,
+    pricing: Path | str | None = None,
 ) -> Rows[Offer]:
     """Return the offers that meet all given conditions, at the price that plans count, sorted by id.
 
-    Raises RequestError for an unknown provider, market or accelerator.
+    A condition with several names also takes a single one. Raises RequestError for an unknown provider, market,
+    accelerator or zone.
     """
     from sailor_cloud import catalog
     from sailor_cloud.model.offer import Market, Provider
     from sailor_cloud.model.shown import Rows
 
+    check_amount("max_usd_per_hour", max_usd_per_hour)
     try:
         seller = None if provider is None else Provider(provider)
-        sold = None if markets is None else [Market(market) for market in markets]
     except ValueError as error:
-        raise RequestError(f"{error}; markets are {', '.join(Market)}") from error
-    prices = catalog.load(pricing=pricing)
-    names = None if accelerators is None else list(accelerators)
+        raise RequestError(str(error)) from error
+    sold = None if markets is None else [choice_of(Market, "markets", name) for name in names_of("markets", markets)]
+    prices = catalog.load(pricing=own_folder("pricing", pricing))
+    places = None if zones is None else names_of("zones", zones)
+    names = None if accelerators is None else names_of("accelerators", accelerators)
+    types = None if instance_types is None else names_of("instance_types", instance_types)
     try:
         for name in names or ():
             prices.accelerator(name)
+        for name in places or ():
+            prices.zone(name)
     except DataError as error:
         raise RequestError(str(error)) from error
     return Rows(
         prices.offers(
             provider=seller,
-            zones=zones,
+            zones=places,
             accelerators=names,
             markets=sold,
-            instance_types=instance_types,
+            instance_types=types,
             max_usd_per_hour=max_usd_per_hour,
         )
     )
@@ -218,10 +230,9 @@ def read_job(job: Path | str | Mapping[str, Any], *, on: str | None = None) -> J
     """
     from sailor_cloud.model import job_file
 
-    values = dict(job) if isinstance(job, Mapping) else None
-    return (
-        job_file.read_job(Path(job), on=on) if not isinstance(job, Mapping) else job_file.job_of_values(values, on=on)
-    )
+    if isinstance(job, Mapping):
+        return job_file.job_of_values(dict(job), on=on)
+    return job_file.read_job(path_of("a job file", job), on=on)
 
 
 def read_plan(path: Path | str) -> PlanDocument:
@@ -229,17 +240,17 @@ def read_plan(path: Path | str) -> PlanDocument:
     from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument
 
-    document = PlanDocument.read(Path(path))
+    document = PlanDocument.read(path_of("a plan file", path))
     register_inventory(document.job)
     return document
 
 
 def _job_of(
     job: Job | Path | str | Mapping[str, Any],
-    base: Path | None,
+    base: Path | str | None,
     *,
     on: str | None = None,
-    cluster: Path | None = None,
+    cluster: Path | str | None = None,
 ) -> tuple[Job, Path | None]:
     """Return a job with its inventory, its Hub addresses pinned, and the folder for its relative paths."""
     from sailor_cloud.catalog.capacity import with_capacity
@@ -247,23 +258,29 @@ def _job_of(
     from sailor_cloud.model.job import Job
     from sailor_cloud.workload.models import hub
 
+    base = _base(base)
     if isinstance(job, Path | str):
         base = base or Path(job).parent
+    inventory = None if cluster is None else path_of("cluster", cluster)
     found = read_job(job, on=on) if isinstance(job, Path | str | Mapping) else job
     if not isinstance(found, Job):
         raise RequestError(f"a job is a path, a mapping of values or a Job, not {type(job).__name__}")
-    return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=cluster)), base
+    return hub.pinned(with_inventory(with_capacity(found, base), base, on=on, cluster=inventory)), base
+
+
+def _base(given: Path | str | None) -> Path | None:
+    return None if given is None else path_of("base", given)
 
 
 def _inputs(
     job: Job,
     prices: Catalog,
     *,
-    base: Path | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
-    profiles: Path | None = None,
-    network: Path | None = None,
-    pricing: Path | None = None,
+    profiles: Path | str | None = None,
+    network: Path | str | None = None,
+    pricing: Path | str | None = None,
     machine: LocalMachine | None = None,
     engine: str = "sailor",
 ) -> dict[str, Any]:
@@ -272,14 +289,16 @@ def _inputs(
     from sailor_cloud import workload
     from sailor_cloud.simulator import engine_named
 
-    sizes = workload.job_decoder(job, base=base)
+    profiles, network = own_folder("profiles", profiles), own_folder("network", network)
+    pricing = own_folder("pricing", pricing)
+    sizes = workload.job_decoder(job, base=_base(base))
     if engine == "sailor":
         workload.check_sequence_length(job, sizes)
     return {
         "catalog": prices,
         "network": networks.load(profiles=network, pricing=pricing),
         "profiles": _profiles(_names_local_nodes(job), profiles, machine),
-        "clock": clock or SystemClock(),
+        "clock": clock_of(clock),
         "decoder": sizes,
         "engine": engine_named(engine, profiles=profiles),
     }
@@ -306,7 +325,7 @@ def _by_strategy(job: Job, name: str, time_limit_s: float | None, known: dict[st
 def compare(
     job: Job | Path | str | Mapping[str, Any],
     *,
-    strategies: Sequence[str] = (),
+    strategies: Iterable[str] | str = (),
     oracle: bool = True,
     progress: Callable[[float, int, str], None] | None = None,
     found: Callable[[Contender], None] | None = None,
@@ -328,7 +347,9 @@ def compare(
 
     where = {name: options.pop(name, None) for name in ("on", "cluster")}
     job, options["base"] = _job_of(job, options.get("base"), **where)
-    named = [strategy_named(name).name for name in strategies] or [strategy.name for strategy in STRATEGIES]
+    named = [strategy_named(name).name for name in names_of("strategies", strategies)] or [
+        strategy.name for strategy in STRATEGIES
+    ]
     if job.model is None:
         raise RequestError(f"{job.name} states no model, so {named[0]} has nothing to plan; add 'model'")
     show, tell, of = progress or _ignore, found or _ignore, len(named) + 1
@@ -342,7 +363,7 @@ def compare(
     tell(rows[0])
     known = _inputs(
         job,
-        catalog.load(pricing=options.get("pricing")),
+        catalog.load(pricing=own_folder("pricing", options.get("pricing"))),
         **{name: options[name] for name in _READ_FROM if name in options},
     )
     for number, name in enumerate(named, 1):
@@ -359,12 +380,12 @@ def explain(
     job: Job | Path | str | Mapping[str, Any] | PlanDocument,
     *,
     on: str | None = None,
-    cluster: Path | None = None,
-    base: Path | None = None,
+    cluster: Path | str | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
-    profiles: Path | None = None,
-    network: Path | None = None,
-    pricing: Path | None = None,
+    profiles: Path | str | None = None,
+    network: Path | str | None = None,
+    pricing: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
     deciding: Callable[[Decision], None] | None = None,
     planned: Callable[[PlanDocument, Explanation], None] | None = None,
@@ -393,7 +414,8 @@ def explain(
     from sailor_cloud.planner.search import problem_of
     from sailor_cloud.planner.space.effort import Deadline
 
-    begun, started_s = process_time(), (clock or SystemClock()).monotonic_s()
+    check_amount("time_limit_s", time_limit_s)
+    begun, started_s = process_time(), clock_of(clock).monotonic_s()
     if isinstance(job, Path | str) and holds_plan(Path(job)):
         base = base or Path(job).parent
         job = read_plan(job)
@@ -407,14 +429,16 @@ def explain(
         document, clock = job, clock or FixedClock(job.as_of)
     else:
         job, base = _job_of(job, base, on=on, cluster=cluster)
-        clock = clock or SystemClock()
+        clock = clock_of(clock)
         # The plan is needed before its explanation, so it gets a share of the time.
         limit_s = None if time_limit_s is None else _PLANNING * time_limit_s
         read |= {"base": base}
         document = plan(job, clock=clock, deciding=deciding, time_limit_s=limit_s, **read)
     taken, job = document.search.seconds, document.job
     read |= {"machine": machine or document.inputs.machine}
-    known = _inputs(job, catalog.load(pricing=pricing), clock=clock, engine=document.engine, **read)
+    known = _inputs(
+        job, catalog.load(pricing=own_folder("pricing", pricing)), clock=clock, engine=document.engine, **read
+    )
     problem = problem_of(job, **known)
     if given is not None:
         document = recomputed(document, problem)
@@ -464,24 +488,25 @@ def _profiles(local: bool, folder: Path | None, machine: LocalMachine | None) ->
 
 
 def choose(
-    document: PlanDocument, pick: Pick | str, *, base: Path | None = None, profiles: Path | None = None
+    document: PlanDocument, pick: Pick | str, *, base: Path | str | None = None, profiles: Path | str | None = None
 ) -> PlanDocument:
     """Return a document with another plan of its decision as the plan, and its figures recomputed.
 
     `profiles` is a folder whose compute profiles take precedence over the shipped ones. Raises RequestError if the
     document has no decision.
     """
-    from sailor_cloud.model.document import Status
+    from sailor_cloud.model.document import Pick, Status
     from sailor_cloud.model.shown import Rows
     from sailor_cloud.planner.explain.decision import warnings
     from sailor_cloud.simulator.lifetime import ttl_s
 
+    check_plan(document)
     decision = document.decision
     if document.job.model is None:
         raise RequestError(f"{document.job.name} states no model, so there is nothing to choose from")
     if decision is None:
         raise RequestError("the plan document holds no choices; write it again with 'sailor-cloud plan JOB -o FILE'")
-    pick = _pick(pick)
+    pick = choice_of(Pick, "pick", pick)
     picked = decision.choice(pick)
     if picked.chosen:
         return document
@@ -516,8 +541,8 @@ def choose(
 def simulate(
     document: PlanDocument | Path | str,
     *,
-    base: Path | None = None,
-    profiles: Path | None = None,
+    base: Path | str | None = None,
+    profiles: Path | str | None = None,
     timeline: bool = False,
 ) -> Evaluation:
     """Simulate the plan of a document, or of its file, again: with the document's offers, on its day.
@@ -529,16 +554,18 @@ def simulate(
 
 
 def _simulated(
-    document: PlanDocument | Path | str, base: Path | None, profiles: Path | None, *, timeline: bool
+    document: PlanDocument | Path | str, base: Path | str | None, profiles: Path | str | None, *, timeline: bool
 ) -> Simulation:
     from sailor_cloud import catalog, network, resources, workload
     from sailor_cloud.catalog.clusters import register_inventory
     from sailor_cloud.model.document import PlanDocument
     from sailor_cloud.simulator.resimulate import simulate_document
 
-    if not isinstance(document, PlanDocument):
+    base = _base(base)
+    if isinstance(document, Path | str):
         base = base or Path(document).parent
         document = PlanDocument.read(Path(document))
+    check_plan(document)
     register_inventory(document.job)
     with resources.data_folders(profiles=profiles):
         return simulate_document(
@@ -557,15 +584,15 @@ def simulate_layout(
     job: Job | Path | str | Mapping[str, Any],
     *,
     layout: str,
-    nodes: Sequence[str],
+    nodes: Iterable[str] | str,
     engine: str = "sailor",
     on: str | None = None,
-    cluster: Path | None = None,
-    base: Path | None = None,
+    cluster: Path | str | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
-    profiles: Path | None = None,
-    network: Path | None = None,
-    pricing: Path | None = None,
+    profiles: Path | str | None = None,
+    network: Path | str | None = None,
+    pricing: Path | str | None = None,
     timeline: bool = False,
     machine: LocalMachine | None = None,
     progress: Callable[[int, int, str], None] | None = None,
@@ -585,6 +612,11 @@ def simulate_layout(
     from sailor_cloud.simulator.layout_text import given_plan
     from sailor_cloud.simulator.resimulate import Simulation
 
+    if not isinstance(layout, str):
+        raise RequestError(f"layout is {layout!r}; it is text, as 'tp=4 pp=2 dp=4'")
+    groups = names_of("nodes", nodes)
+    profiles, network = own_folder("profiles", profiles), own_folder("network", network)
+    pricing = own_folder("pricing", pricing)
     job, base = _job_of(job, base, on=on, cluster=cluster)
     progress = progress or _ignore
     progress(0, 4, "reading prices")
@@ -599,18 +631,18 @@ def simulate_layout(
         catalog=prices,
         network=links,
         profiles=_profiles(False, profiles, None),
-        as_of=(clock or SystemClock()).now(),
+        as_of=clock_of(clock).now(),
         engine=engine_named(engine, profiles=profiles),
     )
     progress(3, 4, "simulating the layout")
-    plan, scenario = given_plan(layout, nodes, scenario)
+    plan, scenario = given_plan(layout, groups, scenario)
     if any(of(scenario.hardware(node.offer).provider).on_this_machine for node in plan.nodes):
         scenario = dataclasses.replace(scenario, profiles=_profiles(True, profiles, machine))
     evaluation = evaluate(plan, scenario, timeline=timeline)
     return Simulation(document=given_document(scenario, plan, evaluation), evaluation=evaluation)
 
 
-def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | None = None) -> Verified:
+def verify(document: PlanDocument, *, base: Path | str | None = None, clock: Clock | None = None) -> Verified:
     """Check an external plan against its job and today's data, before `up` runs it.
 
     Returns it with every figure recomputed, and the differences. Raises RequestError for everything that prevents the
@@ -621,14 +653,15 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
     from sailor_cloud.catalog.job_check import resource_problems
     from sailor_cloud.planner.verified import verified, verified_purchase
 
+    check_plan(document)
     register_inventory(document.job)
     prices = catalog.load()
     problems = resource_problems(document.job, prices)
     if problems:
         raise RequestError(problems)
     if document.job.model is None:
-        return verified_purchase(document, catalog=prices, clock=clock or SystemClock())
-    sizes = workload.job_decoder(document.job, base=base)
+        return verified_purchase(document, catalog=prices, clock=clock_of(clock))
+    sizes = workload.job_decoder(document.job, base=_base(base))
     workload.check_sequence_length(document.job, sizes)
     return verified(
         document,
@@ -636,7 +669,7 @@ def verify(document: PlanDocument, *, base: Path | None = None, clock: Clock | N
         network=network.load(),
         profiles=workload.profiles.load(),
         decoder=sizes,
-        as_of=(clock or SystemClock()).now(),
+        as_of=clock_of(clock).now(),
     )
 
 
@@ -644,7 +677,7 @@ def up(
     document: PlanDocument,
     observer: Observer,
     *,
-    base: Path | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
     fallback: bool = True,
@@ -678,8 +711,11 @@ def up(
     from sailor_cloud.provision.guards import refuse_what_cannot_run
     from sailor_cloud.run.options import LaunchOptions
 
+    check_plan(document)
+    check_observer(observer)
     register_inventory(document.job)
-    decoder, ticking = _decoder(document.job, base), clock or SystemClock()
+    base, ticking = _base(base), clock_of(clock)
+    decoder = _decoder(document.job, base)
     if not checked:
         refuse_what_cannot_run(document)
         check_before_buying(
@@ -718,15 +754,15 @@ def up(
 
 
 def resume(
-    run: RunFolder,
+    run: RunFolder | str,
     observer: Observer,
     *,
-    base: Path | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
     on_start: Callable[[RunFolder, Callable[[], None]], None] | None = None,
     allow_missing_permissions: bool = False,
 ) -> Outcome:
-    """Take over a run whose controller died, and continue as `up` does.
+    """Take over a run whose controller died, and continue as `up` does. `run` may also be its id.
 
     Raises RequestError if it is over or its files are not trustworthy. Raises CredentialsError if the caller lacks a
     permission that the run needs, unless `allow_missing_permissions` permits that.
@@ -734,11 +770,16 @@ def resume(
     from sailor_cloud import resources
     from sailor_cloud.launch.replanning.search import CatalogSearch
     from sailor_cloud.launch.start import allows_doubtful, base_of, resume_run
+    from sailor_cloud.run.folder import RunFolder
     from sailor_cloud.run.options import LaunchOptions
     from sailor_cloud.run.state import folders_of
 
-    origin = base or base_of(run)
-    document, ticking = run.read_document(), clock or SystemClock()
+    check_observer(observer)
+    run = RunFolder.open(run) if isinstance(run, str) else run
+    if not isinstance(run, RunFolder):
+        raise RequestError(f"a run is its id or a RunFolder, not {type(run).__name__}")
+    origin = _base(base) or base_of(run)
+    document, ticking = run.read_document(), clock_of(clock)
     given = {name: path for name, path in dataclasses.asdict(resources.folders()).items() if path is not None}
     own = folders_of(run) | given
     if gone := [f"--{name} {path}" for name, path in own.items() if not path.is_dir()]:
@@ -763,11 +804,11 @@ def resume(
         )
 
 
-def model_note(job: Job, *, base: Path | None = None) -> str | None:
+def model_note(job: Job, *, base: Path | str | None = None) -> str | None:
     """Return a warning about what training leaves out of a job's model, None if there is none."""
     from sailor_cloud.workload.models.decoders import dropout_note
 
-    sizes = _decoder(job, base)
+    sizes = _decoder(job, _base(base))
     return None if sizes is None else dropout_note(job, sizes)
 
 
@@ -783,7 +824,7 @@ def replay(
     trace: Trace,
     *,
     policies: Sequence[Policy],
-    base: Path | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
     say: Callable[[float, str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -804,8 +845,8 @@ def replay(
     problems = resource_problems(job, load())
     if problems:
         raise RequestError(problems)
-    decoder = workload.job_decoder(job, base=base)
-    search = CachedSearch(CatalogSearch(decoder, clock or SystemClock(), allow_doubtful=True))
+    decoder = workload.job_decoder(job, base=_base(base))
+    search = CachedSearch(CatalogSearch(decoder, clock_of(clock), allow_doubtful=True))
     limited = at_start(job, trace)
     document = search(limited) if limited is not None else None
     if document is None or document.plan is None:
@@ -826,7 +867,7 @@ def replay_spot(
     *,
     deadlines_s: Sequence[float] = (),
     every_s: float = 86400.0,
-    base: Path | None = None,
+    base: Path | str | None = None,
     clock: Clock | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[SpotReplayed, ...]:

@@ -33,15 +33,28 @@ def folders() -> DataFolders:
     return _FOLDERS.get()
 
 
+def own_folder(name: str, given: Path | str | None) -> Path | None:
+    """Return a folder of the user as a path. Raises RequestError with its name if there is no such folder."""
+    if given is None:
+        return None
+    if not isinstance(given, str | os.PathLike):
+        raise RequestError(f"{name} is the path of a folder, not {type(given).__name__}")
+    if not Path(given).is_dir():
+        raise RequestError(f"{name}: {given} is not a folder")
+    return Path(given)
+
+
 @contextmanager
 def data_folders(
-    *, pricing: Path | None = None, network: Path | None = None, profiles: Path | None = None
+    *, pricing: Path | str | None = None, network: Path | str | None = None, profiles: Path | str | None = None
 ) -> Iterator[None]:
-    """Set these folders for the block; one that is not given stays unchanged."""
+    """Set these folders for the block; one that is not given stays unchanged. Raises RequestError for a missing one."""
     outer = folders()
     token = _FOLDERS.set(
         DataFolders(
-            pricing=pricing or outer.pricing, network=network or outer.network, profiles=profiles or outer.profiles
+            pricing=own_folder("pricing", pricing) or outer.pricing,
+            network=own_folder("network", network) or outer.network,
+            profiles=own_folder("profiles", profiles) or outer.profiles,
         )
     )
     try:

@@ -98,6 +98,8 @@ def parse_nodes(texts: Sequence[str], catalog: Catalog) -> tuple[NodeGroup, ...]
     TYPE is an instance type, TYPE:NxACCELERATOR one with these devices, and NxACCELERATOR a machine without a name. The
     last has no price, nor has the second if the catalog lacks an offer. Raises RequestError with every wrong group.
     """
+    if not texts:
+        raise RequestError([Problem(path=NODES, message="is empty", hint=_FORM)])
     problems, groups = [], []
     for place, text in enumerate(texts):
         try:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
@@ -16,6 +17,7 @@ import yaml
 import sailor_cloud as sc
 from factories.called import called
 from factories.commands import COMMAND, ROOT
+from sailor_cloud import resources
 from sailor_cloud.model.untrusted import MOST_JOB_BYTES
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text()
@@ -384,6 +386,56 @@ def test_a_package_that_local_training_lacks_is_reported_before_the_search(tmp_p
         "error: local nodes train with this machine's Python, which lacks transformers; "
         "run pip install 'sailor-cloud[runtime]'\n",
     )
+
+
+QUICK = ROOT / "examples" / "quickstart.yaml"
+NODES = ["1 x local-cpu-fast@local-a"]
+# Calls from Python, and how their error begins.
+WRONG_CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "restriction": (lambda: sc.plan(QUICK, restrictions=["nope"]), "restrictions is 'nope'; it may be one-accelerator"),
+    "no restrictions": (lambda: sc.plan(QUICK, restrictions=None), "restrictions holds None; it must be a list"),
+    "top": (lambda: sc.plan(QUICK, top=-1), "top is -1; it must be a whole number from 0"),
+    "time limit": (lambda: sc.plan(QUICK, time_limit_s="5"), "time_limit_s is '5'; it must be a number above 0"),
+    "not a number": (lambda: sc.explain(QUICK, time_limit_s=float("nan")), "time_limit_s is nan"),
+    "clock": (lambda: sc.plan(QUICK, clock=datetime.now(UTC)), "clock is datetime; write FixedClock"),
+    "base": (lambda: sc.plan(QUICK, base=5), "base is a path, not int"),
+    "pricing": (lambda: sc.plan(QUICK, pricing="/missing"), "pricing: /missing is not a folder"),
+    "a file": (lambda: sc.plan(QUICK, network=QUICK), f"network: {QUICK} is not a folder"),
+    "profiles": (lambda: sc.compare(QUICK, profiles="/missing"), "profiles: /missing is not a folder"),
+    "data folders": (lambda: sc.data_folders(pricing="/missing").__enter__(), "pricing: /missing is not a folder"),
+    "strategies": (lambda: sc.compare(QUICK, strategies=None), "strategies holds None"),
+    "no nodes": (lambda: sc.simulate_layout(QUICK, layout="dp=1", nodes=[]), "nodes: is empty (write COUNT x"),
+    "layout": (lambda: sc.simulate_layout(QUICK, layout=None, nodes=NODES), "layout is None; it is text"),
+    "simulate": (lambda: sc.simulate({}), "a plan is a PlanDocument, not dict; plan(job) makes one"),
+    "choose": (lambda: sc.choose(QUICK, "cheapest"), "a plan is a PlanDocument, not PosixPath"),
+    "up": (lambda: sc.up(sc.read_job(QUICK), mock.Mock()), "a plan is a PlanDocument, not Job"),
+    "observer": (lambda: sc.resume("a", None), "observer is NoneType, which lacks note"),
+    "run": (lambda: sc.resume(None, mock.Mock()), "a run is its id or a RunFolder, not NoneType"),
+    "unknown run": (lambda: sc.resume("nope", mock.Mock()), "there is no run 'nope'"),
+    "read_job": (lambda: sc.read_job(None), "a job file is a path, not NoneType"),
+    "read_plan": (lambda: sc.read_plan(None), "a plan file is a path, not NoneType"),
+    "zone": (lambda: sc.offers(zones="us-central1-x"), "no zone 'us-central1-x'; did you mean"),
+    "market": (lambda: sc.offers(markets="flea"), "markets is 'flea'; it may be on-demand, spot"),
+    "price": (lambda: sc.offers(max_usd_per_hour="5"), "max_usd_per_hour is '5'"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CALLS)
+def test_a_wrong_argument_is_named(wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    call, message = WRONG_CALLS[wrong]
+    with pytest.raises(sc.RequestError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+
+
+def test_paths_may_be_text_and_one_name_needs_no_list() -> None:
+    pricing = str(ROOT / "pricing")
+    one = sc.offers(zones="us-central1-a", accelerators="A100-40", markets="spot", pricing=pricing)
+    assert one == sc.offers(zones=["us-central1-a"], accelerators=["A100-40"], markets=["spot"], pricing=Path(pricing))
+    assert {(offer.zone, offer.accelerator) for offer in one} == {("us-central1-a", "A100-40")}
+    with sc.data_folders(pricing=pricing):
+        assert resources.folders().pricing == Path(pricing)
 
 
 def test_python_refuses_what_is_no_job_and_accelerators_that_nobody_sells():
