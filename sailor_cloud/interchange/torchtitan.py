@@ -1,17 +1,20 @@
-"""A plan's cuts as torchtitan's `parallelism` options: the modules of each stage by name.
+"""A plan and its training settings as torchtitan's options, with the modules of each stage by name.
 
 torchtitan runs equal pipelines with equal shares of the batch, so other plans can't be written. It has no ZeRO-1: what
-it shards it shards with the weights. Names of modules are those of its llama3 model (torchtitan, 2026-11).
+it shards it shards with the weights. Names of modules are those of its llama3 model (torchtitan, 2026-11). Names of
+options are those of its `JobConfig` (torchtitan 0.2, 2026-11).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.decoder import Family
+from sailor_cloud.model.job import Job, Optimizer, Schedule, SumFormat, Training
+from sailor_cloud.model.offer import Precision
 from sailor_cloud.model.plan import PipelineSchedule, Plan, Recompute, Stage
 
 # In selective checkpointing, 2 means every second layer. Source: comments in torchtitan's train_configs (2025).
@@ -21,11 +24,17 @@ _CHECKPOINT: dict[Recompute, dict[str, str]] = {
     Recompute.FULL: {"mode": "full"},
 }
 
+# As in sailor_runtime.training.optimizer.
+ADAM = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8}
+COSINE_FLOOR = 0.1
+# torchtitan always clips; no gradient has this norm.
+_NO_CLIPPING = 1e9
+
 # Families whose modules torchtitan's models name as its llama3 does.
 _NAMED_ALIKE = (Family.LLAMA, Family.QWEN3, Family.QWEN3_MOE)
 
 
-def torchtitan_options(plan: Plan, *, layers: int, training: dict[str, Any]) -> dict[str, Any]:
+def torchtitan_options(plan: Plan, *, layers: int, training: Training) -> dict[str, Any]:
     """Return the options, by section. `layers` counts embedding and head, as stages do. Raises RequestError."""
     if problems := list(_unlike(plan)):
         raise RequestError(problems)
@@ -41,9 +50,56 @@ def torchtitan_options(plan: Plan, *, layers: int, training: dict[str, Any]) -> 
             "pipeline_parallel_microbatch_size": first.microbatch_size,
             "module_fqns_per_model_part": [_modules(stage, layers) for stage in first.stages],
         },
-        "training": {**training, "local_batch_size": first.samples, "global_batch_size": first.samples * replicas},
+        "training": {
+            "seq_len": training.sequence_length,
+            "steps": training.steps or 0,
+            "local_batch_size": first.samples,
+            "global_batch_size": first.samples * replicas,
+            "max_norm": training.gradient_clipping or _NO_CLIPPING,
+            "mixed_precision_param": "bfloat16" if training.precision is Precision.BF16 else "float32",
+        },
+        "optimizer": {"name": "AdamW", "lr": training.learning_rate, **ADAM, "weight_decay": training.weight_decay},
+        "lr_scheduler": {"warmup_steps": training.warmup_steps, **_decay(training.schedule)},
         "activation_checkpoint": _CHECKPOINT[first.stages[0].recompute],
+        "compile": {"enable": training.compile},
+        "debug": {"seed": training.seed},
     }
+
+
+def _decay(schedule: Schedule) -> dict[str, Any]:
+    if schedule is Schedule.CONSTANT:
+        return {"decay_ratio": 0.0}
+    return {"decay_type": "cosine", "min_lr_factor": COSINE_FLOOR}
+
+
+def differences(job: Job, plan: Plan) -> list[str]:
+    """Return the settings of a job that the options leave out, and those that torchtitan applies differently."""
+    training, first = job.training, plan.pipelines[0]
+    named = {
+        "model sizes": True,
+        "data": True,
+        "checkpoint": True,
+        "model.weights": job.model is not None and job.model.weights is not None,
+        "training.dropout": training.dropout > 0.0,
+        "training.max_loss_rise": training.max_loss_rise is not None,
+        "training.sums": training.sums is not SumFormat.FP32,
+        "training.sync_every": training.sync_every is not None,
+    }
+    found = [f"Not exported: {', '.join(name for name, given in named.items() if given)}."]
+    found.append("The same seed gives other weights and another order of data than in sailor-cloud.")
+    if training.weight_decay > 0.0:
+        found.append("torchtitan decays all weights; in sailor-cloud only those with two or more dimensions decay.")
+    if training.optimizer is Optimizer.SGD:
+        found.append("The job's optimizer is sgd, which torchtitan lacks: name and lr below are no equivalent.")
+    if training.precision in (Precision.FP16, Precision.TF32):
+        found.append(f"The job's precision is {training.precision}; torchtitan's mixed precision is bfloat16 only.")
+    if (
+        training.precision is Precision.BF16
+        and plan.zero_stage != 3
+        and (len(first.stages) > 1 or first.stages[0].tp > 1)
+    ):
+        found.append("torchtitan trains pipeline and tensor parallelism without sharding in float32, not bfloat16.")
+    return found
 
 
 def _modules(stage: Stage, layers: int) -> list[str]:
@@ -91,14 +147,14 @@ def _unlike(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def as_toml(options: dict[str, Any], *, family: Family | None) -> str:
-    """Return the options as TOML; for values of these kinds, it equals JSON.
+def as_toml(options: dict[str, Any], *, family: Family | None, notes: Sequence[str] = ()) -> str:
+    """Return the options as TOML; for values of these kinds, it equals JSON. The notes are comments.
 
     A comment says so if torchtitan has no model of the family, whose modules then need other names.
     """
-    known = family in _NAMED_ALIKE
-    note = f"# Modules are named as in torchtitan's llama3, which is not {family or 'the job'}'s: rename them."
-    sections = [] if known else [note]
+    renamed = f"Modules are named as in torchtitan's llama3, which is not {family or 'the job'}'s: rename them."
+    comments = [*([] if family in _NAMED_ALIKE else [renamed]), *notes]
+    sections = ["\n".join(f"# {comment}" for comment in comments)] if comments else []
     for section, values in options.items():
         lines = [f"[{section}]"]
         for name, value in values.items():

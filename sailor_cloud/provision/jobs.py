@@ -23,7 +23,7 @@ from sailor_cloud.provision.live_resources import (
     OWNER_LABEL,
     RUN_LABEL,
 )
-from sailor_cloud.provision.rendering.root import placed_nodes
+from sailor_cloud.provision.rendering.root import PlacedNode, placed_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, read
 
@@ -205,20 +205,23 @@ def unanswered(machines: Collection[str]) -> str:
 
 
 def groups_of(document: PlanDocument) -> tuple[JobGroup, ...]:
-    """Return the node groups of a plan, in the order of its nodes."""
-    found: dict[str, list[str]] = {}
-    placed = placed_nodes(document)
-    for one in placed:
-        found.setdefault(one.offer.zone, []).append(one.node.id)
-    offers = {one.offer.zone: one.offer for one in placed}
+    """Return the node groups of a plan, in the order of its nodes; nodes of one offer are a group.
+
+    A group has the name of its zone, with a number if the zone has several.
+    """
+    found: dict[str, list[PlacedNode]] = {}
+    for one in placed_nodes(document):
+        found.setdefault(one.offer.id, []).append(one)
+    offers = [nodes[0].offer for nodes in found.values()]
+    zones = [offer.zone for offer in offers]
     return tuple(
         JobGroup(
-            name=zone,
-            accelerator=offers[zone].accelerator,
-            devices=offers[zone].accelerator_count,
-            nodes=tuple(nodes),
+            name=offer.zone if zones.count(offer.zone) == 1 else f"{offer.zone}-{zones[: place + 1].count(offer.zone)}",
+            accelerator=offer.accelerator,
+            devices=offer.accelerator_count,
+            nodes=tuple(one.node.id for one in nodes),
         )
-        for zone, nodes in found.items()
+        for place, (offer, nodes) in enumerate(zip(offers, found.values(), strict=True))
     )
 
 

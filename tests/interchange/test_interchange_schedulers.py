@@ -23,15 +23,17 @@ from sailor_cloud.catalog.clusters import with_inventory
 from sailor_cloud.cli.inputs.interchange import export
 from sailor_cloud.cli.runs.up import up
 from sailor_cloud.errors import RequestError
-from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
+from sailor_cloud.interchange.torchtitan import as_toml, differences, torchtitan_options
 from sailor_cloud.launch.fleet.code import pack
 from sailor_cloud.launch.fleet.job_artefact import exported_job, job_text
 from sailor_cloud.launch.fleet.skypilot import job_group
 from sailor_cloud.model.decoder import Family
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.model.job import ModelSource
+from sailor_cloud.model.job import ModelSource, Optimizer, Schedule, Training
 from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.model.offer import Market, Precision
 from sailor_cloud.model.plan import PipelineSchedule, Recompute
+from sailor_cloud.model.shown import Rows
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.providers.kubernetes.jobset import as_yaml
 from sailor_cloud.provision.providers.slurm.batch import batch_script
@@ -39,6 +41,7 @@ from sailor_runtime.agent.rendezvous import Artefact
 from sailor_runtime.spec import RunSpec
 
 WHEEL = "https://example.org/sailor_cloud-1.0-py3-none-any.whl"
+TRAINING = Training(global_batch_size=8, sequence_length=128, steps=10)
 NODES = ["2 x lab-a100@a100", "1 x lab-v100@v100"]
 
 
@@ -215,7 +218,7 @@ def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
     assert header == {"name": "small", "execution": "parallel"}
     assert task["num_nodes"] == 2
     assert task["resources"] == {
-        "infra": "gcp/us-central1",
+        "infra": "gcp/us-central1/us-central1-a",
         "instance_type": "a2-highgpu-1g",
         "accelerators": "A100:1",
         "use_spot": False,
@@ -223,6 +226,32 @@ def test_a_job_group_has_a_task_for_each_group_whose_agents_meet() -> None:
     meeting = f"{task['name']}-0.${{SKYPILOT_JOBGROUP_NAME}}:29400"
     assert task["run"].rstrip().endswith(f"--index ${{SKYPILOT_NODE_RANK}} --rendezvous {meeting}")
     assert subprocess.run(["bash", "-n"], input=task["run"], text=True, check=False).returncode == 0
+
+
+def test_a_job_group_has_a_task_for_each_kind_of_node_in_a_zone() -> None:
+    nodes = ["1 x a2-highgpu-1g@us-central1-a", "2 x n1-standard-8:1xV100-16@us-central1-a"]
+    text = JOB[: JOB.index("resources:")].replace("checkpoint: {", "checkpoint: {to: gs://mine/here, ")
+    text += (
+        "resources: [{provider: gcp, zones: [us-central1-a], markets: [on-demand], "
+        "accelerators: {A100-40: 1, V100-16: 2}}]\n"
+    )
+    job = parse_job(text.replace("global_batch_size: 8", "global_batch_size: 9"))
+    document = api.simulate_layout(job, layout="dp=3", nodes=nodes).document
+    tasks = list(yaml.safe_load_all(job_group(document, wheel=WHEEL)))[1:]
+    assert [(task["name"], task["num_nodes"], task["resources"]["accelerators"]) for task in tasks] == [
+        ("us-central1-a-1", 1, "A100:1"),
+        ("us-central1-a-2", 2, "V100:1"),
+    ]
+    assert {task["resources"]["infra"] for task in tasks} == {"gcp/us-central1/us-central1-a"}
+
+
+def test_a_zone_that_has_only_an_id_is_a_comment_for_skypilot() -> None:
+    text = JOB[: JOB.index("resources:")].replace("checkpoint: {", "checkpoint: {to: s3://mine/here, ")
+    text += "resources: [{provider: aws, zones: [use1-az1], markets: [on-demand], accelerators: {V100-16: 8}}]\n"
+    document = api.simulate_layout(parse_job(text), layout="dp=1", nodes=["1 x p3.2xlarge@use1-az1"]).document
+    shown = job_group(document, wheel=WHEEL)
+    assert shown.startswith("# The plan is for the zone with id use1-az1. SkyPilot takes the zone's name")
+    assert list(yaml.safe_load_all(shown))[1]["resources"]["infra"] == "aws/us-east-1"
 
 
 def test_nodes_install_a_wheel_that_is_named_and_never_a_name_of_a_registry(
@@ -258,6 +287,11 @@ def test_a_job_group_runs_on_one_cloud_and_saves_where_all_nodes_reach(tmp_path:
     )
     with pytest.raises(RequestError, match="SkyPilot needs a plan on a cloud"):
         job_group(replace(document, job=saved), wheel=WHEEL)
+    document = on_gcp()
+    (offer,) = document.inputs.offers
+    inputs = replace(document.inputs, offers=Rows((replace(offer, market=Market.FLEX_START),)))
+    with pytest.raises(RequestError, match="the plan buys flex-start; this export has spot and on-demand nodes only"):
+        job_group(replace(document, inputs=inputs), wheel=WHEEL)
 
 
 def test_uneven_cuts_are_lists_of_modules() -> None:
@@ -265,7 +299,7 @@ def test_uneven_cuts_are_lists_of_modules() -> None:
         nodes=(node("n0"), node("n1")),
         pipelines=(pipeline(0, (stage(0, 2, "n0"), stage(2, 5, "n1")), microbatch_size=2, microbatches=4),),
     )
-    options = torchtitan_options(uneven, layers=5, training={"seq_len": 128, "steps": 10})
+    options = torchtitan_options(uneven, layers=5, training=TRAINING)
     read = tomllib.loads(as_toml(options, family=Family.LLAMA))
     assert read == tomllib.loads(as_toml(options, family=Family.GPT2)) == options
     assert "#" not in as_toml(options, family=Family.LLAMA)
@@ -279,6 +313,50 @@ def test_uneven_cuts_are_lists_of_modules() -> None:
     assert (read["training"]["local_batch_size"], read["training"]["global_batch_size"]) == (8, 8)
 
 
+def test_training_settings_are_exported_to_torchtitan_or_named_in_a_comment() -> None:
+    one = plan(nodes=(node("n0"),), pipelines=(pipeline(0, (stage(0, 5, "n0"),), microbatch_size=2, microbatches=4),))
+    told = torchtitan_options(one, layers=5, training=TRAINING)
+    assert told["optimizer"] == {
+        "name": "AdamW",
+        "lr": TRAINING.learning_rate,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "eps": 1e-8,
+        "weight_decay": TRAINING.weight_decay,
+    }
+    assert told["lr_scheduler"] == {"warmup_steps": 0, "decay_type": "cosine", "min_lr_factor": 0.1}
+    assert (told["training"]["max_norm"], told["training"]["mixed_precision_param"]) == (1e9, "float32")
+    job = parse_job(JOB)
+    assert differences(job, one)[0] == "Not exported: model sizes, data, checkpoint, training.max_loss_rise."
+    changed = TRAINING.model_copy(
+        update={
+            "gradient_clipping": 0.5,
+            "precision": Precision.BF16,
+            "schedule": Schedule.CONSTANT,
+            "warmup_steps": 7,
+            "seed": 3,
+            "compile": True,
+        }
+    )
+    told = torchtitan_options(one, layers=5, training=changed)
+    assert (told["training"]["max_norm"], told["training"]["mixed_precision_param"]) == (0.5, "bfloat16")
+    assert (told["lr_scheduler"], told["debug"]) == ({"warmup_steps": 7, "decay_ratio": 0.0}, {"seed": 3})
+    assert told["compile"] == {"enable": True}
+    two = plan(
+        nodes=(node("n0"), node("n1")),
+        pipelines=(pipeline(0, (stage(0, 2, "n0"), stage(2, 5, "n1")), microbatch_size=2, microbatches=4),),
+    )
+    for update, notes in (
+        ({"optimizer": Optimizer.SGD, "dropout": 0.1}, ("is sgd, which torchtitan lacks", "training.dropout")),
+        ({"precision": Precision.FP16}, ("precision is fp16",)),
+        ({"precision": Precision.BF16}, ("without sharding in float32",)),
+    ):
+        other = job.model_copy(update={"training": TRAINING.model_copy(update=update)})
+        shown = as_toml(told, family=Family.LLAMA, notes=differences(other, two))
+        assert [note for note in notes if note not in shown] == []
+        assert tomllib.loads(shown) == told
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [(Recompute.FULL, {"mode": "full"}), (Recompute.SELECTIVE, {"mode": "selective", "selective_ac_option": "2"})],
@@ -287,10 +365,10 @@ def test_recomputation_of_all_stages_is_exported_to_torchtitan(kind: Recompute, 
     stages = (stage(0, 2, "n0", recompute=kind), stage(2, 5, "n1", recompute=kind))
     nodes = (node("n0"), node("n1"))
     alike = plan(nodes=nodes, pipelines=(pipeline(0, stages, microbatch_size=2, microbatches=4),))
-    assert torchtitan_options(alike, layers=5, training={})["activation_checkpoint"] == told
+    assert torchtitan_options(alike, layers=5, training=TRAINING)["activation_checkpoint"] == told
     other = pipeline(0, (stages[0], stage(2, 5, "n1")), microbatch_size=2, microbatches=4)
     with pytest.raises(RequestError, match="stages recompute differently"):
-        torchtitan_options(plan(nodes=nodes, pipelines=(other,)), layers=5, training={})
+        torchtitan_options(plan(nodes=nodes, pipelines=(other,)), layers=5, training=TRAINING)
 
 
 def test_pipelines_that_differ_are_not_torchtitans() -> None:
@@ -302,7 +380,7 @@ def test_pipelines_that_differ_are_not_torchtitans() -> None:
         ),
     )
     with pytest.raises(RequestError, match=r"trains 3 x 2 samples and the first 4 x 2.*--restrict even-batches"):
-        torchtitan_options(other, layers=5, training={})
+        torchtitan_options(other, layers=5, training=TRAINING)
 
 
 def test_sharding_of_weights_is_exported_to_torchtitan_and_unsupported_settings_are_refused() -> None:
@@ -314,17 +392,17 @@ def test_sharding_of_weights_is_exported_to_torchtitan_and_unsupported_settings_
     )
     degrees = {}
     for zero_stage in (0, 3):
-        told = torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training={})["parallelism"]
+        told = torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training=TRAINING)["parallelism"]
         degrees[zero_stage] = told["data_parallel_replicate_degree"], told["data_parallel_shard_degree"]
     assert degrees == {0: (2, 1), 3: (1, 2)}
     for zero_stage in (1, 2):
         with pytest.raises(
             RequestError, match=rf"plan.zero_stage: is {zero_stage}; torchtitan shards .*max_zero_stage: 0"
         ):
-            torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training={})
+            torchtitan_options(replace(two, zero_stage=zero_stage), layers=5, training=TRAINING)
     halved = replace(two, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE)
     with pytest.raises(RequestError, match=r"plan.pipeline_schedule: is zero-bubble; torchtitan's"):
-        torchtitan_options(halved, layers=5, training={})
+        torchtitan_options(halved, layers=5, training=TRAINING)
     interleaved = replace(two, pipeline_schedule=PipelineSchedule.INTERLEAVED)
     with pytest.raises(RequestError, match=r"is interleaved; the export knows stages with one range of layers"):
-        torchtitan_options(interleaved, layers=5, training={})
+        torchtitan_options(interleaved, layers=5, training=TRAINING)

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from factories.run_specs import SHORT_TRAINING, TINY
+from sailor_cloud.interchange.torchtitan import ADAM, COSINE_FLOOR
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec, TrainingSpec
 from sailor_runtime.training.model import attention, loss
@@ -18,7 +19,7 @@ from sailor_runtime.training.model.dropout import Dropout
 from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.model.weights import first_weights
-from sailor_runtime.training.optimizer.optimizer import learning_rate
+from sailor_runtime.training.optimizer.optimizer import ADAM_BETAS, ADAM_EPSILON, FINAL_SHARE, learning_rate
 
 TRAINING = TrainingSpec(**{**SHORT_TRAINING, "learning_rate": 1.0, "warmup_steps": 4, "steps": 104})
 
@@ -31,6 +32,11 @@ def test_the_learning_rate_warms_up_in_equal_steps_and_falls_along_a_cosine_to_a
     assert rates[104] == pytest.approx(0.1)
     assert sorted(rates[4:], reverse=True) == rates[4:]
     assert learning_rate(TRAINING, 1000) == pytest.approx(0.1), "not up again beyond the end"
+
+
+def test_the_export_to_torchtitan_has_the_constants_of_the_optimizer():
+    assert {"beta1": ADAM_BETAS[0], "beta2": ADAM_BETAS[1], "eps": ADAM_EPSILON} == ADAM
+    assert FINAL_SHARE == COSINE_FLOOR
 
 
 def test_a_constant_schedule_stays_where_warm_up_ends_and_others_are_refused():

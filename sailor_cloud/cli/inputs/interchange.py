@@ -219,13 +219,13 @@ def _exported(document: PlanDocument, form: str, base: Path, wheel: str | None) 
         return json.dumps(export_plan(document.plan, document.inputs.hardware_by_id()), indent=1) + "\n"
     if form == "torchtitan":
         from sailor_cloud import workload
-        from sailor_cloud.interchange.torchtitan import as_toml, torchtitan_options
+        from sailor_cloud.interchange.torchtitan import as_toml, differences, torchtitan_options
 
         job = document.job
-        training = {"seq_len": job.training.sequence_length, "steps": job.training.steps or 0}
         decoder = workload.decoder(job.model, base=base) if job.model else None
-        options = torchtitan_options(document.plan, layers=decoder.layers if decoder else 0, training=training)
-        return as_toml(options, family=decoder.family if decoder else None)
+        options = torchtitan_options(document.plan, layers=decoder.layers if decoder else 0, training=job.training)
+        family, notes = decoder.family if decoder else None, differences(job, document.plan)
+        return as_toml(options, family=family, notes=notes)
     if form == "skypilot":
         from sailor_cloud.launch.fleet.skypilot import job_group
 

@@ -31,21 +31,44 @@ def job_group(document: PlanDocument, *, wheel: str | None, base: Path | None = 
     """
     setup = _install(wheel)
     export = exported(document, None, token=secrets.token_hex(16), base=base)
-    placed = placed_nodes(document)
-    offers = {one.offer.zone: one.offer for one in placed}
+    offers = {one.node.id: one.offer for one in placed_nodes(document)}
     here = sorted({(offer.provider, offer.region) for offer in offers.values()})
     if len(here) > 1:
         listed = ", ".join(f"{provider} {region}" for provider, region in here)
         raise RequestError(f"the plan is in {listed}, and SkyPilot starts a job group in one region of one cloud")
     if not providers.is_cloud(here[0][0]):
         raise RequestError(f"the plan's nodes are of {here[0][0]}; SkyPilot needs a plan on a cloud")
+    if others := sorted({offer.market for offer in offers.values()} - {Market.SPOT, Market.ON_DEMAND}):
+        raise RequestError(f"the plan buys {', '.join(others)}; this export has spot and on-demand nodes only")
     name, first = export.run_id, export.groups[0]
     header = {"name": name, "execution": "parallel"}
-    tasks = [_task(group, offers[group.name], export.artefact, first, setup) for group in export.groups]
+    tasks = [_task(group, offers[group.nodes[0]], export.artefact, first, setup) for group in export.groups]
     if export.variables:
         # SkyPilot refuses a job whose secrets are null until `--secret NAME` takes them from its caller.
         tasks = [{**task, "secrets": dict.fromkeys(export.variables)} for task in tasks]
-    return yaml.dump_all([header, *tasks], Dumper=_Dumper, sort_keys=False, width=110)
+    text = yaml.dump_all([header, *tasks], Dumper=_Dumper, sort_keys=False, width=110)
+    ids = sorted({offer.zone for offer in offers.values() if not _has_zone_name(offer)})
+    return "".join(map(_zone_note, ids)) + text
+
+
+def _infra(offer: Offer) -> str:
+    """Return CLOUD/REGION/ZONE, without a zone where the offer has only its id, as on AWS.
+
+    Source: SkyPilot's YAML specification, `resources.infra` (2026-11).
+    """
+    place = f"{offer.provider}/{offer.region}"
+    return f"{place}/{offer.zone}" if _has_zone_name(offer) else place
+
+
+def _has_zone_name(offer: Offer) -> bool:
+    return offer.zone.startswith(offer.region)
+
+
+def _zone_note(zone: str) -> str:
+    return (
+        f"# The plan is for the zone with id {zone}. SkyPilot takes the zone's name, which differs between accounts:\n"
+        f"# aws ec2 describe-availability-zones --filters Name=zone-id,Values={zone} shows it. Append it to infra.\n"
+    )
 
 
 def _install(wheel: str | None) -> str:
@@ -74,7 +97,7 @@ def _task(group: JobGroup, offer: Offer, artefact: str, first: JobGroup, setup: 
         "name": group.name,
         "num_nodes": len(group.nodes),
         "resources": {
-            "infra": f"{offer.provider}/{offer.region}",
+            "infra": _infra(offer),
             "instance_type": offer.instance_type,
             "accelerators": f"{name}:{group.devices}",
             "use_spot": offer.market is Market.SPOT,
