@@ -35,27 +35,45 @@ class LossCheck:
         # Of the microbatch before, if that has one sample: a pair shows what one cannot.
         self._before: tuple[Tensor, Microbatch] | None = None
 
-    @torch.no_grad()
-    def __call__(self, found: Tensor, output: Tensor, microbatch: Microbatch) -> None:
-        """Raise RefusedError if `found`, the loss of the last layer's output, is not the mean over samples."""
+    def __call__(self, output: Tensor, microbatch: Microbatch) -> Tensor:
+        """Return the loss of the last layer's output. Raises RefusedError if it is not the mean over samples."""
+        # Before the loss of the microbatch, which may change the output in place.
+        losses = self._of_samples(output, microbatch) if self._is_due(microbatch) else []
+        found = self._loss(output, microbatch)
+        if losses:
+            self._compare(found.detach().cpu(), losses, coarse=_is_coarse(output))
+        return found
+
+    def _is_due(self, microbatch: Microbatch) -> bool:
         step = microbatch.dropout.step
         self._first_step = step if self._first_step is None else self._first_step
         if self._left == 0 or step >= self._first_step + _STEPS:
             self._before = None
-            return
+            return False
         self._left -= 1
-        samples = [_sample(output, microbatch, index) for index in range(len(output))]
-        losses = [self._value(*sample) for sample in samples]
-        coarse = output.dtype.itemsize < 4
-        self._compare(found, losses, coarse=coarse)
-        # In 16 bits the loss of a microbatch is too coarse, so two samples are compared in single precision, too.
-        pair = samples[:2] if len(samples) > 1 else [*([self._before] if self._before else []), *samples]
-        if len(pair) > 1 and (coarse or len(samples) == 1):
-            self._compare(self._value(*_joined(pair)), [self._value(*sample) for sample in pair], coarse=False)
-        self._before = samples[0] if len(samples) == 1 else None
+        return True
 
-    def _value(self, output: Tensor, microbatch: Microbatch) -> Tensor:
-        return self._loss(output.to(torch.promote_types(output.dtype, torch.float32)), microbatch)
+    @torch.no_grad()
+    def _of_samples(self, output: Tensor, microbatch: Microbatch) -> list[Tensor]:
+        """Return the loss of each sample; compare two samples with both together where the microbatch does not."""
+        losses = [self._value([_sample(output, microbatch, index)]) for index in range(len(output))]
+        first = _sample(output, microbatch, 0)
+        pair = [self._before, first] if self._before else []
+        if len(output) > 1:
+            # In 16 bits the loss of a microbatch is too coarse, so two samples are compared in single precision, too.
+            pair = [first, _sample(output, microbatch, 1)] if _is_coarse(output) else []
+        if pair:
+            self._compare(self._value(pair), [self._value([each]) for each in pair], coarse=False)
+        self._before = _moved(first, "cpu") if len(output) == 1 else None
+        return losses
+
+    def _value(self, samples: list[tuple[Tensor, Microbatch]]) -> Tensor:
+        """Return the loss of copies of some samples: on the CPU if it can, as they may not fit beside training."""
+        try:
+            return self._loss(*_joined([_moved(each, "cpu") for each in samples]))
+        except RuntimeError:
+            device = samples[-1][0].device
+            return self._loss(*_joined([_moved(each, device) for each in samples])).cpu()
 
     def _compare(self, found: Tensor, losses: list[Tensor], *, coarse: bool) -> None:
         each = torch.stack(losses).double()
@@ -72,6 +90,17 @@ class LossCheck:
                 "treat every sample by itself, and divide by a number that is the same for all samples: "
                 "batch.targets.numel(), not the number of unmasked tokens"
             )
+
+
+def _is_coarse(output: Tensor) -> bool:
+    return output.dtype.itemsize < 4
+
+
+def _moved(sample: tuple[Tensor, Microbatch], device: torch.device | str) -> tuple[Tensor, Microbatch]:
+    """Return a copy in single precision or better."""
+    output, batch = sample
+    moved = dataclasses.replace(batch, tokens=batch.tokens.to(device), targets=batch.targets.to(device))
+    return output.detach().to(device, torch.promote_types(output.dtype, torch.float32), copy=True), moved
 
 
 def _sample(output: Tensor, microbatch: Microbatch, index: int) -> tuple[Tensor, Microbatch]:

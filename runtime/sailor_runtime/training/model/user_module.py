@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import hashlib
 import importlib
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -34,6 +34,9 @@ from sailor_runtime.training.model.layers import Architecture, Microbatch, Stage
 from sailor_runtime.training.model.loss_check import LossCheck
 from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
+
+# Values that are summed at once, in double precision.
+_AT_ONCE = 2**22
 
 
 class UserModule(Architecture):
@@ -86,15 +89,15 @@ class UserModule(Architecture):
     def first_buffers(self) -> dict[str, Tensor]:
         return {name: part.get_buffer(leaf) for part, leaf, name in persistent(self.root)}
 
-    def first_hashes(self, layers: Iterable[int]) -> dict[str, str]:
-        """Return a hash of the first parameters and buffers of some layers, and of each parameter that layers share."""
+    def first_sums(self, layers: Iterable[int]) -> dict[str, list[tuple[float, float]]]:
+        """Return sums of the first parameters and buffers of some layers, and of each parameter that layers share."""
         uses = Counter(spec.name for specs in self._specs.values() for spec in specs)
         found = {}
         for layer in layers:
             module = self.root.get_submodule(f"layers.{layer}")
-            found[f"layer {layer}"] = _hash([*module.parameters(), *module.buffers()])
+            found[f"layer {layer}"] = list(map(_summed, [*module.parameters(), *module.buffers()]))
             shared = [spec.name for spec in self._specs[layer] if uses[spec.name] > 1]
-            found |= {name: _hash([self.root.get_parameter(name)]) for name in shared}
+            found |= {name: [_summed(self.root.get_parameter(name))] for name in shared}
         return found
 
     def dropout_mode(self, dropout: Dropout) -> DropoutMode:
@@ -194,9 +197,7 @@ class _Layers(StageLayers):
         with dropping, keep_float64(self._dtype):
             result: Tensor = self._modules[layer](microbatch.tokens if value is None else value)
             if layer == self._architecture.layers - 1:
-                loss = self._architecture.loss(result, microbatch)
-                self._loss_check(loss, result, microbatch)
-                result = loss * (microbatch.tokens.numel() * microbatch.weight)
+                result = self._loss_check(result, microbatch) * (microbatch.tokens.numel() * microbatch.weight)
         self._parallel.forget()
         return result
 
@@ -228,11 +229,19 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _hash(values: Iterable[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for value in values:
-        digest.update(value.detach().cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+def _summed(value: Tensor) -> tuple[float, float]:
+    """Return the sum of magnitudes, and a sum in which each place has its own weight.
+
+    NaN counts as 0, infinity as 1.
+    """
+    magnitude, placed, flat = 0.0, 0.0, value.detach().cpu().resolve_conj().reshape(-1)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    for number, part in enumerate(flat.split(_AT_ONCE)):
+        numbers = part.double().nan_to_num(nan=0.0, posinf=1.0, neginf=-1.0)
+        magnitude += float(numbers.abs().sum())
+        placed += math.cos(number) * float(numbers @ torch.arange(len(numbers), dtype=torch.float64).cos_())
+    return magnitude, placed
 
 
 def _built(place: str) -> Any:
