@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from sailor_cloud.catalog import Service, providers
 from sailor_cloud.model.offer import Provider
-from sailor_cloud.planner.space.draft import Draft
+from sailor_cloud.planner.space.draft import Draft, seats_of
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import egress_usd_per_byte
@@ -17,16 +17,20 @@ from sailor_cloud.simulator.money import CHECKPOINT_BYTES_PER_S, saving_fraction
 from sailor_cloud.units import GIB, HOURS_PER_MONTH, SECONDS_PER_HOUR
 
 
-def saving_share(space: Space, slots: Sequence[Slot], cut: Sequence[int]) -> float:
+def saving_share(space: Space, slots: tuple[Slot, ...], cut: tuple[int, ...]) -> float:
     """Return the time that stalls for checkpoints add per second of training; the first pipeline writes them.
 
     The extra bytes of rare synchronization are left out.
     """
-    sizes = (
-        float(space.table(slot.pool, slot.tp, 1).parameters(*span))
-        for slot, span in zip(slots, pairwise(cut), strict=True)
-    )
-    return _share(space, max(sizes))
+    key = (seats_of(slots), cut)
+    known: dict[tuple[object, ...], float] = space.evaluated.setdefault("saving shares", {})
+    if key not in known:
+        sizes = (
+            float(space.table(slot.pool, slot.tp, 1).parameters(*span))
+            for slot, span in zip(slots, pairwise(cut), strict=True)
+        )
+        known[key] = _share(space, max(sizes))
+    return known[key]
 
 
 def least_saving_share(space: Space, slots: Sequence[Slot]) -> float:
