@@ -66,7 +66,8 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace() -> None:
         assert process.wait(timeout=60) == -signal.SIGKILL
 
 
-def test_processes_that_can_not_be_ended_are_returned() -> None:
+def test_processes_that_can_not_be_ended_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_KILLED_WITHIN_S", 0.1)
     immortal = processes.Process(pid=os.getpid(), parent=0, start_ticks=-1, command="", run_id=RUN, node="")
     assert processes.end(lambda: [immortal], grace_s=0.1, limit_s=0.1) == (immortal,)
 
