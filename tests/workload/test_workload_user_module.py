@@ -105,7 +105,9 @@ def test_an_untrainable_model_names_the_part(changes: dict[str, object], message
 
 
 def test_a_parameter_that_only_long_samples_use_is_accepted() -> None:
-    described(replace(SPEC, module="factories.own_modules:pooled"), 8)
+    found = described(replace(SPEC, module="factories.own_modules:pooled"), 8)
+    counted = found["degrees"]["1"]
+    assert counted["trainable"] == counted["parameters"]
 
 
 def test_layers_may_be_one_module() -> None:
