@@ -58,18 +58,18 @@ def test_bytes_are_counted_by_node_and_stay_counted_when_a_connection_ends(
 ) -> None:
     own, there, stranger = ("10.0.0.1", 1), ("10.0.0.2", 2), ("203.0.113.9", 3)
     now = [
-        Connection("a", own, there, 100, 1),
-        Connection("b", own, there, 11, 1),
-        Connection("c", own, own, 5, 1),
-        Connection("d", own, stranger, 7, 1),
+        Connection("a", own, there, 100, 0, 1),
+        Connection("b", own, there, 11, 0, 1),
+        Connection("c", own, own, 5, 0, 1),
+        Connection("d", own, stranger, 7, 0, 1),
     ]
     monkeypatch.setattr(traffic, "connections", lambda: iter(now))
     meter = TrafficMeter(spec_of(tmp_path, "10.0.0.1", "10.0.0.2"), 0)
     assert meter.read() == {"n1": 111}
     assert meter.read() is None, "it is not time yet"
-    now[:2] = [Connection("b", own, there, 20, 1)]
+    now[:2] = [Connection("b", own, there, 20, 0, 1)]
     assert meter.read(now=True) == {"n1": 120}
-    now[:] = [Connection("e", own, there, 1, 1)]
+    now[:] = [Connection("e", own, there, 1, 0, 1)]
     assert meter.read(now=True) == {"n1": 121}
 
 
@@ -78,7 +78,7 @@ def test_packets_to_another_cloud_are_counted_with_what_the_tunnel_adds(
 ) -> None:
     spec = spec_of(tmp_path, "10.0.0.1", "10.0.0.2")
     clouds = tuple(dataclasses.replace(node, cloud=name) for node, name in zip(spec.nodes, "ab", strict=True))
-    sent = Connection("a", ("10.0.0.1", 1), ("10.0.0.2", 2), 1_420_000, 1000)
+    sent = Connection("a", ("10.0.0.1", 1), ("10.0.0.2", 2), 1_420_000, 0, 1000)
     monkeypatch.setattr(traffic, "connections", lambda: iter([sent]))
     # 20 bytes of IPv4, 8 of UDP, 16 and 16 of WireGuard around each of 1,000 packets.
     assert TrafficMeter(dataclasses.replace(spec, nodes=clouds), 0).read() == {"n1": 1_480_000}

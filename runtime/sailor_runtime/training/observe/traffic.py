@@ -22,10 +22,11 @@ from sailor_runtime.training.pipeline.process_groups import World
 
 Endpoint = tuple[str, int]
 
-# linux/tcp.h, struct tcp_info: `tcpi_segs_out` since Linux 4.2, `tcpi_bytes_sent` (repeats included) since 4.19.
+# linux/tcp.h, struct tcp_info: `tcpi_segs_out` since Linux 4.2, `tcpi_bytes_sent` (repeats included) and
+# `tcpi_bytes_retrans` since 4.19.
 _INFO_BYTES = 256
 _SEGMENTS = struct.Struct("=136xI")
-_BYTES = struct.Struct("=200xQ")
+_BYTES = struct.Struct("=200xQQ")
 # IPv4 and TCP with time stamps; clouds bill packets, not their content.
 HEADER_BYTES = 52
 # IPv4, UDP, and WireGuard's own header and authenticator, around each packet to another cloud.
@@ -36,12 +37,16 @@ _LONGEST_S = 60.0
 
 
 class Connection(NamedTuple):
-    """A TCP connection of this process and its sent bytes; `inode` distinguishes it from one that replaces it."""
+    """A TCP connection of this process and its sent bytes; `inode` distinguishes it from one that replaces it.
+
+    `sent_bytes` includes headers and `repeated_bytes`, the data that TCP sent more than once.
+    """
 
     inode: str
     local: Endpoint
     peer: Endpoint
     sent_bytes: int
+    repeated_bytes: int
     segments: int
 
 
@@ -112,9 +117,14 @@ def _connection(inode: str, descriptor: int) -> Connection | None:
         info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
         if len(info) < _BYTES.size:
             return None
-        (segments,), (nbytes,) = _SEGMENTS.unpack_from(info), _BYTES.unpack_from(info)
+        (segments,), (nbytes, repeated) = _SEGMENTS.unpack_from(info), _BYTES.unpack_from(info)
     return Connection(
-        inode=inode, local=local, peer=peer, sent_bytes=nbytes + HEADER_BYTES * segments, segments=segments
+        inode=inode,
+        local=local,
+        peer=peer,
+        sent_bytes=nbytes + HEADER_BYTES * segments,
+        repeated_bytes=repeated,
+        segments=segments,
     )
 
 
