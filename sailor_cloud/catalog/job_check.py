@@ -62,11 +62,15 @@ def _problems(path: str, resource: Resource, catalog: Catalog) -> Iterator[Probl
         else:
             hint = providers.of(provider).zone_hint(zone, map(catalog.zone, zones))
             yield _unknown(f"{path}.zones[{index}]", zone, f"zone of {provider}", zones, hint)
-    sold = {offer.market for offer in catalog.offers(provider=provider)}
-    if sold and not any(market in sold or market.has_terms for market in resource.markets):
-        hint = f"markets: [{', '.join(sorted(sold))}]"
-        yield Problem(path=f"{path}.markets", message=f"{provider} does not sell on {resource.markets[0]}", hint=hint)
     here = catalog.offers(provider=provider, zones=resource.zones)
+    sold = {offer.market for offer in here}
+    if not any(market in sold or market.has_terms for market in resource.markets):
+        # Parsing all prices of a provider takes a while.
+        sold = {offer.market for offer in catalog.offers(provider=provider)}
+        if sold.isdisjoint(resource.markets) and sold:
+            hint = f"markets: [{', '.join(sorted(sold))}]"
+            message = f"{provider} does not sell on {resource.markets[0]}"
+            yield Problem(path=f"{path}.markets", message=message, hint=hint)
     unknown = set(resource.accelerators) - {offer.accelerator for offer in here}
     offered = {offer.accelerator for offer in catalog.offers(provider=provider)} if unknown else set()
     for accelerator in resource.accelerators:

@@ -25,6 +25,8 @@ _AHEAD = 0.5, 1.0, 0.0
 
 # For every first layer, the seconds of one, two, ... layers as far as they fit in memory.
 _Ends = list[list[float]]
+# The accelerator, the devices, the microbatch size, the microbatches in flight, the replicas and the ZeRO stage.
+_Kind = tuple[str, int, int, int, int, int]
 
 
 @dataclass
@@ -36,9 +38,12 @@ class Cutter:
 
     space: Space
     transfers: bool = True
-    _ends: dict[tuple[str, int, int, int, int, int], tuple[_Ends, float]] = field(init=False)
+    _ends: dict[_Kind, tuple[_Ends, float]] = field(init=False)
+    # Cuts and seconds without transfers, by the kinds of the stages and whether their numbers of layers are even.
+    _plain: dict[tuple[tuple[_Kind, ...], bool], tuple[tuple[int, ...], float] | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._plain = self.space.known.searches.setdefault("cuts without transfers", {})
         self._ends = self.space.known.searches.setdefault("ends of stages", {})
 
     def cut(
@@ -52,13 +57,25 @@ class Cutter:
         stages = len(seats)
         if stages > self.space.layers:
             return None
-        timed = [
-            self._table(seat, size, min(stages - s, microbatches), min(replicas, 2)) for s, seat in enumerate(seats)
-        ]
-        tables, most_s = [table for table, _ in timed], max(most for _, most in timed)
+        kinds = tuple(
+            self._kind(seat, size, min(stages - s, microbatches), min(replicas, 2)) for s, seat in enumerate(seats)
+        )
+        timed = [self._table(kind, seat) for kind, seat in zip(kinds, seats, strict=True)]
+        tables = [table for table, _ in timed]
         if self.space.even_layers:
             _, longest = self.space.lengths(stages)
             tables = [[row[:longest] for row in table] for table in tables]
+        key = kinds, self.space.even_layers
+        if key not in self._plain:
+            self._plain[key] = self._without_transfers(tables, max(most for _, most in timed))
+        best = self._plain[key]
+        if best is None:
+            return None
+        waits = self._waits(seats, size) if self.transfers else None
+        return best if waits is None else self._around(waits, tables, *best)
+
+    def _without_transfers(self, tables: list[_Ends], most_s: float) -> tuple[tuple[int, ...], float] | None:
+        """Return the cut with nearly the least busiest stage, and its seconds; None if no cut fits."""
         low, best = 0.0, self._greedy(tables, most_s)
         if best is None:
             return None
@@ -67,8 +84,7 @@ class Cutter:
             better = self._greedy(tables, middle)
             # A stage may take slightly less time with one more layer, so the result may not be faster.
             low, best = (low, better) if better is not None and better[1] < best[1] else (middle, best)
-        waits = self._waits(seats, size) if self.transfers else None
-        return best if waits is None else self._around(waits, tables, *best)
+        return best
 
     def _around(
         self, waits: Sequence[float], tables: list[_Ends], cut: tuple[int, ...], busiest_s: float
@@ -132,13 +148,16 @@ class Cutter:
             borders.append(first)
         return (tuple(borders), busiest_s) if first == layers else None
 
-    def _table(self, seat: Seat, size: int, held: int, sharers: int) -> tuple[_Ends, float]:
+    def _kind(self, seat: Seat, size: int, held: int, sharers: int) -> _Kind:
+        """Return what the times of a stage depend on, besides its layers."""
+        return self.space.pools[seat.pool].accelerator.name, seat.tp, size, held, sharers, self.space.zero_stage
+
+    def _table(self, kind: _Kind, seat: Seat) -> tuple[_Ends, float]:
         """Return, for every first layer, the seconds of one, two, ... layers as far as they fit, and the most."""
-        key = (self.space.pools[seat.pool].accelerator.name, seat.tp, size, held, sharers, self.space.zero_stage)
-        if key not in self._ends:
-            ends = self._build(seat, size, held, sharers)
-            self._ends[key] = ends, max((row[-1] for row in ends if row), default=0.0)
-        return self._ends[key]
+        if kind not in self._ends:
+            ends = self._build(seat, *kind[2:5])
+            self._ends[kind] = ends, max((row[-1] for row in ends if row), default=0.0)
+        return self._ends[kind]
 
     def _build(self, seat: Seat, size: int, held: int, sharers: int) -> _Ends:
         seconds = self.space.stages_s(seat, size, in_flight=held, replicas=sharers)

@@ -6,7 +6,7 @@ their tensors together.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
@@ -45,16 +45,18 @@ def ring_flows(rings: Sequence[Sequence[tuple[Stage, Node]]]) -> list[dict[Node,
     rings: the members of every sum and their nodes. A stage takes part in one sum at a time. Stages of a node with the
     same sums take part together; each other kind of stage on the node adds one ring. Rings inside one node use no card.
     """
-    taken: dict[tuple[Node, Stage], dict[int, None]] = defaultdict(dict)
+    taken: dict[tuple[Stage, Node], dict[int, None]] = {}
     for number, ring in enumerate(rings):
         if len({node for _, node in ring}) > 1:
-            for stage, node in ring:
-                taken[node, stage][number] = None
-    kinds: dict[Node, set[tuple[int, ...]]] = defaultdict(set)
-    for (node, _), numbers in taken.items():
-        kinds[node].add(tuple(numbers))
+            for member in ring:
+                taken.setdefault(member, {})[number] = None
+    kinds: dict[Node, set[tuple[int, ...]]] = {}
+    for (_, node), numbers in taken.items():
+        kinds.setdefault(node, set()).add(tuple(numbers))
+    # How many kinds of stages of a node take part in each ring.
+    parts = {node: Counter(number for kind in there for number in kind) for node, there in kinds.items()}
     return [
-        {node: 1 + sum(number not in kind for kind in kinds[node]) for node in dict.fromkeys(node for _, node in ring)}
+        {node: 1 + len(kinds[node]) - parts[node][number] if node in kinds else 1 for _, node in ring}
         for number, ring in enumerate(rings)
     ]
 
