@@ -293,7 +293,7 @@ class _Incumbents:
             return
         stage = max(part.zero_stage, draft.zero_stage)
         there = {own: number for number, own in enumerate(self.space.numbers)}
-        if not {part.numbers[slot.pool] for row in draft.pipelines for slot in row.slots} <= set(there):
+        if not {part.numbers[pool] for pool in draft.pools} <= set(there):
             return
         here = replace(_in_pools(draft, [there.get(own, -1) for own in part.numbers]), zero_stage=stage)
         for number, (_, known) in enumerate(self.kept):

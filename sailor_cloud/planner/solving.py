@@ -18,10 +18,10 @@ from sailor_cloud.planner.improvement import improved
 from sailor_cloud.planner.improvement.choice import Chosen, best_that_holds, first_that_holds
 from sailor_cloud.planner.improvement.restricted import even_drafts, even_space
 from sailor_cloud.planner.space.answer import Answer
-from sailor_cloud.planner.space.draft import Draft, in_space, to_plan
+from sailor_cloud.planner.space.draft import Draft, in_space, near, to_plan
 from sailor_cloud.planner.space.effort import NORMAL, Effort
 from sailor_cloud.planner.space.goals import NEAR, NEARLY, Figure, Target
-from sailor_cloud.planner.space.restrictions import EVEN, Restriction, also_fits, variants
+from sailor_cloud.planner.space.restrictions import EVEN, Restriction, also_fits, variants, zero_stages
 from sailor_cloud.planner.space.space import Space
 from sailor_cloud.simulator import Evaluation, evaluate
 
@@ -39,6 +39,8 @@ _TIMES = frozenset(figure for figure in Figure if figure.is_time)
 # Plans that are tried without ZeRO-1, and the progress at which plans are improved. With 32 plans, the plan of 80 A100
 # and 240 V100 is 1.7 % slower.
 _UNSHARDED, _SEARCHED = 256, 0.7
+# The most homogeneous plans that are starts of the local search, at each ZeRO stage.
+_SIMPLE = 24
 # The share of the progress bar that is left for what may follow a search.
 _REST = 0.2
 
@@ -62,7 +64,9 @@ def solve(
     parts = variants(space, restrictions)
     answers = _answers(parts, target, effort.between(0.0, _SEARCHED), known)
     drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
-    better = _improved(space, target, answers, effort.between(_SEARCHED, 1.0))
+    exhausted = all(answer.exhausted for _, answer in answers)
+    simple = [] if exhausted else _simple(space, target)
+    better = _improved(space, target, answers, simple, effort.between(_SEARCHED, 1.0))
     assessor = Assessor(space, target)
     every = {draft.order(): draft for draft in (*drafts, *filter(assessor.keeps, better))}
     bounds = [answer.bound for _, answer in answers]
@@ -70,12 +74,34 @@ def solve(
         drafts=tuple(every[order] for order in sorted(every)[:KEPT_DRAFTS]),
         bound=min((bound for bound in bounds if bound is not None), default=None),
         others=(*better, *(in_space(draft, part, space) for part, answer in answers for draft in answer.others)),
-        exhausted=all(answer.exhausted for _, answer in answers),
+        exhausted=exhausted,
     )
 
 
-def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answer]], effort: Effort) -> list[Draft]:
-    """Return the drafts of large parts after local search over all ZeRO stages of a part."""
+def _simple(space: Space, target: Target) -> list[Draft]:
+    """Return the best homogeneous plans at every ZeRO stage of a space."""
+    # Small jobs need none of its modules.
+    from sailor_cloud.planner.seeds.homogeneous import homogeneous
+
+    found = []
+    assessors = {stage: Assessor(space.at(stage), target) for stage in zero_stages(space)}
+    rank = Assessor(space, target).rank
+    for draft in sorted(homogeneous(space, target), key=lambda draft: near(rank(draft)))[:_SIMPLE]:
+        for stage, assessor in assessors.items():
+            made = draft if draft.zero_stage == stage else assessor.draft(shapes_of(draft))
+            if made is not None:
+                found.append(replace(made, zero_stage=stage, goal=target.goal))
+    return found
+
+
+def _improved(
+    space: Space,
+    target: Target,
+    answers: Sequence[tuple[Space, Answer]],
+    simple: Sequence[Draft],
+    effort: Effort,
+) -> list[Draft]:
+    """Return the drafts of large parts, and simple ones, after local search over all ZeRO stages of a part."""
     by_pools: dict[tuple[int, ...], list[tuple[Space, Answer]]] = {}
     for part, answer in answers:
         if not answer.exhausted:
@@ -88,6 +114,8 @@ def _improved(space: Space, target: Target, answers: Sequence[tuple[Space, Answe
             for part, answer in those
             for draft in (*answer.drafts, *answer.others)
         ]
+        kept = set(there.numbers)
+        drafts += [in_space(draft, space, there) for draft in simple if {space.numbers[n] for n in draft.pools} <= kept]
         own = effort.between(number / len(by_pools), (number + 1) / len(by_pools))
         found += [in_space(draft, there, space) for draft in improved(there, target, drafts, own, most=effort.refined)]
     return found

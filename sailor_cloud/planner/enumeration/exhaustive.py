@@ -213,11 +213,10 @@ class _Enumeration:
 
     def _keep_ahead(self, draft: Draft) -> None:
         seconds, usd = draft.figures[Figure.ITERATION_S], draft.figures[Figure.USD_PER_ITERATION]
-        pools = frozenset(slot.pool for row in draft.pipelines for slot in row.slots)
-        if not any(one <= seconds and other <= usd and pools <= those for one, other, those in self._front):
-            behind = [each for each in self._front if seconds <= each[0] and usd <= each[1] and each[2] <= pools]
+        if not any(one <= seconds and other <= usd and draft.pools <= those for one, other, those in self._front):
+            behind = [each for each in self._front if seconds <= each[0] and usd <= each[1] and each[2] <= draft.pools]
             self._front = [each for each in self._front if each not in behind]
-            self._front.append((seconds, usd, pools))
+            self._front.append((seconds, usd, draft.pools))
 
 
 def _replayed(evaluator: Evaluator, draft: Draft) -> Draft | None:

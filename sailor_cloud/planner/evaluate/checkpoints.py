@@ -51,7 +51,7 @@ def checkpoints_usd_per_hour(space: Space, draft: Draft) -> float:
     The first pipeline writes them. NAT and the extra checkpoints of rare synchronization are left out.
     """
     first, scenario = draft.pipelines[0], space.scenario
-    nodes = sorted({slot.pool for part in draft.pipelines for slot in part.slots})
+    nodes = sorted(draft.pools)
     key = (tuple((slot.pool, slot.tp) for slot in first.slots), first.cut, *_bucket_pools(space, nodes))
     known: dict[tuple[object, ...], float] = space.evaluated.setdefault("checkpoints per hour", {})
     if key in known:

@@ -329,9 +329,8 @@ def described(space: Space, draft: Draft) -> str:
 
 def _where(space: Space, draft: Draft) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the accelerators and the zones of a plan."""
-    pools = {slot.pool for part in draft.pipelines for slot in part.slots}
-    accelerators = tuple(sorted({space.pools[pool].accelerator.name for pool in pools}))
-    return accelerators, tuple(sorted({space.pools[pool].offer.zone for pool in pools}))
+    accelerators = tuple(sorted({space.pools[pool].accelerator.name for pool in draft.pools}))
+    return accelerators, tuple(sorted({space.pools[pool].offer.zone for pool in draft.pools}))
 
 
 def _name(restriction: Restriction) -> str:

@@ -136,10 +136,7 @@ def _on_one_cloud(
     """Return the fastest drafts on a cloud that fit in a space, one for each number of pipelines and stages."""
     kinds: dict[tuple[int, ...], Draft] = {}
     for draft in sorted(drafts, key=lambda draft: (draft.foreseen[Figure.ITERATION_S], draft.order())):
-        if (
-            draft.zero_stage < 2
-            and space.clouds_of(slot.pool for part in draft.pipelines for slot in part.slots) == cloud
-        ):
+        if draft.zero_stage < 2 and space.clouds_of(draft.pools) == cloud:
             kinds.setdefault(tuple(sorted(len(part.slots) for part in draft.pipelines)), draft)
     found = []
     for draft in list(kinds.values())[:_OF_A_CLOUD]:

@@ -85,7 +85,7 @@ def improved(space: Space, target: Target, drafts: Iterable[Draft], effort: Effo
 
 def _own_zones(space: Space, draft: Draft) -> Space:
     """Return the space over the zones of a draft, in which fewer moves lead sooner to a better plan."""
-    zones = {space.pools[slot.pool].offer.zone for part in draft.pipelines for slot in part.slots}
+    zones = {space.pools[pool].offer.zone for pool in draft.pools}
     return part_of(space, {pool.accelerator.name for pool in space.pools}, zones)
 
 
@@ -128,7 +128,7 @@ def _leaders(space: Space, improver: Improver, drafts: Sequence[Draft]) -> list[
 
 def _kind(space: Space, draft: Draft) -> tuple[object, ...]:
     """Return the common properties of drafts that differ only in cuts, microbatches and offers."""
-    offers = [space.pools[slot.pool].offer for part in draft.pipelines for slot in part.slots]
+    offers = [space.pools[pool].offer for pool in draft.pools]
     lengths = frozenset(len(part.slots) for part in draft.pipelines)
     accelerators, zones = {offer.accelerator for offer in offers}, {offer.zone for offer in offers}
     return frozenset(accelerators), len(zones), lengths, len(draft.pipelines)

@@ -112,6 +112,8 @@ class NodePatterns:
     _cutter: Cutter = field(init=False)
     # By accelerator: the least device-seconds of a sample.
     _work: dict[str, float] = field(init=False)
+    # By accelerator, devices of a stage and pipelines: the most of the model whose states a stage can hold.
+    _shares: dict[tuple[str, int, int], float] = field(default_factory=dict)
     # The nodes with most devices in all, of any size and of smaller ones, whose cards are faster in proportion.
     _nodes: list[_Nodes] = field(init=False)
 
@@ -239,7 +241,26 @@ class NodePatterns:
             rounds = self._microbatches(pattern, 1) + pattern.stages - 1
             seconds = rounds * pattern.pipelines * self._sample_s(pattern)
             rated.append((self._value(pattern, seconds) * self._excess(pattern, seconds) ** 2, seconds, pattern))
-        return (one for one in sorted(rated) if self._promising(one[2], self.space.batch * self._sample_s(one[2])))
+        return (
+            one
+            for one in sorted(rated)
+            if self._may_fit(one[2]) and self._promising(one[2], self.space.batch * self._sample_s(one[2]))
+        )
+
+    def _may_fit(self, pattern: _Pattern) -> bool:
+        """Return whether the stages of a pipeline have enough memory for weights, gradients and optimizer states."""
+        held = sum(part.stages * part.depth * self._share(part, pattern.pipelines) for part in pattern.parts)
+        return held >= 1.0
+
+    def _share(self, part: _Part, replicas: int) -> float:
+        """Return the most of the model whose states one stage can hold; activations are left out."""
+        key = (self.space.pools[part.pool].accelerator.name, part.tp, replicas)
+        if key not in self._shares:
+            table = self.space.table(part.pool, part.tp, 1)
+            states = table.memory.states(0, self.space.layers, replicas)
+            needed = float(states.weights + states.gradients + states.optimizer)
+            self._shares[key] = table.limit_bytes / needed if needed else 1.0
+        return self._shares[key]
 
     def _orders(self, zones: Sequence[str]) -> Iterator[list[tuple[int, int]]]:
         """Yield the nodes of zones in an order of stages: zone by zone, and accelerator by accelerator.

@@ -54,6 +54,11 @@ class Draft:
         """The expected figures of the replay if they are known, else those of the closed form."""
         return self.figures if self.expected is None else self.expected
 
+    @property
+    def pools(self) -> frozenset[int]:
+        """The pools of its stages."""
+        return frozenset(slot.pool for part in self.pipelines for slot in part.slots)
+
     def order(self) -> tuple[object, ...]:
         """Return the sort key: the goal, then money, then time, then the plan itself, so that ties are deterministic.
 
@@ -111,7 +116,7 @@ def in_space(draft: Draft, part: Space, space: Space) -> Draft:
     It gets the ZeRO stage of the part, unless its own is higher.
     """
     stage = max(part.zero_stage, draft.zero_stage)
-    used = () if part is space else {slot.pool for pipeline in draft.pipelines for slot in pipeline.slots}
+    used = () if part is space else draft.pools
     numbers = {pool: space.by_offer.get((part.pools[pool].offer.id, part.pools[pool].row), -1) for pool in used}
     if all(pool == number for pool, number in numbers.items()):
         return draft if draft.zero_stage == stage else replace(draft, zero_stage=stage)
