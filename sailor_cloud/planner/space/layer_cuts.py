@@ -17,7 +17,7 @@ from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.simulator import Transfers
 
 # The most stages of a pipeline of a large job.
-MAX_STAGES = 24
+MAX_STAGES = 64
 # The bisections for the least time of the busiest stage, and of the busiest run, end with an interval of this share.
 _PRECISION, _OF_RUNS = 0.002, 0.02
 # The share of a transfer that the stages up to it make up for, of those that are tried; the next ones do the rest.
