@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 # Limits: stages of a pipeline; numbers of nodes, as multiples of the fewest that hold one; layouts judged for each
 # number of nodes; and how much slower than the best one their passes alone may be.
-_STAGES = (1, 2, 3, 4, 6, 8, 12, 16)
+_STAGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _MULTIPLES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _JUDGED, _SLACK = 3, 1.3
 # Represents all nodes of several zones; the turn before which all accelerators are judged together, and that turn if
