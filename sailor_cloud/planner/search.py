@@ -460,7 +460,9 @@ class _Run:
         scheduled = training.zero_bubble or training.interleaved
         if scheduled or (training.max_zero_stage or 0) >= 2:
             answer = replace(answer, bound=None, exhausted=False)
-        if chosen is not None and scheduled and len(self.space.scenario.engine.schedules) > 1:
+        engine = self.space.scenario.engine
+        # The search of uniform engines has compared the schedules already, and moves make pipelines differ.
+        if chosen is not None and scheduled and len(engine.schedules) > 1 and not engine.uniform:
             near = (*answer.drafts, *answer.others)
             chosen = rescheduled(self.space, self.target, chosen, near, self.deciding.keeps)
         return answer, chosen

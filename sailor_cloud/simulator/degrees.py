@@ -211,7 +211,7 @@ def _faults_of_engine(degrees: Degrees, engine: Engine) -> Iterator[Problem]:
         yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(map(str, stages))}")
     if degrees.schedule not in engine.schedules:
         message = f"schedule {degrees.schedule} is not simulated under {engine.name}"
-        yield Problem(path=LAYOUT, message=message, hint=f"{', '.join(engine.schedules)} is")
+        yield Problem(path=LAYOUT, message=message, hint=f"it has {', '.join(engine.schedules)}")
     if degrees.recompute not in engine.recompute:
         names = ", ".join(kind.name.lower() for kind in engine.recompute)
         message = f"{engine.name} has no recompute {degrees.recompute.name.lower()}"

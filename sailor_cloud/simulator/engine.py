@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sailor_cloud.model.offer import Precision
-from sailor_cloud.model.plan import PipelineSchedule, Recompute
+from sailor_cloud.model.plan import PipelineSchedule, Recompute, microbatches_per_round
 from sailor_cloud.workload import Attention, Program, TorchModules
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ class Engine:
     """A training program; the defaults are sailor_runtime's.
 
     Transfers: it sends a tensor as soon as it is computed and has a receive per direction posted ahead. `message_s`:
-    extra seconds of each tensor. `pair_bytes_per_s`: the most between nodes per pair of devices.
+    extra seconds of each tensor. `pair_bytes_per_s`: the most between nodes per pair of devices. `interleaves`: it also
+    has an interleaved schedule, under which transfers overlap, in rounds of as many microbatches as stages.
 
     Gradients: buckets hold 16 MiB per rank, 64 MiB with parallel ranks of a stage and larger matrices. `overlap_sync`:
     gradients are reduced, bucket by bucket, during the last backward pass of a stage; `overlap_sharded_sync`: under
@@ -238,6 +239,7 @@ class Engine:
     transfers: Transfers = Transfers.OVERLAPPED
     message_s: float = 0.0
     pair_bytes_per_s: float = math.inf
+    interleaves: bool = False
     overlap_sync: bool = True
     overlap_sharded_sync: bool = True
     all_reduce_slowdown: float = 1.0
@@ -274,8 +276,19 @@ class Engine:
     @property
     def schedules(self) -> tuple[PipelineSchedule, ...]:
         """The pipeline schedules that can be replayed for it."""
-        overlapped = self.transfers is Transfers.OVERLAPPED and self.formulas is None
-        return tuple(PipelineSchedule) if overlapped else (PipelineSchedule.ONE_F_ONE_B,)
+        if self.transfers is Transfers.OVERLAPPED and self.formulas is None:
+            return tuple(PipelineSchedule)
+        usual = (PipelineSchedule.ONE_F_ONE_B,)
+        return (*usual, PipelineSchedule.INTERLEAVED) if self.interleaves else usual
+
+    def transfers_in(self, schedule: PipelineSchedule) -> Transfers:
+        """Return who waits for a transfer between stages."""
+        return Transfers.OVERLAPPED if schedule is PipelineSchedule.INTERLEAVED else self.transfers
+
+    def runs_in_rounds(self, microbatches: int, stages: int) -> bool:
+        """Return whether an interleaved schedule can run this number of microbatches."""
+        rounds = microbatches_per_round(microbatches, stages)
+        return rounds == stages if self.interleaves else rounds is not None
 
     def overlaps_sync(self, zero_stage: int) -> bool:
         """Return whether gradients are reduced during the last backward pass."""

@@ -9,6 +9,7 @@ from sailor_cloud.errors import Problem, RequestError
 from sailor_cloud.model.offer import Hardware
 from sailor_cloud.model.plan import Node, PipelineSchedule, Plan, Stage
 from sailor_cloud.network import Link, Place
+from sailor_cloud.simulator.engine import Engine
 from sailor_cloud.simulator.scenario import Scenario, place_of
 from sailor_cloud.simulator.stage_table import StageTable, stage_table
 from sailor_cloud.workload import tp_problem
@@ -223,7 +224,18 @@ def _schedule_problems(plan: Plan, scenario: Scenario) -> list[Problem]:
     if schedule is PipelineSchedule.ZERO_BUBBLE and scenario.job.training.compile:
         message = "is zero-bubble, which halves backward passes; compiled layers can't be"
         return [Problem(path=where, message=message, hint="1f1b, or training.compile: false")]
-    return []
+    return _round_problems(plan, scenario.engine) if schedule is PipelineSchedule.INTERLEAVED else []
+
+
+def _round_problems(plan: Plan, engine: Engine) -> list[Problem]:
+    """Return the pipelines whose microbatches the engine can't interleave, though rounds of others could."""
+    problems = []
+    for p, pipeline in enumerate(plan.pipelines):
+        stages, count = len(pipeline.stages), pipeline.microbatches
+        if pipeline.per_round is not None and not engine.runs_in_rounds(count, stages):
+            message = f"has {count} microbatches; {engine.name} interleaves multiples of its {stages} stages"
+            problems.append(Problem(path=f"plan.pipelines[{p}]", message=message))
+    return problems
 
 
 def _node_problems(plan: Plan, scenario: Scenario) -> list[Problem]:

@@ -8,12 +8,14 @@ from functools import partial
 
 import pytest
 
-from factories.planning import eight_v100s, make_space, plan
+from factories.planning import AS_OF, data, eight_v100s, make_space, plan
+from sailor_cloud import planner
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.model.document import PlanDocument, Status
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.report.plan.facts import outcome_facts
-from sailor_cloud.simulator import evaluate
+from sailor_cloud.simulator import ENGINES, evaluate
 
 deep = partial(eight_v100s, "n1-standard-32")
 
@@ -79,3 +81,23 @@ def test_a_job_that_allows_more_schedules_gets_no_worse_plan(
 
     usual, free = plan(between_zones()), plan(between_zones(interleaved=True))
     assert better(free.objective.value, usual.objective.value)
+
+
+@pytest.mark.slow
+def test_megatron_interleaves_alike_pipelines_in_rounds_of_their_stages() -> None:
+    prices, links, times = data()
+
+    def under_megatron(**training: object) -> PlanDocument:
+        job = eight_v100s("n1-standard-8", **training)
+        return planner.search(
+            job, catalog=prices, network=links, profiles=times, clock=FixedClock(AS_OF), engine=ENGINES["megatron"]
+        )
+
+    usual, turned = under_megatron(), under_megatron(interleaved=True)
+    assert usual.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
+    assert turned.plan.pipeline_schedule is PipelineSchedule.INTERLEAVED
+    assert len({tuple(stage.ranges for stage in each.stages) for each in turned.plan.pipelines}) == 1
+    assert all(each.microbatches % len(each.stages) == 0 for each in turned.plan.pipelines)
+    # Transfers overlap, and the bubble is shorter.
+    assert turned.prediction.iteration_s_replay < 0.8 * usual.prediction.iteration_s_replay
+    assert (turned.status, turned.bound) == (Status.FEASIBLE, None)

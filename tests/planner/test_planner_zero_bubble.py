@@ -72,7 +72,7 @@ def test_one_stage_keeps_the_usual_schedule_and_so_does_an_engine_without_the_ot
     single = plan(example("gcp-a100-v100.yaml", training__zero_bubble=True, **few))
     assert all(len(pipeline.stages) == 1 for pipeline in single.plan.pipelines)
     assert single.plan.pipeline_schedule is PipelineSchedule.ONE_F_ONE_B
-    assert replace(space.scenario, engine=ENGINES["megatron"]).engine.schedules == (PipelineSchedule.ONE_F_ONE_B,)
+    assert PipelineSchedule.ZERO_BUBBLE not in ENGINES["megatron"].schedules
 
 
 def test_compiled_layers_stay_whole() -> None:

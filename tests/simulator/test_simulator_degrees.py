@@ -134,7 +134,7 @@ def test_each_zero_stage_needs_less_memory_than_the_one_before() -> None:
 def test_a_schedule_that_an_engine_does_not_have_is_reported() -> None:
     degrees = Degrees(tp=2, pp=2, dp=4, zero_stage=1, schedule=PipelineSchedule.ZERO_BUBBLE)
     assert reasons(degrees, scenario_of("megatron"), {("A100-40", 8): 2}) == [
-        "layout: schedule zero-bubble is not simulated under megatron (1f1b is)"
+        "layout: schedule zero-bubble is not simulated under megatron (it has 1f1b, interleaved)"
     ]
 
 
@@ -241,8 +241,8 @@ def test_layouts_that_can_not_be_interleaved_are_refused() -> None:
     assert reasons(dataclasses.replace(INTERLEAVED, chunks=7), scenario, counts) == [
         "layout: pp 4 x chunks 7 is more than the 24 blocks of sailor-opt-350 (every stage holds one block at least)"
     ]
-    assert reasons(INTERLEAVED, scenario_of("megatron"), counts) == [
-        "layout: schedule interleaved is not simulated under megatron (1f1b is)"
+    assert reasons(INTERLEAVED, scenario_of("nanotron"), counts) == [
+        "layout: schedule interleaved is not simulated under nanotron (it has 1f1b)"
     ]
 
 

@@ -181,13 +181,14 @@ def to_plan(space: Space, draft: Draft) -> Plan:
 
 
 def _scheduled(space: Space, plan: Plan) -> Plan:
-    known, training = space.scenario.engine.schedules, space.scenario.job.training
+    engine, training = space.scenario.engine, space.scenario.job.training
     if plan.zero_stage >= 2 or all(len(pipeline.stages) == 1 for pipeline in plan.pipelines):
         return plan
     others: list[Plan | None] = []
-    if training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in known:
+    if training.zero_bubble and PipelineSchedule.ZERO_BUBBLE in engine.schedules:
         others.append(replace(plan, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE))
-    if training.interleaved and PipelineSchedule.INTERLEAVED in known:
+    in_rounds = all(engine.runs_in_rounds(each.microbatches, len(each.stages)) for each in plan.pipelines)
+    if training.interleaved and PipelineSchedule.INTERLEAVED in engine.schedules and in_rounds:
         others += [plan.interleaved(chunks) for chunks in _CHUNKS]
     each = [plan, *(other for other in others if other is not None)]
     return plan if len(each) == 1 else min(each, key=lambda one: _rank(space, one))

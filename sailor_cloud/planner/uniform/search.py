@@ -17,6 +17,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import combinations, count, pairwise, permutations, product
 
@@ -34,7 +35,7 @@ from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space.space import Seat, Space
 from sailor_cloud.planner.uniform.programme import MOST_STAGES, Box, Chain, Floats, Kind, Least, Programme, Terms, View
 from sailor_cloud.simulator import gradient_sync_s
-from sailor_cloud.simulator.engines import StagePlace, UniformPipelines
+from sailor_cloud.simulator.engines import StagePlace, UniformPipelines, stage_bounds
 
 # The search of a set of zones ends if no box beats the incumbent by more than this share.
 GAP = 2e-4
@@ -97,8 +98,18 @@ class UniformSearch:
             self.effort.tell(number / len(views))
             self._search(view)
         for view, chain in sorted(self._judged, key=lambda each: (self._judged[each], str(each)))[:_REFINED]:
-            self._refine(view, chain)
+            self._refine(view, min(chain, self._usual(chain), key=partial(self.judge, view)))
         return [self.found[order] for order in sorted(self.found)]
+
+    def _usual(self, chain: Chain) -> Chain:
+        """Return a chain with the cut that the engine makes of a number of stages; formulas have exact cuts already.
+
+        The search rates cuts by 1F1B, and moves of single layers seldom lead from one of its cuts to an even one.
+        """
+        scenario, stages = self.space.scenario, len(chain.kinds)
+        if scenario.engine.formulas is not None or stages > scenario.decoder.blocks:
+            return chain
+        return replace(chain, cut=stage_bounds(scenario.engine.split, scenario.decoder, stages))
 
     def views(self) -> list[View]:
         """Return the sets of zones to search, the most promising first."""

@@ -51,7 +51,9 @@ DEEPSPEED = Engine(
 )
 # Megatron-LM 1F1B: batched sends and receives that both ends wait for, slices where sequence parallelism is on,
 # overlapped reduction of fp32 gradients, 40 million parameters a bucket, by rings or trees as NCCL chooses. Source:
-# Megatron-LM core 0.6 (2024).
+# Megatron-LM core 0.6 (2024). Its interleaved schedule overlaps point-to-point communication by default
+# (overlap_p2p_comm) and runs a multiple of the stages: megatron/core/pipeline_parallel/schedules.py at 00611e6e, whose
+# option for other rounds, microbatch_group_size_per_vp_stage, is not planned.
 MEGATRON = Engine(
     name="megatron",
     zero_stages=(0, 1),
@@ -60,6 +62,7 @@ MEGATRON = Engine(
     one_tp=True,
     selective=Selective.SCORES,
     transfers=Transfers.BLOCKING,
+    interleaves=True,
     stages_outermost=True,
     scatter_sums=False,
     zone_by_zone=False,

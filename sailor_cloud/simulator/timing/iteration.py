@@ -362,9 +362,10 @@ def _cut_bytes(src: Seat) -> float:
 
 def _replays(layout: Layout, times: list[PipelineTimes], *, spans: bool) -> list[PipelineReplay]:
     known: dict[PipelineTimes, PipelineReplay] = {}
+    transfers = layout.scenario.engine.transfers_in(layout.plan.pipeline_schedule)
     for each in times:
         if each not in known:
-            known[each] = _replay(each, layout.scenario.engine.transfers, spans=spans)
+            known[each] = _replay(each, transfers, spans=spans)
     return [known[each] for each in times]
 
 
