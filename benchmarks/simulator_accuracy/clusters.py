@@ -16,7 +16,7 @@ from sailor_cloud.catalog.prices.services import Services
 from sailor_cloud.model import plan
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.offer import Accelerator, Hardware, Provider
-from sailor_cloud.model.plan import Plan
+from sailor_cloud.model.plan import PipelineSchedule, Plan
 from sailor_cloud.model.regions import Region, Zone
 from sailor_cloud.network import Link, Network, Place, estimates
 from sailor_cloud.network.egress import EgressTable
@@ -136,6 +136,8 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
         # ZeRO-2 takes the time of ZeRO-1.
         zero_stage=max(stage for stage in stages if stage <= run.zero_stage),
         recompute=_RECOMPUTE[run.recompute],
+        schedule=PipelineSchedule.INTERLEAVED if run.virtual_stages > 1 else PipelineSchedule.ONE_F_ONE_B,
+        chunks=run.virtual_stages,
     )
     return plan_of_degrees(degrees, groups, scenario), scenario
 

@@ -53,6 +53,7 @@ PROGRAMS = {
     "torchtitan": (_FSDP, Counter.RESERVED),
     "InternEvo": (_INTERNEVO, Counter.DEVICE),
     "FlagScale": (replace(_MEGATRON, sequence_parallel=False), Counter.DEVICE),
+    "without sequence parallelism": (replace(_MEGATRON, sequence_parallel=False), Counter.DEVICE),
     "PaddleNLP": (_PADDLE, Counter.DEVICE),
     "NeMo": (_MEGATRON, Counter.DEVICE),
     "Megatron-DeepSpeed": (_DEEPSPEED, Counter.DEVICE),
@@ -89,6 +90,8 @@ class PublishedRun:
 
     `devices_per_node`, `compiled` and measured figures are None where the source is silent; without a ZeRO stage the
     engine's default stands and `zero_stated` is False. `engine` has the row's attention and what compiling fuses.
+    `virtual_stages`: ranges of layers per stage, more than one under an interleaved schedule. `eager_script`: the
+    source runs modules of torch in a small script of its own.
     `accelerator` is a part of the catalog or, for parts that it lacks, the source's own.
     """
 
@@ -107,6 +110,7 @@ class PublishedRun:
     precision: Precision
     tp: int
     pp: int
+    virtual_stages: int
     dp: int
     zero_stage: int
     zero_stated: bool
@@ -117,6 +121,7 @@ class PublishedRun:
     tokens_per_s_per_device: float | None
     iteration_s: float | None
     peak_bytes: float | None
+    eager_script: bool
     note: str
 
     @property
@@ -131,7 +136,8 @@ class PublishedRun:
     @property
     def layout(self) -> str:
         return (
-            f"tp={self.tp} pp={self.pp} dp={self.dp} microbatch={self.microbatch_size} zero={self.zero_stage}"
+            f"tp={self.tp} pp={self.pp} virtual={self.virtual_stages} dp={self.dp} microbatch={self.microbatch_size} "
+            f"zero={self.zero_stage}"
             f"{f' recompute={self.recompute}' if self.recompute else ''}"
         )
 
@@ -221,6 +227,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         precision=_precision(row["precision"].lower()),
         tp=tp,
         pp=pp,
+        virtual_stages=_count(row, "virtual_stages") if row["virtual_stages"] else 1,
         dp=dp,
         zero_stage=engine.default_zero_stage if stage is None else int(stage),
         zero_stated=stage is not None,
@@ -231,6 +238,7 @@ def _run(row: Mapping[str, str]) -> PublishedRun:
         tokens_per_s_per_device=tokens_per_s,
         iteration_s=iteration_s,
         peak_bytes=None if gib is None else gib * GIB,
+        eager_script=row["eager_script"] == "1",
         note=row["note"],
     )
 
@@ -255,6 +263,7 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
         precision=Precision.BF16,
         tp=_count(row, "tp"),
         pp=_count(row, "pp"),
+        virtual_stages=1,
         dp=_count(row, "dp"),
         zero_stage=int(_number(row, "zero_stage") or 0),
         zero_stated=True,
@@ -265,6 +274,7 @@ def _failed(name: str, row: Mapping[str, str], decoders: Mapping[str, Decoder]) 
         tokens_per_s_per_device=None,
         iteration_s=None,
         peak_bytes=None,
+        eager_script=False,
         note="",
     )
 

@@ -12,12 +12,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"))
 
 import fit_kernels
+import unseen
 from published import PROGRAMS, Recompute, is_failed, is_published, known_program, read_failed, read_published
-from published_time import Timed, not_in_bars, orders
+from published_time import Timed, cases_of, not_in_bars, orders, predict
 from reference import read_measured
 
+from sailor_cloud.model.plan import PipelineSchedule
 from sailor_cloud.units import GIB
-from sailor_cloud.workload import Attention, parameter_count
+from sailor_cloud.workload import Attention, parameter_count, profiles
 
 ROW = {
     "id": "r1", "source": "maker/tables@0123456789 README.md", "source_date": "2024-01", "trust": "high",
@@ -41,6 +43,32 @@ def table(folder: Path, *rows: dict[str, str]) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def test_every_run_of_an_unseen_source_can_be_predicted_and_names_its_source() -> None:
+    runs, unread = read_published(unseen.RUNS)
+    assert not unread
+    assert len({run.id for run in runs}) == len(runs)
+    cases, unlaid = cases_of(runs, profiles.load())
+    assert not unlaid
+    assert not [not_in_bars(run) for run in runs if not_in_bars(run)]
+    for case in cases:
+        chunks = {len(stage.ranges) for pipeline in case.plan.pipelines for stage in pipeline.stages}
+        assert chunks == {case.run.virtual_stages}
+    with unseen.RUNS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert row["address"].startswith("https://")
+            assert row["source_date"][:2] == "20"
+            assert row["eager_script"] in ("0", "1")
+
+
+def test_virtual_stages_are_read_and_one_is_1f1b(tmp_path: Path) -> None:
+    runs, _ = read_published(table(tmp_path, ROW | {"virtual_stages": "3"}, ROW | {"virtual_stages": ""}))
+    cases, _ = cases_of(runs, profiles.load())
+    schedules = [case.plan.pipeline_schedule for case in cases]
+    assert schedules == [PipelineSchedule.INTERLEAVED, PipelineSchedule.ONE_F_ONE_B]
+    interleaved, plain = (predict(case).tokens_per_s for case in cases)
+    assert interleaved > plain
 
 
 def test_a_row_becomes_a_decoder_a_layout_and_an_engine(tmp_path: Path) -> None:
