@@ -293,10 +293,10 @@ def write(values: Values, known: ComputeProfiles) -> None:
     out = io.StringIO()
     names = [field.name for field in dataclasses.fields(Constants)]
     rows = csv.writer(out, lineterminator="\n")
-    rows.writerow(["compute_capability", *names, "accelerators", "precisions", "source", "as_of"])
+    rows.writerow(["compute_capability", *names, "accelerators", "precisions", "programs", "source", "as_of"])
     for each in with_values(known, values).generations:
         constants = [f"{getattr(each.constants, name):.3g}" for name in names]
-        seen = (" ".join(each.accelerators), " ".join(each.precisions))
+        seen = (" ".join(each.accelerators), " ".join(each.precisions), " ".join(each.programs))
         rows.writerow([f"{each.compute_capability:g}", *constants, *seen, each.source, AS_OF])
     FILE.write_text(out.getvalue(), encoding="utf-8")
 

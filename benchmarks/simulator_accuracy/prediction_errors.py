@@ -8,7 +8,8 @@ allow, and prints SKIPPED without published_throughput.csv. --write calibrates c
 first: the parts by maximum likelihood, then all of them by one factor, and the tail, so that half and nine in ten of
 all rows fall inside. What is unknown of a generation that nobody measured is how far off each measured one
 is under the constants of another; of a precision or another accelerator of a generation, how far off runs on A100 are
-where none in that precision, or none on that A100, is fitted.
+where none in that precision, or none on that A100, is fitted; of a program on a generation, how far off the runs of
+one are where others have runs on it and its own are left out.
 """
 
 from __future__ import annotations
@@ -215,6 +216,8 @@ class Published:
     generations: Floats
     other_precision: tuple[Evidence, ...]
     other_accelerator: tuple[Evidence, ...]
+    # Of runs of a program on a generation under constants fitted without them.
+    other_program: tuple[Evidence, ...]
 
     @property
     def together(self) -> Evidence:
@@ -250,6 +253,14 @@ def published(path: Path, known: ComputeProfiles) -> Published:
         return taken(dataclasses.replace(by_source, errors=errors[counted]), kept[counted])
 
     precisions = [np.array([run.precision is each for run in runs]) & (generations == 8) for each in kernels.PRECISIONS]
+    engines = np.array([run.engine.name for run in runs])
+    # V100 has runs of one program: without them, its constants are those of another generation.
+    programs = [
+        (generations == each.compute_capability) & (engines == name)
+        for each in known.generations
+        for name in each.programs
+        if len(each.programs) > 1
+    ]
     accelerators = [np.array([run.accelerator == name for run in runs]) for name in ("A100-40", "A100-80")]
     return Published(
         by_source=by_source,
@@ -258,6 +269,7 @@ def published(path: Path, known: ComputeProfiles) -> Published:
         generations=generations[counted],
         other_precision=tuple(map(without, precisions)),
         other_accelerator=tuple(map(without, accelerators)),
+        other_program=tuple(map(without, programs)),
     )
 
 
@@ -274,12 +286,18 @@ def _borrowed(values: dict[str, float], generation: float) -> dict[str, float]:
 
 
 def calibrated_on(runs: Published, start: ErrorModel) -> ErrorModel:
-    model = calibrated(runs.together, dataclasses.replace(start, repeat=REPEAT, precision=0.0, accelerator=0.0))
+    model = calibrated(
+        runs.together, dataclasses.replace(start, repeat=REPEAT, precision=0.0, accelerator=0.0, program=0.0)
+    )
     model = dataclasses.replace(
         model, layers_unmeasured=unmeasured(runs.by_source, runs.other_generation, runs.generations, model)
     )
-    precision, accelerator = added(runs.other_precision, model), added(runs.other_accelerator, model)
-    return dataclasses.replace(model, precision=precision, accelerator=accelerator)
+    return dataclasses.replace(
+        model,
+        precision=added(runs.other_precision, model),
+        accelerator=added(runs.other_accelerator, model),
+        program=added(runs.other_program, model),
+    )
 
 
 def memory_error(runs: Sequence[PublishedRun], reference: Path) -> float:
@@ -328,6 +346,7 @@ _SOURCES = {
     "layers_unmeasured": "the generation of V100, A100 and H100 that is predicted worst by constants of another one",
     "precision": "the worse of fp16 and bf16 runs on A100, predicted without runs of theirs; beside layers",
     "accelerator": "the worse of A100-40 and A100-80, predicted without runs of theirs; beside layers",
+    "program": "the worst of programs on A100 and H100, predicted without their runs on it; beside layers",
     "modules": "layers as modules of torch; beside layers: mean error of five models on an H100, each left out, "
     "simulator_accuracy/fit_modules.py",
     "exchange": "all-reduces of tensor parallelism; beside layers",

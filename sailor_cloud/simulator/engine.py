@@ -297,6 +297,7 @@ class Engine:
     def program(self, *, tp: int, spread: bool) -> Program:
         """Return how it runs a layer on `tp` devices; `spread`: the pipeline is on several nodes."""
         return Program(
+            name=self.name,
             attention=self.attention,
             modules=self.modules,
             fused=self.fused,

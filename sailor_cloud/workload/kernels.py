@@ -57,7 +57,7 @@ class TorchModules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """How a training program runs a layer.
+    """How a training program runs a layer; `name` is that of the engine.
 
     `modules`: it runs layers as modules of torch. `fused`: one kernel runs several element-wise operations.
     `sequence_parallel`: tensor-parallel devices divide norms and dropout. `launch_factor` multiplies the common time to
@@ -65,6 +65,7 @@ class Program:
     collective that products do not hide; `collective_s`: the seconds that each takes beyond its steps.
     """
 
+    name: str = ""
     attention: Attention = Attention.FLASH
     fused: bool = False
     modules: TorchModules | None = None
@@ -107,13 +108,15 @@ class Constants:
 class Generation:
     """Constants of the accelerators of one compute capability.
 
-    `accelerators` and `precisions`: those of the runs in the fit; both empty for borrowed constants.
+    `accelerators` and `precisions`: those of the runs in the fit; both empty for borrowed constants. `programs`: the
+    engines with five runs or more in it.
     """
 
     compute_capability: float
     constants: Constants
     accelerators: tuple[str, ...]
     precisions: tuple[Precision, ...]
+    programs: tuple[str, ...]
     source: str
     as_of: date
 
@@ -321,6 +324,7 @@ def _generation(row: dict[str, str]) -> Generation:
         constants=Constants(**{field.name: float(row[field.name]) for field in fields(Constants)}),
         accelerators=tuple(row["accelerators"].split()),
         precisions=tuple(Precision(name) for name in row["precisions"].split()),
+        programs=tuple(row["programs"].split()),
         source=row["source"],
         as_of=date.fromisoformat(row["as_of"]),
     )

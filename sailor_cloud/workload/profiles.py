@@ -195,8 +195,7 @@ class ComputeProfiles:
             if precision in kernels.PRECISIONS:
                 generation = kernels.generation_of(accelerator, self.generations)
                 times = kernels.kernel_times(accelerator, decoder, generation.constants, program=program, **shape)
-                as_modules = program.modules is not None
-                error = self.errors.layers_on(accelerator, precision, generation, as_modules=as_modules)
+                error = self.errors.layers_on(accelerator, precision, generation, program=program)
                 return _of_kernels(times, accelerator, precision, generation, error)
             roof = roofline.roofline_times(accelerator, decoder, attention=program.attention, **shape)
             return _of_roofline(roof, accelerator, precision, self.errors)

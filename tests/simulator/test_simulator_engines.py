@@ -13,7 +13,7 @@ from sailor_cloud.model.job import ModelSource
 from sailor_cloud.simulator import ENGINES, Engine, engine_named
 from sailor_cloud.simulator.engine import TORCH_MODULES
 from sailor_cloud.simulator.engines import StageSplit, stage_bounds
-from sailor_cloud.workload import decoder
+from sailor_cloud.workload import decoder, profiles
 
 
 def preset(name: str) -> Decoder:
@@ -85,3 +85,9 @@ def test_a_weighted_stage_is_full_once_it_has_its_share() -> None:
         embedding_size=2048,
     )
     assert blocks_of(StageSplit.WEIGHTED, sizes, 4) == [5, 5, 5, 1]
+
+
+def test_the_programs_of_fitted_runs_are_engines() -> None:
+    measured = {name for generation in profiles.load().generations for name in generation.programs}
+    assert measured
+    assert measured <= set(ENGINES)
