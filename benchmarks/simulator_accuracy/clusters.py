@@ -66,6 +66,10 @@ _VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
         },
     ),
 }
+# Nodes of four V100 have two links per pair: Jean Zay's reach 124 GB/s of 150 over all four
+# (published_collectives.csv), so their groups are those of four GH200. Sixteen have a switch (DGX-2, NVIDIA, 2018).
+# Eight are a DGX-1 or a p3, as in the catalog.
+_V100, _FOUR_WAY, _SWITCHED_DEVICES = "V100", "GH-96", 16
 # Gbit/s of a node's network cards where the source is silent: what such nodes are sold with (bandwidth_profiles).
 _NODE_GBPS = {7: 400.0, 8: 1600.0, 9: 3200.0, 10: 3200.0}
 _NODE_DEVICES = 8
@@ -96,10 +100,10 @@ def scenario_of(run: PublishedRun, profiles: ComputeProfiles) -> tuple[Plan, Sce
     real = min(run.devices_per_node or _NODE_DEVICES, run.devices)
     # A stage that spans nodes stands on a node as large, whose devices are linked by the network.
     per_node = max(real, run.tp)
-    part = accelerator(run.accelerator)
+    part = _as_linked(accelerator(run.accelerator), run.devices_per_node or _NODE_DEVICES)
     rate = _node_bytes_per_s(run, part)
     if run.tp > real:
-        part = dataclasses.replace(part, nvlink_gb_per_s=2.0 * rate / 1e9)
+        part = dataclasses.replace(part, nvlink_gb_per_s=2.0 * rate / 1e9, node_links=())
         rate *= per_node / real
     whole, rest = divmod(run.devices, per_node)
     groups = [NodeGroup(count=whole, hardware=_hardware(part.name, per_node))]
@@ -153,6 +157,15 @@ def accelerator(name: str) -> Accelerator:
 @cache
 def _shipped() -> Catalog:
     return catalog.load()
+
+
+def _as_linked(part: Accelerator, devices: int) -> Accelerator:
+    """Return a part with the links of its devices in nodes of so many."""
+    if not part.name.startswith(_V100):
+        return part
+    if devices >= _SWITCHED_DEVICES:
+        return dataclasses.replace(part, node_links=())
+    return dataclasses.replace(part, node_links=accelerator(_FOUR_WAY).node_links) if devices == 4 else part
 
 
 def _node_bytes_per_s(run: PublishedRun, part: Accelerator) -> float:
@@ -235,7 +248,7 @@ def _curve(scope: CurveScope, part: Accelerator, pairs: int, bytes_per_s: float,
         max_bytes=1e12,
         max_bytes_per_s=bytes_per_s,
         rtt_ms=2e3 * step_s,
-        measured=True,
+        measured=scope is CurveScope.SAME_ZONE,
         source="published",
         as_of=AS_OF,
     )

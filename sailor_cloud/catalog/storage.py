@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -25,13 +26,14 @@ from sailor_cloud.catalog.prices.interruptions import BANDS, Interruptions, Inte
 from sailor_cloud.catalog.prices.services import ServicePrice, Services
 from sailor_cloud.catalog.providers import tables
 from sailor_cloud.errors import DataError
-from sailor_cloud.model.offer import Accelerator, Provider
+from sailor_cloud.model.offer import Accelerator, GroupLinks, Provider
 from sailor_cloud.model.regions import Region, Zone
 
 T = TypeVar("T")
 
 _ZONE = RowParser(Zone, {"name": "zone"})
 _SERVICE = RowParser(ServicePrice, usd_per_unit=price)
+_GROUP_LINKS = RowParser(GroupLinks)
 _INTERRUPTION_COLUMNS = (
     "provider",
     "region",
@@ -70,7 +72,7 @@ def load(root: Path | None = None, *, pricing: Path | None = None) -> Catalog:
     return Catalog(
         offers=offers,
         recorded=partial(changes.recorded, files("price_history.csv")),
-        accelerators=table("accelerators.csv", RowParser(Accelerator)),
+        accelerators=_accelerators(files),
         zones=zones,
         regions=table("regions.csv", RowParser(Region, {"name": "region"})),
         services=Services(table("services.csv", _SERVICE)),
@@ -90,6 +92,22 @@ def load_services(*, pricing: Path | None = None) -> Services:
     named = pricing or resources.folders().pricing
     paths = tables("pricing", "services.csv", root=resources.data_root(), named=named)
     return Services(row for path in paths for row in _SERVICE.all(path))
+
+
+def _accelerators(files: Callable[[str], Sequence[Path]]) -> list[Accelerator]:
+    """Return the accelerators with the links of their groups; older tables lack the column, and name no links."""
+    groups: dict[str, list[GroupLinks]] = {"": []}
+    for path in files("node_links.csv"):
+        for row in _GROUP_LINKS.all(path):
+            groups.setdefault(row.node_links, []).append(row)
+
+    def linked(name: str) -> tuple[GroupLinks, ...]:
+        if name not in groups:
+            raise ValueError(f"no links of kind {name!r} in node_links.csv")
+        return tuple(groups[name])
+
+    parser = RowParser(Accelerator, node_links=linked)
+    return [part for path in files("accelerators.csv") for part in parser.all(path, {"node_links": ""})]
 
 
 def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:

@@ -46,11 +46,24 @@ class Doubt(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLinks:
+    """How many of a device's `links` the rings over a group of `devices` use, in nodes linked as `node_links` names."""
+
+    node_links: str
+    devices: int
+    used: int
+    links: int
+    source: str
+    as_of: date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """A GPU model with its memory, or one of the local provider's emulated ones.
 
     Peak rates are dense, in TFLOP/s; None if the part has no such unit. `memory_bandwidth_gb_per_s` counts 10**9 bytes.
-    `nvlink_gb_per_s` is the sum of both directions per device.
+    `nvlink_gb_per_s` is the sum of both directions per device. `node_links` is empty if a switch gives every group of
+    devices all links.
     """
 
     name: str
@@ -62,6 +75,7 @@ class Accelerator:
     peak_tflops_bf16: float | None
     memory_bandwidth_gb_per_s: float
     nvlink_gb_per_s: float | None
+    node_links: tuple[GroupLinks, ...]
     pcie_generation: int | None
     compute_capability: float | None
     source: str
@@ -71,6 +85,17 @@ class Accelerator:
     def is_emulated(self) -> bool:
         """Whether this is a processor of this machine that emulates a GPU."""
         return self.vendor == "local"
+
+    def ring_gb_per_s(self, devices: int) -> float | None:
+        """Return NVLink's rate per device in rings over `devices` of a node, both directions; None if they use PCIe.
+
+        A group of an unlisted size gets the links of the next smaller one.
+        """
+        listed = [group for group in self.node_links if group.devices <= devices]
+        if self.nvlink_gb_per_s is None or not listed:
+            return self.nvlink_gb_per_s
+        group = max(listed, key=lambda group: group.devices)
+        return self.nvlink_gb_per_s * group.used / group.links if group.used else None
 
     def peak_tflops(self, precision: Precision) -> float | None:
         """Return the peak rate at a precision, or None if the accelerator lacks it."""

@@ -84,6 +84,11 @@ class Network:
             self._links[key] = found
         return found if same_node or flows == 1 else found.capped(self._shared_bytes_per_s(src, dst) / flows)
 
+    def pair_bytes_per_s(self, accelerator: str) -> float | None:
+        """Return the highest rate measured from one device to another of its node; None without a measurement."""
+        curve = self._curves.get((CurveScope.SAME_NODE, "", "", accelerator, accelerator), {}).get(1)
+        return curve.max_bytes_per_s if curve is not None and curve.measured else None
+
     def egress(self, src_zone: str, dst_zone: str) -> tuple[EgressPrice, ...]:
         """Return the price of a byte from one zone to another, for each payer. Raises MissingPriceError."""
         return self._egress.prices(self._zone(src_zone), self._zone(dst_zone))

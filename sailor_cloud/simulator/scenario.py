@@ -66,6 +66,10 @@ class Scenario:
         errors = self.profiles.errors
         return link.scaled(math.exp(-math.hypot(errors.network, errors.half_of(link.error)) * belief.mean))
 
+    def ring_bytes_per_s(self, accelerator: str, devices: int) -> float | None:
+        """Return the measured rate of a ring over `devices` of one node; two are a ring, and no other was measured."""
+        return self.network.pair_bytes_per_s(accelerator) if devices == 2 else None
+
     def stage_link(self, link: Link, *, same_node: bool) -> Link:
         """Return the effective link for tensors between stages: the engine may not saturate one between nodes."""
         return link if same_node else link.at_most(self.engine.pair_bytes_per_s * link.pairs)

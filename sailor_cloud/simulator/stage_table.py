@@ -181,6 +181,7 @@ def stage_tables(
         tp=tp,
         precision=training.precision,
         program=scenario.engine.program(tp=tp, spread=spread),
+        ring_bytes_per_s=scenario.ring_bytes_per_s(accelerator, tp),
     )
     costs = layer_costs(decoder, training.sequence_length, tp, attention=scenario.engine.attention)
     memory = _memory(scenario, part, tp=tp, microbatch_size=microbatch_size, kinds=kinds, zero_stage=zero_stage)

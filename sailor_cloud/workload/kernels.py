@@ -165,10 +165,12 @@ def kernel_times(
     tp: int,
     precision: Precision,
     program: Program,
+    ring_bytes_per_s: float | None = None,
 ) -> KernelTimes:
     """Return layer times: per pass the longer of GPU work, with exposed collectives, and launches.
 
-    Raises RequestError if the accelerator lacks the precision.
+    `ring_bytes_per_s`: the measured rate of a ring over `tp` devices; None takes the links' (`ring_rate`). Raises
+    RequestError if the accelerator lacks the precision.
     """
     peak = accelerator.peak_tflops(precision)
     if peak is None:
@@ -186,7 +188,9 @@ def kernel_times(
         flops_per_s=peak * 1e12,
         bytes_per_s=accelerator.memory_bandwidth_gb_per_s * 1e9,
     )
-    collective = _collective_s(accelerator, constants, program, tp, work.tokens * decoder.hidden_size * work.width)
+    reduced_bytes = work.tokens * decoder.hidden_size * work.width
+    rate = ring_bytes_per_s or ring_rate(accelerator, tp, constants.link_share)
+    collective = _collective_s(constants, program, tp, reduced_bytes / rate)
     forward, backward = np.empty(decoder.layers), np.empty(decoder.layers)
     # A block reduces twice in each pass; the embedding once, in the forward pass.
     forward[0] = work.embedding_s() + collective / 2.0
@@ -305,16 +309,26 @@ def _longer(work_s: float, launch_s: float) -> float:
     return float(longest * ((work_s / longest) ** _SHARPNESS + (launch_s / longest) ** _SHARPNESS) ** (1 / _SHARPNESS))
 
 
-def _collective_s(accelerator: Accelerator, constants: Constants, program: Program, tp: int, nbytes: float) -> float:
-    """Return the exposed seconds of the two all-reduces of one pass, as rings over the devices of a node."""
+def ring_rate(accelerator: Accelerator, devices: int, link_share: float) -> float:
+    """Return the bytes per second of rings over some devices of a node, by the links that those share.
+
+    NVLink reaches `link_share` of one direction. Against measurements: 124 GB/s over four V100 with two links per pair
+    (Jean Zay) are 6 % less, 231 GB/s over eight A100 12 % less (published_collectives.csv).
+    """
+    nvlink = accelerator.ring_gb_per_s(devices)
+    if nvlink:
+        return nvlink * 1e9 / 2.0 * link_share
+    return PCIE_BYTES_PER_S[accelerator.pcie_generation or 3] * _PCIE_SHARE
+
+
+def _collective_s(constants: Constants, program: Program, tp: int, transfer_s: float) -> float:
+    """Return the exposed seconds of the two all-reduces of one pass, as rings over the devices of a node.
+
+    transfer_s: of all bytes at the rate of the ring.
+    """
     if tp == 1:
         return 0.0
-    nvlink = accelerator.nvlink_gb_per_s
-    if nvlink:
-        link = nvlink * 1e9 / 2.0 * constants.link_share
-    else:
-        link = PCIE_BYTES_PER_S[accelerator.pcie_generation or 3] * _PCIE_SHARE
-    step = constants.step_s + nbytes / tp / link
+    step = constants.step_s + transfer_s / tp
     return 2.0 * program.exposed * (program.collective_s + 2.0 * (tp - 1) * step)
 
 

@@ -154,15 +154,16 @@ class ComputeProfiles:
         decoder: Decoder,
         *,
         program: Program = PLAIN,
+        ring_bytes_per_s: float | None = None,
         **shape: Unpack[LayerShape],
     ) -> LayerTimes:
         """Return the seconds of every layer on one of `tp` devices, corrected by the owner's runs.
 
         `program` matters only for layers that were not measured: GPUs were measured with plain attention, the local
-        provider's with the attention that it trains with. Raises ProfileMissingError without a profile and without a
-        datasheet figure for the precision.
+        provider's with the attention that it trains with. `ring_bytes_per_s`: as in `kernel_times`. Raises
+        ProfileMissingError without a profile and without a datasheet figure for the precision.
         """
-        found = self._layer_times(accelerator, decoder, program, shape)
+        found = self._layer_times(accelerator, decoder, program, ring_bytes_per_s, shape)
         belief = self.own.layers(learned_of(accelerator), shape["precision"].value, decoder.name)
         if not belief.runs:
             return found
@@ -181,7 +182,12 @@ class ComputeProfiles:
         return self.errors.at_least(self.local.error_p50, self.local.error_p90) * math.sqrt(0.5)
 
     def _layer_times(
-        self, accelerator: Accelerator, decoder: Decoder, program: Program, shape: LayerShape
+        self,
+        accelerator: Accelerator,
+        decoder: Decoder,
+        program: Program,
+        ring_bytes_per_s: float | None,
+        shape: LayerShape,
     ) -> LayerTimes:
         """Return the seconds of every layer without the owner's corrections."""
         precision = shape["precision"]
@@ -194,7 +200,14 @@ class ComputeProfiles:
                 )
             if precision in kernels.PRECISIONS:
                 generation = kernels.generation_of(accelerator, self.generations)
-                times = kernels.kernel_times(accelerator, decoder, generation.constants, program=program, **shape)
+                times = kernels.kernel_times(
+                    accelerator,
+                    decoder,
+                    generation.constants,
+                    program=program,
+                    ring_bytes_per_s=ring_bytes_per_s,
+                    **shape,
+                )
                 error = self.errors.layers_on(accelerator, precision, generation, program=program)
                 return _of_kernels(times, accelerator, precision, generation, error)
             roof = roofline.roofline_times(accelerator, decoder, attention=program.attention, **shape)

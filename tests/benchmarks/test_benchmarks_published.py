@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "simulator_accuracy"))
 
+import clusters
 import fit_kernels
 import unseen
 from published import PROGRAMS, Recompute, is_failed, is_published, known_program, read_failed, read_published
@@ -213,3 +214,17 @@ def test_runs_of_one_layout_have_no_order(tmp_path: Path) -> None:
         pytest.approx(1.0)
     ]
     assert [each.spearman for each in orders(predicted([5.0] * 5, [1, 2, 4, 8, 16]))] == [0.0]
+
+
+def test_the_links_of_published_v100_follow_from_the_size_of_their_nodes(tmp_path: Path) -> None:
+    def linked(per_node: int, tp: int) -> float | None:
+        row = {"gpu": "V100-32", "precision": "fp16", "gpus_per_node": str(per_node), "tp": str(tp), "n_gpus": "32"}
+        row |= {"pp": "1", "dp": str(32 // tp), "global_batch_size": "64"}
+        (run,), _ = read_published(table(tmp_path, ROW | row))
+        _, scenario = clusters.scenario_of(run, profiles.load())
+        assert scenario.ring_bytes_per_s("V100-32", tp) is None
+        return scenario.catalog.accelerator("V100-32").ring_gb_per_s(tp)
+
+    assert [linked(4, tp) for tp in (2, 4)] == [100, 300]
+    assert [linked(8, tp) for tp in (2, 4, 8)] == [50, 200, 300]
+    assert [linked(16, tp) for tp in (2, 8, 16)] == [300, 300, 300]

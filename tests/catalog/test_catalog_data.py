@@ -25,10 +25,11 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 CATALOG = load(DATA)
 OFFERS = CATALOG.offers()
 # The day of the last change of these files: what they state is of that day or older.
-COLLECTED = date(2026, 11, 24)
+COLLECTED = date(2026, 11, 30)
 
 KEYS = {
     "accelerators.csv": ("name",),
+    "node_links.csv": ("node_links", "devices"),
     "regions.csv": ("provider", "region"),
     "zones.csv": ("zone",),
     "services.csv": ("provider", "region", "service"),

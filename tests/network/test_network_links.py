@@ -52,6 +52,12 @@ def test_flows_at_the_same_time_share_the_card() -> None:
     assert shared.transfer_s(64e6) > 3.5 * alone.transfer_s(64e6)
 
 
+def test_only_a_measured_curve_gives_the_rate_of_a_pair_of_devices() -> None:
+    assert NETWORK.pair_bytes_per_s("V100-16") == 68.2816e9
+    # Its curve repeats that of A100-40, and V100-32 and H100-80 have none.
+    assert [NETWORK.pair_bytes_per_s(name) for name in ("A100-80", "V100-32", "H100-80")] == [None] * 3
+
+
 def test_devices_of_one_node_do_not_use_the_card() -> None:
     inside = NETWORK.link(on_node(CENTRAL_A, "n0"), on_node(CENTRAL_A, "n0"))
     between = NETWORK.link(on_node(CENTRAL_A, "n0"), on_node(CENTRAL_A, "n1"))

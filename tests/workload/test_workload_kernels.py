@@ -98,6 +98,38 @@ def test_tensor_parallelism_cuts_a_block_by_less_than_its_degree_and_slower_link
     assert block(times(tp=2, part=slow)) > half
 
 
+def exchanged_s(accelerator: str, tp: int, **changes) -> float:
+    """Seconds that a block spends on all-reduces of tensor parallelism."""
+    found = times(accelerator, tp=tp, precision=Precision.FP16, constants={"step_s": 0.0}, **changes)
+    return found.exchange_share * block(found)
+
+
+def test_an_all_reduce_gets_the_links_that_its_devices_share() -> None:
+    # The bytes over a ring grow as 2 (n - 1) / n; a V100's groups of 2, 4 and 8 have 1, 4 and 6 of its links.
+    pair, four, eight = (exchanged_s("V100-32", tp) for tp in (2, 4, 8))
+    assert pair / four == pytest.approx((1 / 2 / 1) / (3 / 4 / 4), rel=1e-6)
+    assert eight / four == pytest.approx((7 / 8 / 6) / (3 / 4 / 4), rel=1e-6)
+    assert exchanged_s("H100-80", 4) / exchanged_s("H100-80", 2) == pytest.approx(1.5, rel=1e-6)
+    # Four RTX 3090 reduce over PCIe, though bridges join pairs of them.
+    card = CATALOG.accelerator("RTX-3090-24")
+    assert kernels.ring_rate(card, 4, 0.9) == kernels.ring_rate(CATALOG.accelerator("L4-24"), 4, 0.9)
+    assert kernels.ring_rate(card, 2, 0.9) == pytest.approx(0.9 * 56.25e9)
+
+
+def test_a_measured_rate_of_the_ring_goes_before_that_of_its_links() -> None:
+    assert exchanged_s("V100-32", 2, ring_bytes_per_s=50e9) == pytest.approx(
+        exchanged_s("V100-32", 2) * 25 * 0.878 / 50
+    )
+
+
+def test_rings_over_the_links_reach_what_published_all_reduces_did() -> None:
+    share = kernels.generation_of(CATALOG.accelerator("V100-32"), GENERATIONS).constants.link_share
+    four_way = dataclasses.replace(CATALOG.accelerator("V100-32"), node_links=CATALOG.accelerator("GH-96").node_links)
+    # GB/s of Jean Zay's nodes of four V100, and of eight A100 (published_collectives.csv).
+    assert kernels.ring_rate(four_way, 4, share) == pytest.approx(123.8e9, rel=0.07)
+    assert kernels.ring_rate(CATALOG.accelerator("A100-80"), 8, share) == pytest.approx(234.9e9, rel=0.13)
+
+
 def test_plain_attention_fused_kernels_and_sequence_parallelism_show() -> None:
     assert block(times(program=Program(attention=Attention.PLAIN))) > block(times())
     assert block(times(program=Program(fused=True))) < block(times())
