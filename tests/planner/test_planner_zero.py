@@ -115,7 +115,8 @@ def test_plans_with_zero_1_are_chosen_where_they_are_better_than_all_without(sea
     space, target, search = searched
     _, free = search.best(space, target)
     monkeypatch.setattr(solving, "variants", lambda there, restrictions: (there,))
-    monkeypatch.setattr(local_search, "zero_stages", lambda there: (0,))
+    for module in (solving, local_search):
+        monkeypatch.setattr(module, "zero_stages", lambda there: (0,))
     _, whole = Searched().best(make_space(space.scenario.job), target)
     assert (free.draft.zero_stage, whole.draft.zero_stage) == (1, 0)
     seconds = [chosen.evaluation.prediction.iteration_s_replay for chosen in (free, whole)]
