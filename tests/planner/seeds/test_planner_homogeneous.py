@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 
 from factories.planning import example, make_space
+from sailor_cloud.planner.evaluate.assess import Assessor, Shape
+from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.seeds.homogeneous import homogeneous
+from sailor_cloud.planner.solving import Searched
 from sailor_cloud.planner.space.draft import nodes_of
-from sailor_cloud.planner.space.goals import target_of
+from sailor_cloud.planner.space.goals import Figure, target_of
+from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.restrictions import fits_whole
 
 
@@ -44,3 +48,25 @@ def test_plans_have_zero_1_too_if_some_devices_cannot_hold_the_model_without_it(
 
 def _layout(draft):
     return tuple(part.slots for part in draft.pipelines)
+
+
+def test_the_search_also_starts_from_homogeneous_plans():
+    """A third of the devices stay unused in the best plan, since single nodes and their slow cards would join in."""
+    job = example(
+        "gcp-a100-v100.yaml",
+        model={"preset": "sailor-opt-350"},
+        constraints={},
+        training__global_batch_size=96,
+        resources__0__zones=["us-central1-a", "us-central1-b", "us-west1-b"],
+        resources__0__accelerators={"A100-40": 12, "L4-24": 6},
+    )
+    space = make_space(job).at(1)
+    target = target_of(job)
+    pools = [number for number, pool in enumerate(space.pools) if pool.devices == 8 and pool.offer.market == "spot"]
+    pools = [number for number in pools if space.pools[number].offer.zone != "us-west1-b"]
+    slots = [(Slot(pool, 0, 1),) for pool in pools for _ in range(8)]
+    assessor = Assessor(space, target)
+    one_each = assessor.draft([Shape(each, (0, space.layers), 6) for each in slots])
+    expected_s = Evaluator(assessor).expected(one_each).foreseen[Figure.ITERATION_S]
+    _, chosen = Searched().best(make_space(job), target)
+    assert chosen.evaluation.prediction.iteration_s_replay <= expected_s * 1.001

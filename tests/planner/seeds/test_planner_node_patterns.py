@@ -278,3 +278,26 @@ def test_plans_over_zones_that_share_a_quota_use_what_it_allows():
     answer = mix(space, target_of(job), keep=8)
     devices = [sum(slot.tp for part in draft.pipelines for slot in part.slots) for draft in answer.drafts]
     assert 32 < max(devices) <= 40
+
+
+# The cheapest patterns are the smallest, and none of the first fifty holds opt-30b.
+SMALL_DEVICES = {
+    "goal": "minimize-cost",
+    "model": {"preset": "opt-30b"},
+    "constraints": {},
+    "training__global_batch_size": 64,
+    "resources__0__zones": ["us-central1-a"],
+    "resources__0__markets": ["on-demand"],
+}
+
+
+def test_patterns_too_small_for_the_model_take_no_place_of_others():
+    job = example("gcp-a100-v100.yaml", **SMALL_DEVICES, resources__0__accelerators={"T4-16": 48})
+    assert NodePatterns(make_space(job).at(1), target_of(job), math.inf).best()
+
+
+def test_a_large_model_may_have_more_stages_than_a_node_has_devices_many_times_over():
+    places = {"resources__0__accelerators": {"L4-24": 48}, "resources__0__instance_types": ["g2-standard-4"]}
+    job = example("gcp-a100-v100.yaml", **{**SMALL_DEVICES, "goal": "maximize-throughput"}, **places)
+    drafts = NodePatterns(make_space(job).at(1), target_of(job), math.inf).best()
+    assert max(len(pipeline.slots) for draft in drafts for pipeline in draft.pipelines) > 40
