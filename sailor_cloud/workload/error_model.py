@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sailor_cloud.catalog.files.tables import constants
 from sailor_cloud.model.offer import Accelerator, Precision
-from sailor_cloud.workload.kernels import Generation, Program
+from sailor_cloud.workload.kernels import MODULES_CAPABILITY, Generation, Program
 
 FILE = "prediction_errors.csv"
 # The quantiles for half and nine in ten of the errors, in either direction.
@@ -22,8 +22,8 @@ class ErrorModel:
 
     `layers`: of layer times fitted on other runs of the accelerator; `layers_unmeasured`: if none of its generation
     were in the fit. Added to these: `precision` if no run had it, `accelerator` if all runs were of others of the
-    generation, and `modules` if layers run as modules of torch. Else `program` is added if the generation has no runs
-    of the program. `exchange`: of tensor-parallel communication. `network`: of transfers between stages and gradient
+    generation, `modules` if layers run as modules of torch, and `program` if the generation has no runs of the program;
+    of these two, the larger one counts. `exchange`: of tensor-parallel communication. `network`: of transfers between stages and gradient
     all-reduces, in addition to the link's error. `overlap`: of communication during computation. `repeat`: of the same
     run repeated. `memory`: of the tensors of the fullest device, `memory_repeat` between two runs of a plan. `tail`:
     lambda of Tukey's distribution, 0.14 for normal errors and smaller for more large ones.
@@ -47,13 +47,14 @@ class ErrorModel:
         self, accelerator: Accelerator, precision: Precision, generation: Generation, *, program: Program
     ) -> float:
         """Return the error of a program's layers with the constants of a generation."""
-        modules = 0.0 if program.modules is None else self.modules
+        as_modules = program.modules is not None
+        modules = self.modules if as_modules else 0.0
+        known = as_modules and generation.compute_capability == MODULES_CAPABILITY
         if not generation.accelerators or accelerator.compute_capability != generation.compute_capability:
             return math.hypot(max(self.layers, self.layers_unmeasured), modules)
         return math.hypot(
             self.layers,
-            modules,
-            0.0 if program.modules is not None or program.name in generation.programs else self.program,
+            modules if known or program.name in generation.programs else max(modules, self.program),
             0.0 if precision in generation.precisions else self.precision,
             0.0 if accelerator.name in generation.accelerators else self.accelerator,
         )

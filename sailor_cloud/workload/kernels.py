@@ -32,7 +32,7 @@ _SHARPNESS = 6.0
 # Elements of the result that one multiprocessor computes at a time: the largest tile of cuBLAS, 128 x 256.
 _TILE = 128.0 * 256.0
 # The compute capability on which torch's modules were timed.
-_MEASURED_CAPABILITY = 9.0
+MODULES_CAPABILITY = 9.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ def _as_run(
     """Return the constants of a generation, with those of torch's modules replaced."""
     if modules is None:
         return constants
-    newer = (accelerator.compute_capability or 0.0) >= _MEASURED_CAPABILITY
+    newer = (accelerator.compute_capability or 0.0) >= MODULES_CAPABILITY
     return replace(
         constants,
         matmul_share=constants.matmul_share / (modules.product_factor if newer else 1.0),
