@@ -477,11 +477,10 @@ class UniformSearch:
             self._judged[view, chain] = value
         return self._judged[view, chain]
 
-    def _evaluated(self, chain: Chain, rows: Sequence[tuple[str, ...]]) -> float:
+    def _evaluated(self, chain: Chain, rows: Sequence[tuple[str, ...]], *, by_stage: bool = False) -> float:
         """Return the value of a chain in some zones, and keep its draft; infinite if that exceeds a limit."""
-        shapes = [
-            Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size) for slots in self._slots(chain.kinds, rows)
-        ]
+        placed = self._slots(chain.kinds, rows, by_stage=by_stage)
+        shapes = [Shape(slots=slots, cut=chain.cut, microbatch_size=chain.size) for slots in placed]
         draft = self.assessor.draft(shapes)
         if draft is None:
             return math.inf
@@ -600,22 +599,30 @@ class UniformSearch:
     def _fit(use: Sequence[int], room: Sequence[int]) -> int:
         return min((there // each for each, there in zip(use, room, strict=True) if each), default=0)
 
-    def _slots(self, kinds: Sequence[Kind], rows: Sequence[tuple[str, ...]]) -> list[tuple[Slot, ...]]:
-        """Return the slots of pipelines in their zones; wide stages come first, so that nodes have no gaps."""
+    def _slots(
+        self, kinds: Sequence[Kind], rows: Sequence[tuple[str, ...]], *, by_stage: bool
+    ) -> list[tuple[Slot, ...]]:
+        """Return the slots of pipelines in their zones; wide stages come first, so that nodes have no gaps.
+
+        Nodes are filled with the stages of a pipeline, or `by_stage` with the replicas of a stage.
+        """
         places = [
-            (self.pools[kind.accelerator, zone][0], -kind.tp, number, stage)
+            (self.pools[kind.accelerator, zone][0], -kind.tp, (stage, number) if by_stage else (number, stage))
             for number, row in enumerate(rows)
             for stage, (kind, zone) in enumerate(zip(kinds, row, strict=True))
         ]
         found: dict[tuple[int, int], Slot] = {}
         used: Counter[int] = Counter()
-        for pool, tp, number, stage in sorted(places):
-            found[number, stage] = Slot(pool, used[pool] // self.space.pools[pool].devices, -tp)
+        for pool, tp, place in sorted(places):
+            found[place] = Slot(pool, used[pool] // self.space.pools[pool].devices, -tp)
             used[pool] -= tp
-        return [tuple(found[number, stage] for stage in range(len(kinds))) for number in range(len(rows))]
+        return [
+            tuple(found[(stage, number) if by_stage else (number, stage)] for stage in range(len(kinds)))
+            for number in range(len(rows))
+        ]
 
     def _refine(self, view: View, chain: Chain) -> None:
-        """Move single layers between neighbours while that improves the plan."""
+        """Move single layers between neighbours while that improves the plan; then place it stage by stage, too."""
         value = self.judge(view, chain)
         better = True
         while better:
@@ -628,6 +635,8 @@ class UniformSearch:
                     other = replace(chain, cut=cut)
                     if self.judge(view, other) < value:
                         chain, value, better = other, self.judge(view, other), True
+        if (view, chain) in self._rows and self.space.scenario.engine.formulas is None:
+            self._evaluated(chain, self._rows[view, chain], by_stage=True)
         if (view, chain) in self._rows and len(view.zones) > 1 and self.space.scenario.engine.formulas is not None:
             self._moved(view, chain, self._rows[view, chain])
 
