@@ -23,10 +23,10 @@ class ErrorModel:
     `layers`: of layer times fitted on other runs of the accelerator; `layers_unmeasured`: if none of its generation
     were in the fit. Added to these: `precision` if no run had it, `accelerator` if all runs were of others of the
     generation, `modules` if layers run as modules of torch, and `program` if the generation has no runs of the program;
-    of these two, the larger one counts. `exchange`: of tensor-parallel communication. `network`: of transfers between stages and gradient
-    all-reduces, in addition to the link's error. `overlap`: of communication during computation. `repeat`: of the same
-    run repeated. `memory`: of the tensors of the fullest device, `memory_repeat` between two runs of a plan. `tail`:
-    lambda of Tukey's distribution, 0.14 for normal errors and smaller for more large ones.
+    of these two, the larger one counts. `exchange`: of tensor-parallel communication. `network`: of transfers between
+    stages and gradient all-reduces, in addition to the link's error. `overlap`: of communication during computation.
+    `repeat`: of the same run repeated. `memory`: of the tensors of the fullest device, `memory_repeat` between two runs
+    of a plan. `tail`: lambda of Tukey's distribution, 0.14 for normal errors and smaller for more large ones.
     """
 
     layers: float

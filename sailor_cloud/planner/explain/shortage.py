@@ -17,7 +17,7 @@ NO_PLAN_YET = "no plan yet that fits the zones' quotas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """The fewest devices, in whole nodes, on which one pipeline of the model fits."""
+    """The fewest devices, in whole nodes, on which one pipeline of equal stages fits."""
 
     devices: int
     nodes: int
@@ -26,7 +26,8 @@ class _Need:
 def shortage(space: Space, *, one_zone: bool) -> str:
     """Return why no plan of a space fits: accelerators whose limit in each zone is below the model's need.
 
-    The need is that of one pipeline with one sample at a time on equal nodes, with recomputation if that helps.
+    The need is that of one pipeline with one sample at a time on equal nodes, with recomputation if that helps. Stages
+    of different degrees, or several accelerators together, may do with less.
     """
     short, loose, tightest = [], False, ""
     most_nodes = space.scenario.job.constraints.max_nodes
@@ -36,9 +37,9 @@ def shortage(space: Space, *, one_zone: bool) -> str:
         if need is None:
             tightest = tightest or _largest_layer(space, name)
         elif need.devices > allowed:
-            short.append(f"{allowed} {name} < {need.devices} needed")
+            short.append(f"{allowed} {name} < {need.devices} for equal stages")
         elif most_nodes is not None and need.nodes > most_nodes:
-            short.append(f"{most_nodes} nodes < {need.nodes} needed of {name}")
+            short.append(f"{most_nodes} nodes < {need.nodes} of {name} for equal stages")
         else:
             loose = True
     if loose or not (short or tightest):

@@ -26,12 +26,12 @@ from sailor_cloud.planner.space.space import Space
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 # The most zones of a pattern, and accelerators: those that do most work in the zones.
-_ZONES, _ACCELERATORS = 8, 3
+_ZONES, _ACCELERATORS = 12, 3
 # The share of a row's devices that its nodes have at least: 8 of 11 on one node may be better than 11 on single ones.
 _NODES = 1.0, 2 / 3
 # What is tried: devices of a stage at most, pipelines that share each node, nodes of a pool in a row at most, and
 # microbatch sizes.
-_DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 4, 2, 1), (1, 2, 4, 8)
+_DEGREES, _SHARING, _DEPTHS, _SIZES = (8, 4, 2, 1), (1, 2, 4, 8), (MAX_STAGES, 16, 4, 2, 1), (1, 2, 4, 8)
 # For each set of zones, the patterns that are cut and those that are assessed; and all drafts that are evaluated. If
 # patterns do not fit or break limits, more are cut, up to the last number.
 _CUT, _ASSESSED, _EVALUATED, _TRIED = 32, 24, 32, 48
@@ -110,6 +110,8 @@ class NodePatterns:
     known: float
     _assessor: Assessor = field(init=False)
     _cutter: Cutter = field(init=False)
+    # The most accelerators of a pattern.
+    _most: int = _ACCELERATORS
     # By accelerator: the least device-seconds of a sample.
     _work: dict[str, float] = field(init=False)
     # By accelerator, devices of a stage and pipelines: the most of the model whose states a stage can hold.
@@ -134,7 +136,17 @@ class NodePatterns:
         return list(map(Evaluator(self._assessor).expected, list(best.values())[:_EVALUATED]))
 
     def every(self) -> list[Draft]:
-        """Return all plans that are assessed, by the closed form."""
+        """Return all plans that are assessed, by the closed form.
+
+        If none fits on a few accelerators together, they may use all.
+        """
+        found = self._drawn()
+        if not found and len(self._work) > self._most:
+            self._most = len(self._work)
+            found = self._drawn()
+        return found
+
+    def _drawn(self) -> list[Draft]:
         drafts: dict[tuple[object, ...], Draft] = {}
         for zones in self._zones():
             for timed in _diverse(self._cut(zones), _ASSESSED, _ALIKE):
@@ -271,7 +283,7 @@ class NodePatterns:
         for zone in zones:
             for name, entries in self._nodes[0].get(zone, {}).items():
                 speed[name] += sum(self._speed(index, count) for index, count in entries)
-        most_work = sorted(speed, key=lambda name: (-speed[name], name))[:_ACCELERATORS]
+        most_work = sorted(speed, key=lambda name: (-speed[name], name))[: self._most]
         every = sorted(most_work, key=lambda name: (self._work[name], name))
         for names in (some for most in range(1, len(every) + 1) for some in combinations(every, most)):
             by_zone = [(zone, name) for zone in zones for name in names]

@@ -30,6 +30,7 @@ from sailor_cloud.planner.improvement.evaluator import Evaluator
 from sailor_cloud.planner.space.draft import Draft
 from sailor_cloud.planner.space.effort import Effort
 from sailor_cloud.planner.space.goals import Figure, Target
+from sailor_cloud.planner.space.layer_cuts import MAX_STAGES
 from sailor_cloud.planner.space.layouts import Slot
 from sailor_cloud.planner.space.replica_counts import divisors, replica_counts
 from sailor_cloud.planner.space.space import Seat, Space
@@ -57,7 +58,7 @@ _SURE = 0.95
 # all-reduces may differ before its bottleneck is split.
 _FIRST, _NARROW = 1.03, 0.01
 # Most samples of a microbatch.
-_LARGEST = 128
+_LARGEST = 1024
 
 
 @dataclass(slots=True)
@@ -83,8 +84,9 @@ class UniformSearch:
     def __post_init__(self) -> None:
         self.assessor = Assessor(self.space, self.target)
         self.names = sorted({pool.offer.accelerator for pool in self.space.pools})
-        # For each accelerator and zone, the cheapest pool per device, with its number of nodes.
-        for number, pool in sorted(enumerate(self.space.pools), key=lambda each: self._usd(each[0])):
+        # For each accelerator and zone, the largest nodes of those that have all devices, with their number.
+        for number in sorted(self.assessor.node_sizes().values(), key=self._usd):
+            pool = self.space.pools[number]
             key = (self.names.index(pool.offer.accelerator), pool.offer.zone)
             self.pools.setdefault(key, (number, pool.max_nodes))
 
@@ -325,7 +327,7 @@ class UniformSearch:
             self.boxes += len(Least)
             found = {}
             for least in Least:
-                programme = Programme(most, terms, self._all_reduces(most, terms))
+                programme = Programme(most, terms, self._all_reduces(most, terms), most_stages=self.most_stages)
                 programme.run(least)
                 found[least] = np.stack([whole.min(axis=0) for whole in programme.wholes]).astype(np.float64)
             stages = min(len(each) for each in found.values())
@@ -709,4 +711,6 @@ def _walk(hops: dict[tuple[str, str], float], room: dict[str, int], count_: int,
 
 def uniform_drafts(space: Space, target: Target, effort: Effort) -> list[Draft]:
     """Return plans with equal pipelines, best first."""
-    return UniformSearch(space, target, effort).run()
+    # More stages than a few take several times as long, and such plans are seldom better.
+    found = UniformSearch(space, target, effort).run()
+    return found or UniformSearch(space, target, effort, most_stages=min(MAX_STAGES, space.layers)).run()
