@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sailor_runtime.object_store import Store, is_url, leave
 from sailor_runtime.spec import RunSpec
+from sailor_runtime.training.checkpoint.manifest import FileSum, encode
 
 STEP_S = 0.05
 
@@ -103,7 +104,7 @@ class Folder:
 
 
 class Bucket:
-    """Checkpoints as the runtime lays them out, of one file."""
+    """Checkpoints as the runtime lays them out, without tensors."""
 
     def __init__(self, url: str) -> None:
         self.store = Store(url, patience_s=60.0)
@@ -115,10 +116,12 @@ class Bucket:
             return 0
 
     def save(self, step: int) -> str:
-        content = f"weights of step {step}".encode()
-        files = {"__0_0": {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
-        self.store.write(f"step-{step}/__0_0", content)
-        self.store.write(f"step-{step}/sailor.json", json.dumps({"files": files}).encode())
+        files = {".metadata": b"", "__0_0": f"weights of step {step}".encode()}
+        sums = []
+        for name, content in files.items():
+            self.store.write(f"step-{step}/{name}", content)
+            sums.append(FileSum(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest()))
+        self.store.write(f"step-{step}/sailor.json", encode({"step": step}, sums).encode())
         self.store.write("latest", f"step-{step}".encode())
         return f"{self.store.url}/step-{step}"
 

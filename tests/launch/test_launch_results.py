@@ -22,6 +22,7 @@ from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects, store_environment
+from sailor_runtime.training.checkpoint.manifest import FileSum, encode
 
 SCHEMES = {Provider("gcp"): "gs", Provider("aws"): "s3"}
 WEIGHTS = b"weights" * 1000
@@ -63,8 +64,13 @@ def finished(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Finishe
         cloud_document(("n0", offers[0]), ("n1", offers[1])),
         ObjectStore(),
     )
-    described = {"files": {"__0_0": {"size": len(WEIGHTS), "sha256": hashlib.sha256(WEIGHTS).hexdigest()}}}
-    objects = {"latest": b"step-7", "step-7/sailor.json": json.dumps(described).encode(), "step-7/__0_0": WEIGHTS}
+    files = {".metadata": b"", "__0_0": WEIGHTS}
+    sums = [
+        FileSum(name=name, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        for name, content in files.items()
+    ]
+    files["sailor.json"] = encode({"step": 7}, sums).encode()
+    objects = {"latest": b"step-7", **{f"step-7/{name}": content for name, content in files.items()}}
     run.store.objects.update({(run.bucket, f"checkpoints/{key}"): content for key, content in objects.items()})
     path = f"{SCHEMES[provider]}://{run.bucket}/checkpoints/step-7"
     Journal.of(run.folder, CLOCK).append(Event.CHECKPOINT_SAVED, step=7, path=path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export, verify
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 from sailor_runtime.training.checkpoint.description import FORMAT
+from sailor_runtime.training.checkpoint.manifest import FileSum, encode
 from sailor_runtime.training.model.user_module import UserModule
 
 RUNNING_MEAN = {"module": "factories.layered_module:build_with_running_mean"}
@@ -116,6 +116,8 @@ def test_a_buffer_with_a_number_that_is_none_has_not_changed(tmp_path):
 def test_an_export_outside_the_workdir_says_where_to_run(tmp_path):
     model = dataclasses.asdict(ModelSpec(**{**TINY, "module": "not_here.model:build"}))
     (tmp_path / "step-2").mkdir()
-    (tmp_path / "step-2" / "sailor.json").write_text(json.dumps({"format": FORMAT, "seed": 0, "model": model}))
+    about = {"format": FORMAT, "step": 2, "seed": 0, "model": model}
+    sums = [FileSum(name=".metadata", size=0, sha256="")]
+    (tmp_path / "step-2" / "sailor.json").write_text(encode(about, sums))
     with pytest.raises(RefusedError, match=r"No module named 'not_here'.*; run this in the job's workdir"):
         export.export(tmp_path / "step-2", tmp_path / "model")

@@ -167,6 +167,33 @@ def test_training_does_not_start_over_if_its_only_checkpoint_is_damaged(runs):
     assert runs.events("checkpoint_damaged") == []
 
 
+@pytest.mark.parametrize("content", [None, "", "foo", "step-1"])
+def test_training_does_not_start_over_if_latest_does_not_name_what_was_saved(runs, content):
+    shape, folder = [(12, 1, [(0, 6, 1)])], runs.folder / "checkpoints"
+    runs.start(shape, training={"steps": 2, "precision": "fp32"})
+    runs.wait_for("stopped")
+    if content is None:
+        (folder / "latest").unlink()
+    else:
+        (folder / "latest").write_text(content)
+    runs.start(shape, training={"steps": 3, "precision": "fp32"})
+    runs.wait_for("stopped", 2)
+    [damaged] = runs.events("checkpoint_damaged")
+    assert damaged["reason"].startswith(f"{folder}/latest ")
+    assert [event["first_step"] for event in runs.events("training")] == [0, 2]
+    assert (folder / "latest").read_text() == "step-3"
+
+
+def test_training_stops_if_nothing_of_what_latest_tells_of_is_there(runs):
+    folder = runs.folder / "checkpoints"
+    folder.mkdir()
+    (folder / "latest").write_text("step-40")
+    runs.start([(12, 1, [(0, 6, 1)])], training=ENDLESS)
+    runs.wait_for("stopped")
+    [refused] = runs.events("refused")
+    assert f"no checkpoint in {folder} can be read: {folder}/latest names step-40, which is miss" in refused["reason"]
+
+
 def test_a_spec_that_cannot_be_trained_ends_the_generation_with_the_reason(runs):
     runs.start(training={"precision": "fp8"})
     runs.wait_for("stopped")

@@ -108,6 +108,24 @@ def test_damage_in_a_store_is_found_and_a_missing_description_too(url):
     assert "step-2" in str(store.damage("step-2", 0, 2))
 
 
+def test_a_store_without_a_usable_latest_still_has_its_whole_checkpoints(url):
+    store, files = CheckpointStore(url, keep=3), Store(url)
+    for step in (2, 4, 6):
+        _save(store, step)
+    files.write("step-6/sailor.json", b"null")
+    files.write("step-4/sailor.json", files.read("step-4/sailor.json").replace(b'"step": 4', b'"step": 3'))
+    for harm in (lambda: files.write("latest", b""), lambda: files.remove("latest")):
+        harm()
+        assert str(store.latest_fault()).startswith(f"{url}/latest ")
+        store.begin(8)
+        faults = {name: store.damage(name, 0, 1) for name in store.newest_first()}
+        assert faults == {
+            "step-6": f"{url}/step-6: sailor.json is no JSON object",
+            "step-4": f"{url}/step-4: sailor.json is not what was written",
+            "step-2": None,
+        }
+
+
 def test_token_files_of_a_store_are_fetched_once_and_mapped(url, tmp_path, monkeypatch):
     array = np.arange(100, dtype=np.uint16)
     np.save(tmp_path / "tokens.npy", array)
@@ -127,7 +145,7 @@ def test_a_model_goes_from_a_checkpoint_in_a_store_to_weights_in_a_store_and_bac
     store.begin(2)
     state = {f"model.{name}": weight for name, weight in weights.items()}
     dcp.save(state, storage_writer=store.writer(2), no_dist=True)
-    about = {"format": FORMAT, "seed": 0, "model": dataclasses.asdict(model)}
+    about = {"format": FORMAT, "step": 2, "seed": 0, "model": dataclasses.asdict(model)}
     store.publish(2, about, store.written(2, 0))
     export.export(f"{url}/step-2", tmp_path / "model")
     for path in (tmp_path / "model").iterdir():

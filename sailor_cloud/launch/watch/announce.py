@@ -54,7 +54,7 @@ def announce(context: RunContext, event: AgentEvent, monitor: Monitor) -> None:
                 f"step {event['step']} could not be saved: {event['reason']}; training continues and will save again"
             )
         case "checkpoint_damaged":
-            context.observer.note(f"{event['reason']}; continuing from the checkpoint before it")
+            context.observer.note(f"{event['reason']}; continuing from the newest undamaged checkpoint")
         case "preempt_notice":
             saving = "asking the command to end" if context.runs_command else "saving a checkpoint"
             context.observer.note(f"the provider is about to preempt a node; {saving}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from sailor_runtime.training.checkpoint.folder import CheckpointFolder, sum_file
 
@@ -19,8 +22,12 @@ def _save(folder: CheckpointFolder, step: int, *, publish: bool = True) -> None:
     names = [f"__{rank}_0.distcp" for rank in range(3)]
     for name in names:
         (folder.partial(step) / name).write_text(f"{name} of step {step}")
+    places = {MetadataIndex(name): _StorageInfo(relative_path=name, offset=0, length=9) for name in names}
+    metadata = Metadata(state_dict_metadata={}, storage_data=places)
+    (folder.partial(step) / ".metadata").write_bytes(pickle.dumps(metadata))
     if publish:
-        folder.publish(step, {"step": step}, [sum_file(folder.partial(step) / name) for name in names])
+        files = [".metadata", *names]
+        folder.publish(step, {"step": step}, [sum_file(folder.partial(step) / name) for name in files])
 
 
 def _names(folder: CheckpointFolder) -> list[str]:
@@ -75,8 +82,9 @@ def test_damage_is_found_by_whoever_looks_at_the_file(folder, harm):
         case "remove":
             victim.unlink()
     found = [folder.damage(checkpoint, share, 3) for share in range(3)]
-    assert [fault is not None for fault in found] == [False, True, False]
-    assert "__1_0.distcp" in str(found[1])
+    # The first file is the metadata.
+    assert [fault is not None for fault in found] == [False, False, True]
+    assert "__1_0.distcp" in str(found[2])
 
 
 def test_a_checkpoint_without_its_description_is_damaged(folder):

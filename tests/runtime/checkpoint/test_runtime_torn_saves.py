@@ -174,23 +174,6 @@ def test_a_run_removes_only_checkpoints_that_it_has_written(place_of):
     assert _newest(place_of("run", 1)) == 8
 
 
-def test_where_nothing_says_which_is_the_newest_nothing_whole_is_removed(place_of):
-    for step in (2, 4):
-        _save(place_of("run", 2), step)
-    place = place_of("run", 2)
-    if isinstance(place, CheckpointFolder):
-        (place.directory / "latest").unlink()
-    else:
-        Store(place.location("")).remove("latest")
-    assert place.newest_first() == []
-    place.begin(6)
-    assert _steps_of_whole(place) == [2, 4]
-
-
-def _steps_of_whole(place: Place) -> list[int]:
-    return [step for step in (2, 4, 6) if place.damage(f"step-{step}", 0, 1) is None]
-
-
 def _damage(place: Place, name: str) -> None:
     if isinstance(place, CheckpointFolder):
         victim = place.directory / name / "__0_0.distcp"

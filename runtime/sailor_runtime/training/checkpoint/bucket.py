@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -15,18 +14,12 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.filesystem import FileSystemBase
 
 from sailor_runtime.object_store import Store
-from sailor_runtime.training.checkpoint.folder import (
-    DESCRIPTION,
-    LATEST,
-    FileSum,
-    is_of_another,
-    own_of,
-    step_of,
-    sum_file,
-)
+from sailor_runtime.training.checkpoint.folder import sum_file
+from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, FileSum, encode, step_of
+from sailor_runtime.training.checkpoint.place import CheckpointPlace
 
 
-class CheckpointStore:
+class CheckpointStore(CheckpointPlace):
     """See CheckpointFolder. Objects can't be renamed, so a checkpoint is written to its final place.
 
     Its description is written last and removed first; without one it is no checkpoint.
@@ -42,13 +35,10 @@ class CheckpointStore:
 
     def begin(self, step: int, run: str | None = None) -> None:
         """Prepare for a new checkpoint of a run; remains of an interrupted save are removed."""
-        newest = self._newest()
-        for name in self._store.names():
-            if step_of(name) < 0:
-                continue
-            # Without a pointer it is unknown what is complete, so checkpoints with a description are kept.
-            beyond = newest is not None and step_of(name) > newest and not is_of_another(self, name, run)
-            if beyond or step_of(name) == step or DESCRIPTION not in self._store.names(name):
+        left = self._left_by(run)
+        names = self._names()
+        for name in (name for name in self._store.names() if step_of(name) >= 0):
+            if name in left or name not in names or step_of(name) == step:
                 self._remove(name)
 
     def writer(self, step: int) -> FileSystemWriter:
@@ -72,44 +62,32 @@ class CheckpointStore:
     ) -> str:
         """Complete a checkpoint, then point `latest` at it; see CheckpointFolder."""
         name = f"step-{step}"
-        files = {each.name: {"size": each.size, "sha256": each.sha256} for each in sums}
-        self._store.write(f"{name}/{DESCRIPTION}", json.dumps({**description, "files": files}).encode())
+        self._store.write(f"{name}/{DESCRIPTION}", encode(description, sums).encode())
         self._store.write(LATEST, name.encode())
         for wrong in {*damaged} - {name}:
             self._remove(wrong)
-        for older in own_of(self, description.get("run"))[self._keep :]:
+        for older in self._own(description.get("run"))[self._keep :]:
             self._remove(older)
         return name
 
-    def newest_first(self) -> list[str]:
-        """Return complete checkpoints: the one that `latest` names, then older ones."""
-        newest = self._newest()
-        if newest is None:
-            return []
-        found = [name for name in self._store.names() if 0 <= step_of(name) <= newest]
-        whole = [name for name in found if DESCRIPTION in self._store.names(name)]
-        return sorted(whole, key=step_of, reverse=True)
+    def _names(self) -> list[str]:
+        """Return the checkpoints with a description, and the one that `latest` names: it had one."""
+        latest = self._latest()
+        found = [name for name in self._store.names() if step_of(name) >= 0]
+        return [name for name in found if name == latest or DESCRIPTION in self._store.names(name)]
 
-    def _newest(self) -> int | None:
-        """Return the step that `latest` names, None if there is no such object."""
+    def _latest(self) -> str | None:
         try:
-            return step_of(self._store.read(LATEST).decode().strip())
+            return self._store.read(LATEST).decode(errors="replace").strip()
         except FileNotFoundError:
             return None
 
-    def describe(self, name: str) -> dict[str, Any]:
-        return dict(json.loads(self._store.read(f"{name}/{DESCRIPTION}")))
+    def _description(self, name: str) -> bytes:
+        return self._store.read(f"{name}/{DESCRIPTION}")
 
-    def damage(self, name: str, share: int, shares: int) -> str | None:
-        """Return what is wrong with every `shares`-th file from `share` on, None if they are as written."""
-        try:
-            files = self.describe(name)["files"]
-            for file in sorted(files)[share::shares]:
-                if self._store.checksum(f"{name}/{file}") != (files[file]["size"], files[file]["sha256"]):
-                    return f"{self.location(name)}/{file} is not what was written"
-        except (FileNotFoundError, ValueError, KeyError) as error:
-            return f"{self.location(name)}: {error}"
-        return None
+    def _sum(self, name: str, file: str) -> FileSum:
+        size, sha256 = self._store.checksum(f"{name}/{file}")
+        return FileSum(name=file, size=size, sha256=sha256)
 
     def _remove(self, name: str) -> None:
         self._store.remove(f"{name}/{DESCRIPTION}")

@@ -92,12 +92,12 @@ class Checkpoints:
             raise RefusedError(str(error)) from error
 
     def latest(self) -> tuple[str | None, list[str]]:
-        """Return the newest undamaged checkpoint and what is wrong with newer ones, the same on all ranks.
+        """Return the newest undamaged checkpoint and what is wrong with newer ones and with `latest`, on all ranks.
 
         Raises RefusedError if the folder or store is unreachable: to start from the beginning would lose its content.
         """
-        names = self._on_rank_0(self._folder.newest_first)
-        wrong: list[str] = []
+        names, fault = self._on_rank_0(lambda: (self._folder.newest_first(), self._folder.latest_fault()))
+        wrong = [] if fault is None else [fault]
         for name in names:
             found = self._on_all_ranks(lambda name=name: self._folder.damage(name, self._world.rank, self._world.size))
             faults = [fault for fault in found if fault is not None]

@@ -15,28 +15,27 @@ from pathlib import Path
 
 from sailor_runtime.object_store import Store, StoreError, leave
 from sailor_runtime.training.checkpoint.durable import sync
+from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, FileSum, checked_sums, decode
 
-LATEST, DESCRIPTION = "latest", "sailor.json"
 
-
-def newest(store: Store) -> tuple[str, dict[str, dict[str, object]]]:
+def newest(store: Store) -> tuple[str, list[FileSum]]:
     """Return the name of the newest checkpoint and its files. Raises StoreError if there is none."""
     try:
         name = store.read(LATEST).decode().strip()
-        return name, json.loads(store.read(f"{name}/{DESCRIPTION}"))["files"]
-    except (FileNotFoundError, ValueError, KeyError) as error:
+        return name, checked_sums(decode(store.read(f"{name}/{DESCRIPTION}")), name)
+    except (FileNotFoundError, ValueError) as error:
         raise StoreError(f"there is no complete checkpoint in {store.url}: {str(error).splitlines()[0]}") from error
 
 
-def fetch(store: Store, name: str, files: dict[str, dict[str, object]], folder: Path) -> Path:
+def fetch(store: Store, name: str, files: list[FileSum], folder: Path) -> Path:
     """Copy one checkpoint, and point `latest` at it. Raises StoreError if a file is not as written."""
     partial, final = folder / f".{name}.fetched", folder / name
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     (partial / DESCRIPTION).write_bytes(store.read(f"{name}/{DESCRIPTION}"))
-    for file, wanted in sorted(files.items()):
-        if store.checksum(f"{name}/{file}", into=partial / file) != (wanted["size"], wanted["sha256"]):
-            raise StoreError(f"{store.url}/{name}/{file} is not what was written")
+    for file in files:
+        if store.checksum(f"{name}/{file.name}", into=partial / file.name) != (file.size, file.sha256):
+            raise StoreError(f"{store.url}/{name}/{file.name} is not what was written")
     for path in (*partial.iterdir(), partial):
         sync(path)
     shutil.rmtree(final, ignore_errors=True)
@@ -53,7 +52,7 @@ def main(url: str, folder: Path) -> int:
     try:
         store = Store(url)
         name, files = newest(store)
-        size = sum(int(str(file["size"])) for file in files.values())
+        size = sum(file.size for file in files)
         sys.stdout.write(json.dumps({"checkpoint": name, "bytes": size}) + "\n")
         sys.stdout.flush()
         if not sys.stdin.readline().strip():
