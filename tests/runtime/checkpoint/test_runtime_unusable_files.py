@@ -116,6 +116,18 @@ def test_without_a_usable_latest_all_whole_checkpoints_count_and_none_is_removed
     assert files.whole() == ["step-25", "step-20"]
 
 
+def test_what_nobody_can_read_beyond_the_newest_is_not_removed(files):
+    for step, text in ((30, b"{"), (31, files.read("step-20/sailor.json"))):
+        files.save(step)
+        files.write(f"step-{step}/sailor.json", text)
+    files.write("latest", b"step-20")
+    files.save(25)
+    assert files.read("step-30/sailor.json") == b"{"
+    with pytest.raises(FileNotFoundError):
+        files.read("step-31/sailor.json")
+    assert files.whole() == ["step-25", "step-20", "step-11", "step-6"]
+
+
 def test_a_latest_alone_is_a_fault(tmp_path: Path) -> None:
     for url in (None, f"memory://{tmp_path.name}/alone"):
         found = Files(url, tmp_path)

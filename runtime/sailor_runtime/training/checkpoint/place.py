@@ -89,13 +89,14 @@ class CheckpointPlace(ABC):
         return [name for name in self.newest_first() if not self._is_of_another(name, run)]
 
     def _left_by(self, run: str | None) -> list[str]:
-        """Return the checkpoints that don't count and that no other run has written."""
+        """Return the checkpoints that don't count and that this run has written; not what can't be read."""
         counting = self.newest_first()
-        return [name for name in self._names() if name not in counting and not self._is_of_another(name, run)]
+        others = [name for name in self._names() if name not in counting]
+        return [name for name in others if not self._is_of_another(name, run, unreadable=True)]
 
-    def _is_of_another(self, name: str, run: str | None) -> bool:
-        """Whether another run has written a checkpoint, as far as it can be read."""
+    def _is_of_another(self, name: str, run: str | None, *, unreadable: bool = False) -> bool:
+        """Whether another run has written a checkpoint; `unreadable` is the answer if nothing tells."""
         try:
             return bool(decode(self._description(name)).get("run", run) != run)
         except (OSError, ValueError):
-            return False
+            return unreadable
