@@ -33,10 +33,9 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import DataFormat, Job
 from sailor_cloud.provision import providers
-from sailor_cloud.provision.bookkeeping import charge_missing
 from sailor_cloud.provision.checks.before_buying import check_before_taking_over, reserve
 from sailor_cloud.provision.cloud_clock import CloudClock, by_cloud
-from sailor_cloud.provision.damage import missing_purchases
+from sailor_cloud.provision.damage import charge_as_journaled, missing_purchases
 from sailor_cloud.provision.guards import refuse_what_cannot_run
 from sailor_cloud.provision.jobs import check_scheduler
 from sailor_cloud.provision.provisioner import check_supported
@@ -219,10 +218,12 @@ def resume_run(
         Journal.of(folder, clock).append(Event.RUN_RESUMED, **_folders_in_use())
         _report_clock_offset(folder, clock, observer, compared)
         try:
-            charge_missing(Ledger.of(folder, clock), state.resources)
+            harms = charge_as_journaled(folder, Ledger.of(folder, clock))
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
             why = f"run {folder.run_id} can't be taken over: the prices in its journal can't be read ({error!r})"
             raise RequestError(f"{why}; 'sailor-cloud down {folder.run_id}' removes it") from error
+        for harm in harms:
+            observer.note(f"warning: {harm}")
         return asyncio.run(_run(folder, document, decoder, observer, clock, options, on_start, search))
 
 

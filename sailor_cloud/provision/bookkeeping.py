@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from sailor_cloud.model.provider import names
 from sailor_cloud.provision.rendering.root import PlacedNode, Root, WantedRoot
 from sailor_cloud.run.journal import Draft, Entry, Event, Journal
 from sailor_cloud.run.ledger import Ledger
-from sailor_cloud.run.state import ResourceState, fold
+from sailor_cloud.run.state import ResourceState, RunState, fold
 
 if TYPE_CHECKING:
     from sailor_cloud.catalog import Catalog
@@ -176,6 +176,46 @@ def charge_missing(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
             open_node(ledger, row.key, row.data, since=since)
             if row.gone_at is not None:
                 ledger.close_item(ledger_key(row.key), at=row.gone_at)
+
+
+def charge_less(ledger: Ledger, state: RunState) -> tuple[str, ...]:
+    """Correct what the ledger charges less for than the journal of purchases says, and return its names."""
+    return tuple(key for row in state.resources for key in _corrected(ledger, row, state.expires_at))
+
+
+def _corrected(ledger: Ledger, row: ResourceState, expires_at: datetime | None) -> Iterator[str]:
+    if row.created_at is None:
+        return
+    until = row.gone_at
+    if row.resource == NODE:
+        if _scheduled(row):
+            # The end of its job ends a node; only a later query confirms it.
+            until = row.created_at
+        elif until is not None and expires_at is not None:
+            # A node that had shut itself down is found later.
+            until = min(until, expires_at)
+    for key, usd_per_hour in _hourly(row).items():
+        since = row.intended_at or row.created_at
+        if ledger.charge_at_least(key, usd_per_hour=usd_per_hour, since=since, created_at=row.created_at, until=until):
+            yield key
+
+
+def _scheduled(row: ResourceState) -> bool:
+    from sailor_cloud.provision import providers
+
+    provider = row.data.get("provider")
+    return provider in names() and providers.of(provider).scheduler is not None
+
+
+def _hourly(row: ResourceState) -> dict[str, float]:
+    """Return the hourly prices in an intent by the ledger's keys."""
+    if row.capacity is not None:
+        return {capacity_key(row.capacity): row.data["usd_per_hour"]} if row.data["usd"] is None else {}
+    if row.resource != NODE or not priced(row.data):
+        return {}
+    own = ledger_key(row.key)
+    services = {f"{own}/{one['service']}": one["usd_per_hour"] for one in row.data.get("services", ())}
+    return {own: row.data["usd_per_hour"], **services}
 
 
 def charged_nodes(ledger: Ledger) -> tuple[str, ...]:

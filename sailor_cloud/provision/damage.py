@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import PlanDocument
-from sailor_cloud.provision.bookkeeping import NODE, charge_missing, charged_nodes
+from sailor_cloud.provision.bookkeeping import NODE, charge_less, charge_missing, charged_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import damage, read
 from sailor_cloud.run.ledger import Ledger
@@ -44,12 +44,25 @@ def journal_damage(folder: RunFolder, ledger: Ledger) -> tuple[Damage, ...]:
 
 def restore_ledger(folder: RunFolder, ledger: Ledger) -> tuple[str, ...]:
     """Charge for what a ledger lacks according to the journal, and return what was wrong with it."""
-    before, problems = ledger.added, ledger.damage()
+    problems = ledger.damage()
     try:
-        charge_missing(ledger, fold(read(folder.journal_file)).resources)
+        return (*problems, *charge_as_journaled(folder, ledger))
     except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-        problems = (*problems, f"prices in {folder.journal_file} can't be read ({error!r}); the ledger lacks them")
+        return (*problems, f"prices in {folder.journal_file} can't be read ({error!r}); the ledger lacks them")
+
+
+def charge_as_journaled(folder: RunFolder, ledger: Ledger) -> tuple[str, ...]:
+    """Charge for purchases at least what the journal says, and return what the ledger said instead.
+
+    Raises ValueError, KeyError, TypeError or ArithmeticError for prices that can't be read.
+    """
+    before, state, problems = ledger.added, fold(read(folder.journal_file)), []
+    charge_missing(ledger, state.resources)
     if lacked := ledger.added - before:
         restored = "charged as the journal says, at the prices of the purchase"
-        problems = (*problems, f"{ledger.path} lacks {counted(lacked, 'line')}, {restored}")
-    return problems
+        problems.append(f"{ledger.path} lacks {counted(lacked, 'line')}, {restored}")
+    if less := charge_less(ledger, state):
+        problems.append(
+            f"{ledger.path} charges less than the journal for {', '.join(less)}; the journal's price counts"
+        )
+    return tuple(problems)

@@ -25,6 +25,8 @@ from sailor_cloud.run.folder import RunFolder
 # The minimum that Compute Engine and EC2 bill per VM; safety rule 7 in docs/design.md.
 MINIMUM_BILLED_S = 60.0
 _US_PER_HOUR = 3_600_000_000
+# Journal and ledger are written one after the other, on a slow disk with a pause.
+_SLACK = timedelta(minutes=1)
 
 
 class _Record(StrEnum):
@@ -32,6 +34,8 @@ class _Record(StrEnum):
     REPRICED = "repriced"
     CLOSED = "closed"
     CHARGED = "charged"
+    # Replaces first price, start and end of an item; written if the journal shows that it cost more.
+    CORRECTED = "corrected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +189,32 @@ class Ledger:
             if known == key or known.startswith(f"{key}/"):
                 self._append_once(_Record.CLOSED, known, {"at": at.isoformat()})
 
+    def charge_at_least(
+        self, key: str, *, usd_per_hour: float, since: datetime, created_at: datetime, until: datetime | None
+    ) -> bool:
+        """Correct an item with a lower first price, a later start or an earlier end; return whether it had one.
+
+        `since` is the request of what was created at `created_at`; `until` is None while it may exist.
+        """
+        with self._mutex:
+            items = self._newest().get(key, ())
+            if not items:
+                return False
+            first, ends = items[0].prices[0], [item.until for item in items if item.until is not None]
+            end = max(ends) if len(ends) == len(items) else None
+            early = end is not None and (until is None or end < until - _SLACK)
+            late = first.since > created_at + _SLACK
+            if _finite(usd_per_hour) <= first.usd_per_hour and not (early or late):
+                return False
+            end = until if early else end
+            raw = {
+                "usd_per_hour": max(usd_per_hour, first.usd_per_hour),
+                "since": (since if late else first.since).isoformat(),
+                "until": None if end is None else end.isoformat(),
+            }
+            self._append(_Record.CORRECTED, key, raw)
+            return True
+
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """Write everything opened, closed or charged inside with one wait for the disk."""
@@ -296,6 +326,9 @@ class Ledger:
             if records or rewritten:
                 self._settled = None
             for raw in records:
+                if raw["record"] == _Record.CORRECTED:
+                    self._correct(raw)
+                    continue
                 self._known[_Record(raw["record"])].setdefault(raw["key"], []).append(raw)
                 if raw["record"] == _Record.CHARGED:
                     self._charges.append(_charge(raw))
@@ -307,6 +340,17 @@ class Ledger:
                 prices = [_price(raw, raw["at"]) for raw in repriced.get(key, ())]
                 self._items[key] = [_item(raw, prices, until) for raw in opened[key]]
             return self._items
+
+    def _correct(self, raw: dict[str, Any]) -> None:
+        """Replace what is known of an item's opening and end; without an opening there is nothing to correct."""
+        key, until = raw["key"], raw["until"]
+        if key not in self._known[_Record.OPENED]:
+            return
+        opened = self._known[_Record.OPENED][key][0]
+        self._known[_Record.OPENED][key] = [{**opened, "usd_per_hour": raw["usd_per_hour"], "since": raw["since"]}]
+        self._known[_Record.CLOSED].pop(key, None)
+        if until is not None:
+            self._known[_Record.CLOSED][key] = [{"at": until}]
 
     def _append_once(self, kind: _Record, key: str, raw: dict[str, Any]) -> None:
         with self._mutex:
@@ -334,6 +378,7 @@ _READERS: dict[_Record, Callable[[dict[str, Any]], object]] = {
     _Record.REPRICED: lambda raw: _price(raw, raw["at"]),
     _Record.CLOSED: lambda raw: _instant(raw["at"]),
     _Record.CHARGED: lambda raw: _charge(raw),
+    _Record.CORRECTED: lambda raw: _correction(raw),
 }
 
 
@@ -357,6 +402,11 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
         until=until,
         part=_checked_text(raw.get("part", "")),
     )
+
+
+def _correction(raw: dict[str, Any]) -> tuple[float, datetime, datetime | None]:
+    until = raw["until"]
+    return _finite(raw["usd_per_hour"]), _instant(raw["since"]), None if until is None else _instant(until)
 
 
 def _price(raw: dict[str, Any], since: str) -> _Price:

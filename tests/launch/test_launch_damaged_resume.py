@@ -242,3 +242,59 @@ def test_a_line_that_no_version_has_written_is_no_entry(line: Any, folder: RunFo
     with folder.journal_file.open("a") as file:
         file.write(json.dumps(line) + "\n")
     assert read(folder.journal_file) == before
+
+
+def cheaper(line: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**line, "usd_per_hour": line["usd_per_hour"] / 100}]
+
+
+def closed_at_once(line: dict[str, Any]) -> list[dict[str, Any]]:
+    return [line, {"record": "closed", "key": line["key"], "at": line["since"]}]
+
+
+def a_year_ahead(line: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**line, "since": line["since"].replace("2026", "2027")}]
+
+
+@pytest.mark.parametrize("change", [cheaper, closed_at_once, a_year_ahead])
+def test_a_ledger_that_charges_less_than_the_journal_is_corrected_for_all_who_spend(
+    change: Callable[[dict[str, Any]], list[dict[str, Any]]], folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*details: object) -> None:
+        """The run would continue here."""
+
+    monkeypatch.setattr(start, "_run", nothing)
+    later = FixedClock(CLOCK.now() + timedelta(hours=1))
+    before = run_costs(folder, clock=later)
+    lines = [json.loads(line) for line in folder.ledger_file.read_text().splitlines()]
+    changed = [each for line in lines for each in change(line)]
+    folder.ledger_file.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    found = run_costs(folder, clock=later)
+    assert (found.spent_usd, found.usd_per_hour) == (pytest.approx(before.spent_usd), before.usd_per_hour)
+    assert "charges less than the journal for node/n0" in found.damage[-1].why
+    # The budget guard projects from the ledger itself.
+    notes = Notes()
+    resume_run(folder, decoder=decoder(document().job.model), observer=notes, clock=CLOCK)
+    assert any("charges less than the journal for node/n0" in text for text in notes.lines)
+    assert Ledger.of(folder, later).spent_usd() == pytest.approx(before.spent_usd)
+    assert run_costs(folder, clock=later).damage == ()
+    told = take_down(folder, clock=later)
+    assert told.spent_usd == pytest.approx(before.spent_usd)
+    assert not any(line.open for line in told.lines)
+
+
+def test_a_node_closed_too_early_is_charged_until_the_journal_calls_it_gone(folder: RunFolder) -> None:
+    ended = FixedClock(CLOCK.now() + timedelta(hours=1))
+    ledger = Ledger.of(folder, CLOCK)
+    for row in fold(read(folder.journal_file)).resources:
+        ledger.close_item(f"{NODE}/{row.key}", at=ended.now())
+        Journal.of(folder, ended).append(Event.GONE, resource=NODE, key=row.key)
+    Journal.of(folder, ended).append(Event.TORN_DOWN)
+    later = FixedClock(CLOCK.now() + timedelta(hours=5))
+    before = run_costs(folder, clock=later)
+    assert before.damage == ()
+    text = folder.ledger_file.read_text()
+    folder.ledger_file.write_text(text.replace('"at": "2026-11-21T01:00', '"at": "2026-11-21T00:20'))
+    found = run_costs(folder, clock=later)
+    assert (found.spent_usd, found.usd_per_hour) == (pytest.approx(before.spent_usd), 0.0)
+    assert {harm.file for harm in found.damage} == {"ledger"}
