@@ -14,7 +14,8 @@ from sailor_cloud.errors import LaunchError, ProvisionError
 from sailor_cloud.launch.fleet.command_spec import GRACE_S
 from sailor_cloud.launch.fleet.fleet import Fleet, Health, Link, UnreachableError
 from sailor_cloud.launch.stopping import StopSignal
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent, EventRecord
+from sailor_cloud.launch.telemetry.events import AgentEvent
+from sailor_cloud.launch.telemetry.generation_log import EventRecord
 from sailor_cloud.launch.telemetry.monitor import Failure, Monitor
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job

@@ -18,6 +18,7 @@ from sailor_cloud.launch.spend.charges import charge_all
 from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
 from sailor_cloud.launch.telemetry.generation_log import (
     RecordedGeneration,
+    events_damage,
     journaled_calibration_s,
     last_monitor,
     recorded_generations,
@@ -81,6 +82,7 @@ def close_books(
     problems += (why for why in restore_ledger(folder, ledger) if why not in problems)
     with _as_problem(problems, "the ledger lacks what was used"):
         recorded = recorded_generations(folder)
+        problems += events_damage(folder, recorded)
         gateways.charge_gateways(ledger, entries, prices)
         if document is not None:
             used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
@@ -151,7 +153,7 @@ def _past_run(
         outcome=receipt.outcome,
         started_at=entries[0].ts if entries else receipt.written_at,
         ended_at=receipt.written_at,
-        steps=max((leg.monitor.step for leg in recorded), default=0),
+        steps=max((leg.monitor.reached_step for leg in recorded), default=0),
         steps_planned=document.job.training.steps,
         generations=len(recorded),
         nodes=sum(row.type == NODE for row in receipt.resources),
@@ -214,7 +216,7 @@ def _comparisons(
 def _share_done(document: PlanDocument, recorded: tuple[RecordedGeneration, ...]) -> float:
     """Return the share of the job's steps that was reached; 1 if their number is unknown."""
     steps = document.job.training.steps
-    return min(1.0, max((leg.monitor.step for leg in recorded), default=0) / steps) if steps else 1.0
+    return min(1.0, max((leg.monitor.reached_step for leg in recorded), default=0) / steps) if steps else 1.0
 
 
 def _scaled(estimate: float | None, share: float) -> float | None:

@@ -148,7 +148,7 @@ _READ: dict[Path, _Known] = {}
 _MOST_KNOWN = 8
 # Fields with words about a resource or a run; anything else in them is damage.
 _WORDS = ("provider", "region", "zone", "stack", "cloud_id", "capacity", "instance_type", "market", "host", "outcome")
-# No run has this many entries; a larger number is damage.
+# No run has this many entries, and no iteration takes this many seconds; a larger number is damage.
 _LARGEST = 10**9
 _MUTEX = threading.Lock()
 
@@ -190,6 +190,8 @@ def _entry(line: bytes) -> Entry | None:
         )
         words = [entry.resource, entry.key, *(word for name in _WORDS if (word := entry.data.get(name)) is not None)]
         if not all(isinstance(word, str) for word in words) or not isinstance(entry.data.get("generation", 0), int):
+            return None
+        if not 0.0 <= entry.data.get("iteration_s", 0.0) <= _LARGEST:
             return None
     except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None

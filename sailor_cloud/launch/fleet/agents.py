@@ -17,7 +17,7 @@ from sailor_cloud.launch.fleet.fleet import Health, UnreachableError
 from sailor_cloud.launch.fleet.packages import prepared_python
 from sailor_cloud.launch.fleet.software import Software
 from sailor_cloud.launch.fleet.ssh import NodeConnection
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent, parse_line
+from sailor_cloud.launch.telemetry.events import AgentEvent, parse_line
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.providers import on_this_machine

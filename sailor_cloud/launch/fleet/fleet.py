@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.code import Code
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent
+from sailor_cloud.launch.telemetry.events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.cleanup.teardown import TeardownResult

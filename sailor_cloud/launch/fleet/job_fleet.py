@@ -26,7 +26,8 @@ from sailor_cloud.launch.fleet.bundle import pack_runtime
 from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.fleet.fleet import Health, Link, UnreachableError
 from sailor_cloud.launch.fleet.job_artefact import artefact, master_of, without_address
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent, generations, parse_line, read_plan
+from sailor_cloud.launch.telemetry.events import AgentEvent, parse_line
+from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.inventory import Inventory
 from sailor_cloud.provision.access.nodes import ReachableNode

@@ -14,7 +14,7 @@ from sailor_cloud.errors import StockoutError
 from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.fleet.fleet import Health, Link, UnreachableError
 from sailor_cloud.launch.simulation.world import SimulatedNode, World
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent
+from sailor_cloud.launch.telemetry.events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.bookkeeping import NODE, intend_node, ledger_key, open_node

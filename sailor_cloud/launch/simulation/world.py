@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sailor_cloud.launch.simulation.market import Place, Trace
 from sailor_cloud.launch.simulation.time import SimulatedClock
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent
+from sailor_cloud.launch.telemetry.events import AgentEvent
 from sailor_cloud.model.offer import Market, Offer
 from sailor_cloud.simulator import startup_s, teardown_s
 

@@ -114,7 +114,7 @@ def _as_planned(
 ) -> Iterator[LedgerLine]:
     steps = document.job.training.steps
     if steps:
-        share = sum(leg.monitor.steps_done for leg in legs) / steps
+        share = sum(leg.monitor.steps_done + leg.monitor.steps_unseen for leg in legs) / steps
         for line in lines:
             yield planned_charge(line, quantity=line.quantity * share, note=AS_PLANNED)
 
@@ -133,6 +133,9 @@ def _saves(leg: RecordedGeneration) -> Iterator[_Save]:
         files = sum(number for number, _ in written or ())
         at = datetime.fromtimestamp(float(event.get("ts", 0.0)), UTC)
         yield _Save(at=at, files=files, by_zone=None if by_zone is None else dict(by_zone))
+    for saved in leg.monitor.lost_checkpoints:
+        if "://" in saved.path:
+            yield _Save(at=datetime.fromtimestamp(saved.at, UTC), files=0, by_zone=None)
 
 
 def _zones_of_ranks(document: PlanDocument) -> list[str]:

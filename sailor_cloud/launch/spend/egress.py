@@ -38,8 +38,9 @@ def measured_usd_per_step(leg: RecordedGeneration, prices: UsagePrices) -> float
     planned_usd, monitor = usd_per_step(leg.document), leg.monitor
     if not monitor.steps_done:
         return planned_usd
-    start = replace(leg, monitor=replace(_start(leg).monitor, iteration_seconds=[]))
-    usd = total_usd(charges([leg], prices)) - total_usd(charges([start], prices))
+    start = replace(leg, monitor=replace(_start(leg).monitor, iteration_seconds=[], journaled=()))
+    seen = replace(leg, monitor=replace(monitor, journaled=()))
+    usd = total_usd(charges([seen], prices)) - total_usd(charges([start], prices))
     return max(planned_usd, usd / monitor.steps_done)
 
 
@@ -66,6 +67,7 @@ def sent_bytes(leg: RecordedGeneration) -> dict[Pair, float]:
 
 def _of(leg: RecordedGeneration, prices: UsagePrices) -> Iterator[LedgerLine]:
     steps, done, measured = leg.document.job.training.steps, leg.monitor.steps_done, sent_bytes(leg)
+    done += leg.monitor.steps_unseen
     if not steps:
         return
     prefix = f"generation {leg.generation}: " if leg.generation > 1 else ""

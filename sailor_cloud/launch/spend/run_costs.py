@@ -8,7 +8,12 @@ from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import egress, gateways, usage
 from sailor_cloud.launch.spend.charges import charge_all, total_usd
 from sailor_cloud.launch.spend.prices import UsagePrices, prices_of
-from sailor_cloud.launch.telemetry.generation_log import RecordedGeneration, last_monitor, recorded_generations
+from sailor_cloud.launch.telemetry.generation_log import (
+    RecordedGeneration,
+    events_damage,
+    last_monitor,
+    recorded_generations,
+)
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.provision.damage import journal_damage, plan_of, restore_ledger
 from sailor_cloud.run.folder import RunFolder
@@ -45,6 +50,7 @@ def costs_under(
     if folder.lock_holder() is None:
         damage += journal_damage(folder, ledger)
         harm = restore_ledger(folder, ledger)
+        damage += tuple(Damage(file="events", why=why) for why in events_damage(folder, recorded))
     used: tuple[LedgerLine, ...] = ()
     if document is not None and (harm or not gone):
         used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
@@ -61,7 +67,7 @@ def costs_under(
         monitor = last_monitor(recorded, document)
         if (pace := monitor.measured_iteration_s) is not None:
             newest = next(leg for leg in reversed(recorded) if leg.monitor is monitor)
-            left = max(0, steps - monitor.step)
+            left = max(0, steps - monitor.reached_step)
             projected = spent + left * (pace * rate / SECONDS_PER_HOUR + egress.measured_usd_per_step(newest, prices))
     lines = (*ledger.lines(now), *used)
     return RunCosts(

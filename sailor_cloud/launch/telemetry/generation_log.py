@@ -4,57 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch.telemetry.monitor import Monitor
+from sailor_cloud.launch.telemetry.events import AgentEvent, parse_line
+from sailor_cloud.launch.telemetry.monitor import Monitor, Saved
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.run.appended import close_torn_line
 from sailor_cloud.run.folder import RunFolder, private_dir
-from sailor_cloud.run.journal import Event, read
-
-logger = logging.getLogger(__name__)
-
-AgentEvent = dict[str, Any]
-
-# Fields that an event of a kind must have; other fields have defaults.
-_NEEDED = {
-    "step": ("step", "loss", "iteration_s"),
-    "verified": ("steps", "max_abs_difference", "tolerance"),
-    "calibrated": ("iteration_s", "iterations"),
-    "preflight": ("devices", "links"),
-    "checkpoint": ("step", "path"),
-    "traffic": ("rank", "step", "sent"),
-    "rank_dead": ("rank",),
-    "rank_hung": ("rank",),
-    "stopped": ("reason",),
-    "data": ("unigram_entropy",),
-}
-
-
-def parse_line(line: bytes, *, node: str) -> AgentEvent | None:
-    """Return the event of a line, or None if the line is no event.
-
-    A line may be lost when a disk is full or a node loses power; that must not end a run.
-    """
-    try:
-        event = json.loads(line)
-    except ValueError:
-        logger.warning("node %s: an event line of %d bytes is not JSON", node, len(line))
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-        logger.warning("node %s: an event line of %d bytes names no event", node, len(line))
-        return None
-    missing = [name for name in _NEEDED.get(event["event"], ()) if name not in event]
-    if missing:
-        logger.warning("node %s: event %s lacks %s", node, event["event"], ", ".join(missing))
-        return None
-    return event
+from sailor_cloud.run.journal import Entry, Event, read
+from sailor_cloud.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +61,13 @@ class EventRecord:
 
 def read_events(folder: RunFolder) -> list[AgentEvent]:
     """Return all recorded events, each with its `node`."""
+    return list(_read(folder).events)
+
+
+def _read(folder: RunFolder) -> _Known:
     path = events_file(folder)
     if not path.is_file():
-        return []
+        return _Known()
     with _MUTEX, path.open("rb") as file:
         known = _READ.pop(path, None) or _Known()
         if not known.continues(file):
@@ -107,15 +75,18 @@ def read_events(folder: RunFolder) -> list[AgentEvent]:
         file.seek(known.size)
         # The controller's death may have cut off the last line.
         whole, newline, _ = file.read().rpartition(b"\n")
-        events = (parse_line(line, node="run") for line in whole.splitlines() if line)
-        known.events += [event for event in events if event is not None and isinstance(event.get("node"), str)]
+        lines = [line for line in whole.splitlines() if line]
+        parsed = (parse_line(line, node="run") for line in lines)
+        events = [event for event in parsed if event is not None and isinstance(event.get("node"), str)]
+        known.events += events
+        known.unread += len(lines) - len(events)
         known.size += len(whole) + len(newline)
         known.end = (known.end + whole + newline)[-_COMPARED_BYTES:]
         if known.size <= _MOST_BYTES:
             _READ[path] = known
             while len(_READ) > _MOST_KNOWN:
                 del _READ[next(iter(_READ))]
-        return list(known.events)
+        return known
 
 
 @dataclass(slots=True)
@@ -124,6 +95,7 @@ class _Known:
 
     size: int = 0
     end: bytes = b""
+    unread: int = 0
     events: list[AgentEvent] = field(default_factory=list)
 
     def continues(self, file: BinaryIO) -> bool:
@@ -182,7 +154,7 @@ def new_monitor(document: PlanDocument, generation: int) -> Monitor:
 
 def recorded_generations(folder: RunFolder) -> tuple[RecordedGeneration, ...]:
     """Return all recorded generations, in order."""
-    events = read_events(folder)
+    events, journaled = read_events(folder), _journaled(read(folder.journal_file))
     found = []
     for generation in generations(folder):
         try:
@@ -192,8 +164,40 @@ def recorded_generations(folder: RunFolder) -> tuple[RecordedGeneration, ...]:
         monitor = new_monitor(document, generation)
         for event in events:
             monitor.apply(event["node"], event)
+        monitor.journaled = journaled.get(generation, ())
         found.append(RecordedGeneration(generation=generation, document=document, monitor=monitor))
     return tuple(found)
+
+
+def _journaled(entries: Iterable[Entry]) -> dict[int, tuple[Saved, ...]]:
+    """Return where each generation was, by the journal: the step that it began with, its checkpoints and its end."""
+    found: dict[int, list[Saved]] = {}
+    generation, newest = 0, 0
+    for entry in entries:
+        if entry.event is Event.GENERATION_STARTED:
+            generation = entry.data.get("generation", 0)
+            found[generation] = [Saved(step=newest, begins=True)]
+        elif entry.event in (Event.CHECKPOINT_SAVED, Event.GENERATION_ENDED) and generation in found:
+            step, path = entry.data.get("step"), entry.data.get("path")
+            if isinstance(step, int):
+                at = entry.ts.timestamp()
+                found[generation].append(Saved(step=step, at=at, path=path if isinstance(path, str) else ""))
+                newest = step if path else newest
+    return {number: tuple(saved) for number, saved in found.items()}
+
+
+def events_damage(folder: RunFolder, recorded: tuple[RecordedGeneration, ...]) -> tuple[str, ...]:
+    """Return what is wrong with a run's events: lines that can't be read, and steps that only the journal has."""
+    path, known = events_file(folder), _read(folder)
+    charged = "what they lack of traffic is charged as measured before, else as planned"
+    if recorded and not known.events:
+        return (f"{path} holds no event; traffic is charged as planned",)
+    if known.unread:
+        return (f"{counted(known.unread, 'line')} of {path} can't be read; {charged}",)
+    if any(leg.monitor.steps_unseen or leg.monitor.lost_checkpoints for leg in recorded):
+        unseen = sum(leg.monitor.steps_unseen for leg in recorded)
+        return (f"{path} lacks {counted(unseen, 'step')} that the journal has; {charged}",)
+    return ()
 
 
 def last_monitor(found: tuple[RecordedGeneration, ...], document: PlanDocument) -> Monitor:

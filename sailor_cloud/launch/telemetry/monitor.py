@@ -45,6 +45,16 @@ class SentBytes:
     by_node: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A step that the journal knows of: where a generation began, a checkpoint if it has a `path`, or its end."""
+
+    step: int
+    begins: bool = False
+    path: str = ""
+    at: float = 0.0
+
+
 # The parts of an iteration's time, as rank 0 reports them.
 PARTS = ("compute", "transfer", "bubble", "sync")
 
@@ -76,6 +86,8 @@ class Monitor:
     leaving: set[str] = field(default_factory=set)
     stopped: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    # What the journal says, for events that were lost.
+    journaled: tuple[Saved, ...] = ()
     # The settled pace and what it was computed from, because displays ask often.
     _pace: tuple[tuple[int, bool], float | None] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -144,6 +156,24 @@ class Monitor:
         """Iterations of this generation, including those repeated after a checkpoint."""
         return len(self.iteration_seconds)
 
+    @property
+    def lost_checkpoints(self) -> tuple[Saved, ...]:
+        """Checkpoints of the journal without an event."""
+        known = {(saved["step"], saved["path"]) for saved in self.checkpoints}
+        return tuple(saved for saved in self.journaled if saved.path and (saved.step, saved.path) not in known)
+
+    @property
+    def reached_step(self) -> int:
+        """The newest step of events and journal. A command's checkpoints may be ahead of the steps that it reports."""
+        ends = (saved.step for saved in self.journaled if not saved.path and not saved.begins)
+        return max([self.step, *ends, *(saved.step for saved in self.lost_checkpoints)])
+
+    @property
+    def steps_unseen(self) -> int:
+        """Iterations that only the journal knows of."""
+        begun = next((saved.step for saved in self.journaled if saved.begins), 0)
+        return max(0, self.reached_step - max(self.step, begun))
+
     def steps_metered(self, sent: SentBytes) -> int:
         """Return the number of iterations whose traffic a rank's count covers."""
         first = self.step - self.steps_done
@@ -152,7 +182,8 @@ class Monitor:
     @property
     def checkpoint_step(self) -> int | None:
         """The newest step that this generation saved."""
-        return max((int(saved["step"]) for saved in self.checkpoints), default=None)
+        steps = [saved["step"] for saved in self.checkpoints] + [saved.step for saved in self.lost_checkpoints]
+        return max(steps, default=None)
 
     @property
     def measured_iteration_s(self) -> float | None:

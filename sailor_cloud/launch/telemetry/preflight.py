@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent
+from sailor_cloud.launch.telemetry.events import AgentEvent
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.units import GB
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent
+from sailor_cloud.launch.telemetry.events import AgentEvent
 from sailor_cloud.launch.telemetry.notify import secret
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import MlflowExperiment, WandbProject

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.run_spec import ComparisonModel, comparison_model
 from sailor_cloud.launch.spend.lifetime import usd_per_hour
-from sailor_cloud.launch.telemetry.generation_log import AgentEvent
+from sailor_cloud.launch.telemetry.events import AgentEvent
 from sailor_cloud.launch.telemetry.monitor import Monitor
 from sailor_cloud.launch.telemetry.preflight import preflight_note
 from sailor_cloud.run.journal import Event

@@ -45,7 +45,7 @@ def run_status(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = 
         job=document.job.name if document else "",
         state=state,
         controller=folder.lock_holder(),
-        step=monitor.step if monitor else 0,
+        step=monitor.reached_step if monitor else 0,
         steps=document.job.training.steps if document else None,
         loss=monitor.loss if monitor else None,
         spent_usd=costs.spent_usd,
@@ -151,7 +151,7 @@ def snapshot(folder: RunFolder, *, clock: Clock, prices: UsagePrices | None = No
         "now": now.isoformat(),
         "controller": folder.lock_holder() is not None,
         "expires_at": state.expires_at.isoformat() if state.expires_at else None,
-        "step": monitor.step,
+        "step": monitor.reached_step,
         "steps": document.job.training.steps,
         "loss": monitor.loss,
         "unigram_entropy": monitor.unigram_entropy,
@@ -195,7 +195,7 @@ def _generation(leg: RecordedGeneration) -> dict[str, Any]:
         "number": leg.generation,
         "nodes": len(plan.nodes) if plan else 0,
         "pipelines": len(plan.pipelines) if plan else 0,
-        "step": leg.monitor.step,
+        "step": leg.monitor.reached_step,
     }
 
 

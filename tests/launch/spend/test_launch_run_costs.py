@@ -10,10 +10,12 @@ import pytest
 
 from factories.documents import NOW, PRICED, cost_line, costing, document
 from sailor_cloud.clock import FixedClock
+from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.spend import usage
 from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.spend.run_costs import run_costs
-from sailor_cloud.launch.telemetry.generation_log import EventRecord, write_plan
+from sailor_cloud.launch.telemetry.generation_log import EventRecord, events_file, write_plan
+from sailor_cloud.launch.watch.status import run_status
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.parts import traffic_part
 from sailor_cloud.run.folder import RunFolder
@@ -104,3 +106,29 @@ def test_given_prices_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     costs(tmp_path / "none")
     assert seen[0] is given
     assert isinstance(seen[1], UsagePrices)
+
+
+@pytest.mark.parametrize("kept", [0, 4])
+def test_traffic_of_steps_that_only_the_journal_has_is_charged(tmp_path: Path, kept: int) -> None:
+    before = costs(tmp_path, 10)
+    assert before.damage == ()
+    folder, clock = RunFolder.open("costs", root=tmp_path), FixedClock(NOW + timedelta(minutes=10))
+    Journal.of(folder, clock).append(Event.CHECKPOINT_SAVED, path="/c/step-10", step=10)
+    lines = events_file(folder).read_text().splitlines(keepends=True)
+    events_file(folder).write_text("".join(lines[:kept]))
+    found = run_costs(folder, clock=clock)
+    assert (found.egress_usd, found.spent_usd) == (pytest.approx(before.egress_usd), pytest.approx(before.spent_usd))
+    assert [harm.file for harm in found.damage] == ["events"]
+    assert run_status(folder, clock=clock).step == 10
+    receipt = take_down(folder, clock=clock)
+    assert any(line.kind is CostKind.EGRESS for line in receipt.lines)
+    assert any("events.jsonl" in problem for problem in receipt.problems)
+
+
+def test_a_lost_checkpoint_in_a_bucket_is_charged_as_planned(tmp_path: Path) -> None:
+    line = cost_line(CostKind.CHECKPOINT, "kept", quantity=1.0, usd_per_unit=1.0, unit="GiB-month")
+    plan = costing(document(steps=10), line)
+    assert costs(tmp_path, 10, plan=plan).spent_usd == pytest.approx(1.0)
+    folder, clock = RunFolder.open("costs", root=tmp_path), FixedClock(NOW + timedelta(minutes=10))
+    Journal.of(folder, clock).append(Event.CHECKPOINT_SAVED, path="gs://b/step-10", step=10)
+    assert run_costs(folder, clock=clock).spent_usd == pytest.approx(2.0)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.telemetry import generation_log
-from sailor_cloud.launch.telemetry.generation_log import EventRecord, events_file, read_events
+from sailor_cloud.launch.telemetry.events import parse_line
+from sailor_cloud.launch.telemetry.generation_log import EventRecord, events_damage, events_file, read_events
 from sailor_cloud.run.folder import RunFolder
+from sailor_cloud.run.journal import Event, Journal, read
 
 
 @pytest.fixture
@@ -68,3 +74,60 @@ def test_a_missing_file_has_no_events(folder: RunFolder) -> None:
     assert steps(folder) == [1, 2]
     events_file(folder).unlink()
     assert steps(folder) == []
+
+
+TRAFFIC = {"event": "traffic", "generation": 1, "rank": 0, "step": 2, "sent": {"n1": 5}}
+CHECKPOINT = {"event": "checkpoint", "generation": 1, "step": 2, "path": "gs://b/step-2", "written": [[1, 5]]}
+
+
+@pytest.mark.parametrize("event", [step(3), {**step(3), "loss": float("nan")}, {**step(3), "loss": None}, TRAFFIC])
+def test_events_as_agents_write_them_are_read(event: dict[str, Any]) -> None:
+    assert parse_line(json.dumps(event).encode(), node="n0") is not None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {**step(3), "seq": "x"},
+        {**step(3), "seq": True},
+        {**step(3), "ts": 1e300},
+        {**step(3), "step": "3"},
+        {**step(3), "iteration_s": "6.0"},
+        {**step(3), "iteration_s": float("nan")},
+        {**step(3), "iteration_s": 1e308},
+        {**step(3), "iteration_s": -1.0},
+        {**step(3), "iterations": 10**12},
+        {**step(3), "iterations": 0},
+        {**TRAFFIC, "sent": [1]},
+        {**TRAFFIC, "sent": {"n1": "5"}},
+        {**TRAFFIC, "sent": {"n1": -5}},
+        {**TRAFFIC, "rank": "0"},
+        {**CHECKPOINT, "written": [[1]]},
+        {**CHECKPOINT, "path": 3},
+        {"event": "preflight", "devices": [3], "links": []},
+        {"event": "preflight", "devices": [], "links": [{"src_node": "n0", "dst_node": "n1", "bytes_per_s": "fast"}]},
+    ],
+    ids=str,
+)
+def test_an_event_of_wrong_types_is_damage(folder: RunFolder, event: dict[str, Any]) -> None:
+    with events_file(folder).open("a") as file:
+        file.write(json.dumps({**event, "node": "n0"}) + "\n")
+    assert steps(folder) == [1, 2]
+    EventRecord(folder)
+    (why,) = events_damage(folder, ())
+    assert why.startswith(f"1 line of {events_file(folder)} can't be read")
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"event": 3}', b"\xff"])
+def test_a_line_that_is_no_event_is_damage(folder: RunFolder, line: bytes) -> None:
+    with events_file(folder).open("ab") as file:
+        file.write(line + b"\n")
+    assert steps(folder) == [1, 2]
+    assert len(events_damage(folder, ())) == 1
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), "1", -1.0, 1e308])
+def test_a_journaled_iteration_takes_a_time(folder: RunFolder, seconds: object) -> None:
+    journal = Journal.of(folder, FixedClock(datetime(2026, 11, 21, tzinfo=UTC)))
+    journal.append(Event.CALIBRATED, iteration_s=seconds)
+    assert read(folder.journal_file) == ()
