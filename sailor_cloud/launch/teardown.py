@@ -129,7 +129,7 @@ def _as_problem(problems: list[str], what: str) -> Iterator[None]:
     """Turn damaged files and failed writes into problems of the receipt."""
     try:
         yield
-    except (OSError, sqlite3.Error, SailorError, ValueError, KeyError, TypeError) as error:
+    except (OSError, sqlite3.Error, SailorError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         logger.debug("closing the books", exc_info=True)
         why = of_system(error) if isinstance(error, OSError) else str(error) or type(error).__name__
         problems.append(f"{what}: {why}")

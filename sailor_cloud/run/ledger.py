@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,6 +24,8 @@ from sailor_cloud.run.folder import RunFolder
 # The minimum that Compute Engine and EC2 bill per VM; safety rule 7 in docs/design.md.
 MINIMUM_BILLED_S = 60.0
 _US_PER_HOUR = 3_600_000_000
+# No price, time or quantity of a run is larger; sums of larger ones overflow.
+_MOST = 1e12
 # Journal and ledger are written one after the other, on a slow disk with a pause.
 _SLACK = timedelta(minutes=1)
 
@@ -204,7 +205,7 @@ class Ledger:
             end = max(ends) if len(ends) == len(items) else None
             early = end is not None and (until is None or end < until - _SLACK)
             late = first.since > created_at + _SLACK
-            if _finite(usd_per_hour) <= first.usd_per_hour and not (early or late):
+            if _amount(usd_per_hour) <= first.usd_per_hour and not (early or late):
                 return False
             end = until if early else end
             raw = {
@@ -397,7 +398,7 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
         kind=CostKind(raw["kind"]),
         key=raw["key"],
         what=_checked_text(raw["what"]),
-        minimum_s=_finite(raw["minimum_s"]),
+        minimum_s=_amount(raw["minimum_s"]),
         prices=(_price(raw, raw["since"]), *later),
         until=until,
         part=_checked_text(raw.get("part", "")),
@@ -406,13 +407,13 @@ def _item(raw: dict[str, Any], later: list[_Price], until: datetime | None) -> _
 
 def _correction(raw: dict[str, Any]) -> tuple[float, datetime, datetime | None]:
     until = raw["until"]
-    return _finite(raw["usd_per_hour"]), _instant(raw["since"]), None if until is None else _instant(until)
+    return _amount(raw["usd_per_hour"]), _instant(raw["since"]), None if until is None else _instant(until)
 
 
 def _price(raw: dict[str, Any], since: str) -> _Price:
     return _Price(
         since=_instant(since),
-        usd_per_hour=_finite(raw["usd_per_hour"]),
+        usd_per_hour=_amount(raw["usd_per_hour"]),
         source=_checked_text(raw["price_source"]),
         as_of=date.fromisoformat(raw["price_as_of"]),
     )
@@ -423,9 +424,9 @@ def _charge(raw: dict[str, Any]) -> LedgerLine:
         kind=CostKind(raw["kind"]),
         key=raw["key"],
         what=_checked_text(raw["what"]),
-        quantity=_finite(raw["quantity"]),
+        quantity=_amount(raw["quantity"]),
         unit=_checked_text(raw["unit"]),
-        usd_per_unit=_finite(raw["usd_per_unit"]),
+        usd_per_unit=_amount(raw["usd_per_unit"]),
         usd=float(_exact(raw["quantity"]) * _exact(raw["usd_per_unit"])),
         price_source=_checked_text(raw["price_source"]),
         price_as_of=date.fromisoformat(raw["price_as_of"]),
@@ -441,9 +442,9 @@ def _instant(text: str) -> datetime:
     return found
 
 
-def _finite(number: float) -> float:
-    if isinstance(number, bool) or not 0.0 <= number < math.inf:
-        raise ValueError(f"{number} is not a finite number of 0 or more")
+def _amount(number: float) -> float:
+    if isinstance(number, bool) or not 0.0 <= number <= _MOST:
+        raise ValueError(f"{number} is not a number from 0 to {_MOST:g}")
     return number
 
 

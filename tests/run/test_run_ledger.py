@@ -287,7 +287,14 @@ def test_use_until_a_past_time_is_what_a_bill_of_that_day_can_contain(ledger: Le
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("usd_per_hour", -1.0), ("usd_per_hour", True), ("what", []), ("part", 1e308), ("minimum_s", -60)],
+    [
+        ("usd_per_hour", -1.0),
+        ("usd_per_hour", True),
+        ("what", []),
+        ("part", 1e308),
+        ("minimum_s", -60),
+        ("minimum_s", 1e308),
+    ],
 )
 def test_a_line_that_is_no_bill_is_skipped_and_reported(tmp_path: Path, field: str, value: object) -> None:
     """A negative price would hide what others cost."""
