@@ -30,6 +30,7 @@ class Process:
     command: str
     run_id: str
     node: str
+    home: str = ""
 
 
 def of_run(run_id: str) -> tuple[Process, ...]:
@@ -44,6 +45,11 @@ def of_node(run_id: str, node: str) -> tuple[Process, ...]:
 def on_nodes(run_id: str) -> tuple[Process, ...]:
     """Return the processes on the run's local nodes."""
     return tuple(process for process in of_run(run_id) if process.node)
+
+
+def on_any_node() -> tuple[Process, ...]:
+    """Return the processes on local nodes of all runs, also of other folders of runs."""
+    return tuple(process for process in _all() if process.run_id and process.node)
 
 
 def terraform_of(run_id: str) -> tuple[Process, ...]:
@@ -150,6 +156,7 @@ def read(pid: int) -> Process | None:
         command=command,
         run_id=environment.get(RUN_TAG, ""),
         node=environment.get(NODE_TAG, ""),
+        home=environment.get("HOME", ""),
     )
 
 

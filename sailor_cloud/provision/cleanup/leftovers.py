@@ -23,7 +23,7 @@ from sailor_cloud.provision.live_resources import (
     of_provider,
 )
 from sailor_cloud.provision.scopes import NOWHERE, Places, places_of, remove_from, sweep_scopes
-from sailor_cloud.run.folder import RunFolder, resource_name
+from sailor_cloud.run.folder import RunFolder, resource_name, runs_root
 from sailor_cloud.run.journal import Entry, Event, damage, read
 from sailor_cloud.run.receipt import AskedPlace, KeptResource, ReceiptResource
 from sailor_cloud.run.state import ResourceState, RunState, fold
@@ -223,6 +223,14 @@ def sweep_this_machine(folder: RunFolder) -> CloudSweep:
             found += machine_provider.local_resources(folder)
             asked.append(SearchedPlace(scope=Scope(provider=provider, kind="machine", name=""), kind=NODE))
     return CloudSweep(found=tuple(found), searched=tuple(asked))
+
+
+def on_this_machine_without_folder() -> tuple[LiveResource, ...]:
+    """Return the resources on this machine of this user's runs whose folder is gone."""
+    every = (
+        machine_provider.resources_without_folder(runs_root()) for _, machine_provider in providers.all_providers()
+    )
+    return tuple(resource for found in every for resource in found)
 
 
 def is_kept(folder: RunFolder, resource: LiveResource) -> bool:

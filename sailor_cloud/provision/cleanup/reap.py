@@ -18,6 +18,7 @@ from sailor_cloud.provision.cleanup.leftovers import (
     is_bucket,
     is_kept,
     is_uncancellable,
+    on_this_machine_without_folder,
     sweep_this_machine,
 )
 from sailor_cloud.provision.damage import journal_damage, plan_of
@@ -33,7 +34,7 @@ from sailor_cloud.run.state import Phase, fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """The leftovers of one run. `folder` is None for a run of another machine; `why` is an explanation for people."""
+    """The leftovers of one run. `folder` is None if it is gone or on another machine; `why` is for people."""
 
     run_id: str
     folder: RunFolder | None
@@ -72,7 +73,7 @@ def find_leftovers(
     swept = sweep_scopes(where)
     problems = list(swept.problems)
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
-    for resource in (*swept.found, *swept.unconfirmed):
+    for resource in (*swept.found, *swept.unconfirmed, *on_this_machine_without_folder()):
         by_run[resource.run_id].append(resource)
     for done, folder in enumerate(known.values(), start=1):
         progress(done, looks)
@@ -129,7 +130,10 @@ def sweep_again(leftover: Leftover) -> tuple[tuple[LiveResource, ...], tuple[str
     Returns what exists, what is uncertain, and what may run on machines that don't answer.
     """
     swept = sweep_scopes(scopes_of_resources(leftover.resources), run_id=leftover.run_id)
-    here = sweep_this_machine(leftover.folder).found if leftover.folder is not None else ()
+    if leftover.folder is not None:
+        here = sweep_this_machine(leftover.folder).found
+    else:
+        here = tuple(one for one in on_this_machine_without_folder() if one.run_id == leftover.run_id)
     left = tuple(found for found in (*here, *swept.found) if not _must_keep(found, leftover.folder))
     asked = {asked.scope.provider for asked in swept.searched}
     silent = {found.provider for found in leftover.resources if not on_this_machine(found.provider)} - asked
@@ -194,7 +198,7 @@ def _judged(
     why, live = (
         _of_this_machine(folder, clock, older_than)
         if folder
-        else _of_other_machines(run_id, resources, clock.now(), older_than)
+        else _without_folder(run_id, resources, clock.now(), older_than)
     )
     return Leftover(run_id=run_id, folder=folder, resources=resources, owner=owner, why=why), live
 
@@ -217,10 +221,13 @@ def _of_this_machine(folder: RunFolder, clock: Clock, older_than: timedelta | No
     return f"{why}; 'sailor-cloud resume {folder.run_id}' would continue with it", False
 
 
-def _of_other_machines(
+def _without_folder(
     run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
 ) -> tuple[str, bool]:
     begun = start_time_of(run_id)
+    if any(on_this_machine(resource.provider) for resource in resources):
+        why = "of this machine, and its folder is gone"
+        return why, older_than is not None and begun is not None and now - begun < older_than
     if older_than is not None and begun is not None and now - begun >= older_than:
         return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
     expiries = [_expiry(resource.expires) for resource in resources]

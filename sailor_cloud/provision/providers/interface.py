@@ -214,6 +214,10 @@ class MachineProvider(Protocol):
         """Return a run's resources on this machine."""
         return ()
 
+    def resources_without_folder(self, runs: Path) -> Sequence[LiveResource]:
+        """Return the resources on this machine of runs whose folder was in `runs` and is gone."""
+        return ()
+
     def unresponsive_machines(self, machines: Collection[str]) -> frozenset[str]:
         """Return a scheduler's machines that don't answer: processes there may still run."""
         return frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from factories.cloud_runs import INSTANCE, PROJECT, CloudRun, cloud_run, waited
-from factories.local_runs import CLOCK, LocalRun, local_run
+from factories.local_runs import CLOCK, LocalRun, local_run, started
 from sailor_cloud.cli.main import cli
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch import down
 from sailor_cloud.model.offer import Provider
+from sailor_cloud.provision import processes
 from sailor_cloud.provision.cleanup import reap
 from sailor_cloud.provision.cleanup.reap import FoundLeftovers, Leftover, find_leftovers, remove_foreign
 from sailor_cloud.provision.live_resources import LiveResource, Scopes
@@ -172,3 +174,23 @@ def test_the_command_does_not_call_a_cloud_empty_that_refuses_it(
     assert "nothing found to delete, but not every place has answered" in done.output
     assert "refused to list resources" in done.output
     assert run.nodes() == ["n0", "n1"]
+
+
+def test_nodes_of_this_machine_are_found_without_the_folder_of_their_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local_run(tmp_path / "mine" / "runs") as lost, local_run(tmp_path / "theirs" / "runs") as foreign:
+        for one in (lost, foreign):
+            started(one.folder)
+            shutil.rmtree(one.folder.path)
+        monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "mine"))
+        assert names(find_leftovers([], clock=CLOCK, older_than=timedelta(hours=1))) == ([], [lost.run_id])
+        found = find_leftovers([], clock=CLOCK)
+        assert names(found) == ([lost.run_id], [])
+        (leftover,) = found.reapable
+        assert leftover.why == "of this machine, and its folder is gone"
+        assert {resource.node for resource in leftover.resources} == {"n0"}
+        assert CliRunner().invoke(cli, ["reap", "--yes"]).exit_code == 0
+        assert processes.of_run(lost.run_id) == ()
+        assert processes.of_run(foreign.run_id)
+        assert names(find_leftovers([], clock=CLOCK)) == ([], [])

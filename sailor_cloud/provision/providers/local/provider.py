@@ -13,11 +13,13 @@ from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.providers.local import vm
 from sailor_cloud.provision.providers.local.spec import MOST_NODES, VmInfo
-from sailor_cloud.provision.providers.local.sweep import sweep_local
+from sailor_cloud.provision.providers.local.sweep import sweep_local, sweep_without_folder
 from sailor_cloud.provision.rendering.preview import PlannedResource, priced_resource
 from sailor_cloud.provision.rendering.root import Part, PlacedNode, Variables
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sailor_cloud.provision.live_resources import LiveResource
     from sailor_cloud.provision.rendering.preview import Bill
     from sailor_cloud.provision.rendering.rendered_roots import RunValues
@@ -56,10 +58,14 @@ class Local(MachineProvider):
     def local_resources(self, folder: RunFolder) -> tuple[LiveResource, ...]:
         return sweep_local(folder.run_id, nodes_dir=folder.nodes_dir)
 
+    def resources_without_folder(self, runs: Path) -> tuple[LiveResource, ...]:
+        return sweep_without_folder(runs)
+
     def remove(self, resources: Sequence[LiveResource], *, folder: RunFolder | None, poll_s: float) -> list[str]:
-        assert folder is not None, "a run of another machine has nothing here"
-        nodes = sorted({resource.node for resource in resources})
-        problems = [vm.remove(folder.run_id, node, folder.node_dir(node)) for node in nodes]
+        nodes = sorted({(resource.run_id, resource.node) for resource in resources})
+        problems = [
+            vm.remove(run_id, node, None if folder is None else folder.node_dir(node)) for run_id, node in nodes
+        ]
         return [problem for problem in problems if problem]
 
     def local_node(self, folder: RunFolder, placed: PlacedNode) -> ReachableNode | None:

@@ -71,11 +71,13 @@ def stop(spec: VmSpec) -> int:
     return _fail(problem) if problem else 0
 
 
-def remove(run_id: str, node: str, folder: Path) -> str:
-    """End every process of a node and delete its folder; return what could not be removed, or an empty string."""
+def remove(run_id: str, node: str, folder: Path | None) -> str:
+    """End every process of a node and delete its folder, if it has one; return what is left, or an empty string."""
     left = processes.end(lambda: processes.of_node(run_id, node), grace_s=_GRACE_S)
     if left:
         return f"node {node}: processes {[process.pid for process in left]} do not end"
+    if folder is None:
+        return ""
     shutil.rmtree(folder, ignore_errors=True)
     return f"node {node}: {folder} can't be deleted" if folder.exists() else ""
 
