@@ -133,9 +133,14 @@ class RunContext:
         return self.pending_usd_per_hour * (self.clock.now() - self.pending_since) / timedelta(hours=1)
 
     @property
+    def charged_until(self) -> datetime:
+        """Until when nodes can have cost money: they shut themselves down at their TTL."""
+        return min(self.clock.now(), self.expires_at)
+
+    @property
     def spent_usd(self) -> float:
         """The run's total spend; the ledger is read at most once a second, because displays ask often."""
-        now = self.clock.now()
+        now = self.charged_until
         if self._spent is None or abs((now - self._spent[0]).total_seconds()) >= 1.0:
             self._spent = (now, self.ledger.spent_usd(now))
         return self._spent[1] + self.used_usd + self.pending_usd
@@ -174,7 +179,7 @@ class RunContext:
         end = self.expires_at
         if limits.deadline is not None:
             end = min(end, self.started_at + timedelta(seconds=limits.deadline))
-        spent = self.ledger.spent_usd(now) + self.used_usd + self.pending_usd
+        spent = self.ledger.spent_usd(self.charged_until) + self.used_usd + self.pending_usd
         usd = None if limits.budget_usd is None else limits.budget_usd - spent
         return Remaining(
             steps=None if self.steps is None else max(1, self.steps - self.saved_step),

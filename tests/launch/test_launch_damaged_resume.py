@@ -298,3 +298,15 @@ def test_a_node_closed_too_early_is_charged_until_the_journal_calls_it_gone(fold
     found = run_costs(folder, clock=later)
     assert (found.spent_usd, found.usd_per_hour) == (pytest.approx(before.spent_usd), 0.0)
     assert {harm.file for harm in found.damage} == {"ledger"}
+
+
+def test_nodes_cost_nothing_after_their_ttl(folder: RunFolder) -> None:
+    expires = CLOCK.now() + timedelta(hours=1)
+    Journal.of(folder, CLOCK).append(Event.PROVISION_STARTED, expires_at=expires.isoformat())
+    before = run_costs(folder, clock=FixedClock(expires - timedelta(seconds=1)))
+    assert before.usd_per_hour > 0
+    found = run_costs(folder, clock=FixedClock(expires + timedelta(hours=9)))
+    assert (found.spent_usd, found.usd_per_hour) == (pytest.approx(before.spent_usd, rel=1e-3), 0.0)
+    assert not any(line.open for line in found.lines)
+    told = take_down(folder, clock=FixedClock(expires + timedelta(hours=9)))
+    assert told.spent_usd == pytest.approx(found.spent_usd)

@@ -204,8 +204,11 @@ def decide(situation: Situation, search: Search, *, policy: Policy = Policy.BEST
     if options:
         nearest = min(options, key=lambda option: option.usd)
         seconds = situation.remaining.seconds
-        of_time = seconds is not None and nearest.seconds > seconds
-        return Decision(option=None, shortfall=_shortfall(nearest, situation.remaining), of_time=of_time)
+        deadline = situation.job.constraints.deadline is not None
+        # Without a deadline, the budget set the TTL.
+        of_time = deadline and seconds is not None and nearest.seconds > seconds
+        end = "the deadline" if deadline else "the TTL"
+        return Decision(option=None, shortfall=_shortfall(nearest, situation.remaining, end), of_time=of_time)
     return Decision(option=None)
 
 
@@ -518,12 +521,12 @@ def _rank(option: Option, pick: Pick) -> tuple[bool, float, float]:
             return option.policy_disagrees, option.seconds, option.usd
 
 
-def _shortfall(option: Option, left: Remaining) -> str:
+def _shortfall(option: Option, left: Remaining, end: str) -> str:
     lacks = []
     if left.usd is not None and option.usd > left.usd:
         lacks.append(f"{usd_text(option.usd)} USD ({usd_text(max(left.usd, 0.0))} USD of the budget are left)")
     if left.seconds is not None and option.seconds > left.seconds:
-        lacks.append(f"{option.seconds:.0f} s ({max(left.seconds, 0.0):.0f} s are left until the deadline)")
+        lacks.append(f"{option.seconds:.0f} s ({max(left.seconds, 0.0):.0f} s are left until {end})")
     rest = "what is left" if left.steps is None else f"the {left.steps} iterations that are left"
     if not lacks:
         return f"no plan for {rest} stays within the budget if it runs until its TTL"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import egress, gateways, usage
@@ -15,12 +16,13 @@ from sailor_cloud.launch.telemetry.generation_log import (
     recorded_generations,
 )
 from sailor_cloud.model.document import CostKind, PlanDocument
+from sailor_cloud.provision.bookkeeping import NODE, ledger_key
 from sailor_cloud.provision.damage import journal_damage, plan_of, restore_ledger
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.run.progress import Damage, RunCosts
-from sailor_cloud.run.state import Phase, fold
+from sailor_cloud.run.state import Phase, RunState, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
@@ -44,13 +46,15 @@ def costs_under(
 ) -> RunCosts:
     """Return the money of a run whose plan and generations are known; `damage` is that of the plan."""
     prices, entries, now = prices_of(folder, prices), read(folder.journal_file), clock.now()
-    gone = fold(entries).phase is Phase.GONE
+    state = fold(entries)
+    gone, expired = state.phase is Phase.GONE, state.expires_at is not None and state.expires_at <= now
     ledger = Ledger.of(folder, clock, read_only=True)
     harm = ledger.damage()
     if folder.lock_holder() is None:
         damage += journal_damage(folder, ledger)
         harm = restore_ledger(folder, ledger)
         damage += tuple(Damage(file="events", why=why) for why in events_damage(folder, recorded))
+        _end_at_expiry(ledger, state, now)
     used: tuple[LedgerLine, ...] = ()
     if document is not None and (harm or not gone):
         used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
@@ -63,7 +67,7 @@ def costs_under(
     spent, rate = ledger.spent_usd(now) + total_usd(used), ledger.usd_per_hour()
     projected = spent if gone else None
     steps = document.job.training.steps if document is not None else None
-    if document is not None and not gone and steps is not None:
+    if document is not None and not gone and not expired and steps is not None:
         monitor = last_monitor(recorded, document)
         if (pace := monitor.measured_iteration_s) is not None:
             newest = next(leg for leg in reversed(recorded) if leg.monitor is monitor)
@@ -81,3 +85,11 @@ def costs_under(
         budget_usd=document.constraints.budget_usd if document is not None else None,
         damage=(*damage, *(Damage(file="ledger", why=why) for why in harm)),
     )
+
+
+def _end_at_expiry(ledger: Ledger, state: RunState, now: datetime) -> None:
+    """Charge live nodes until their TTL at most, as `down` does for those that it no longer finds."""
+    if state.expires_at is not None and state.expires_at <= now:
+        for row in state.live:
+            if row.resource == NODE:
+                ledger.close_item(ledger_key(row.key), at=state.expires_at)

@@ -70,7 +70,7 @@ class SpendingWatch:
     def check(self) -> None:
         """Check spend and time against their limits once, and act on the result."""
         context = self.context
-        now = context.clock.now()
+        now = context.charged_until
         if context.job_document.job.cloud.network is NetworkAccess.PRIVATE:
             gateways.charge_gateways(context.ledger, read(context.folder.journal_file), context.prices)
         beyond_ledger_usd = context.used_usd + context.pending_usd + self._last_steps_usd()

@@ -255,3 +255,11 @@ def test_plans_of_another_schedule_do_not_compute_alike() -> None:
     )
     assert same_shape(usual, replace(usual))
     assert not same_shape(usual, replace(usual, pipeline_schedule=PipelineSchedule.ZERO_BUBBLE))
+
+
+def test_without_a_deadline_the_time_left_ends_with_the_ttl_which_the_budget_sets() -> None:
+    found, quick = Figures(wait_s=2000.0, seconds=60.0).situation()
+    limits = found.job.constraints.model_copy(update={"deadline": None})
+    late = decide(replace(found, job=found.job.model_copy(update={"constraints": limits})), quick)
+    assert (late.option, late.of_time) == (None, False)
+    assert "s (60 s are left until the TTL)" in late.shortfall

@@ -297,3 +297,12 @@ def test_the_guard_looks_again_until_the_run_ends(tmp_path: Path) -> None:
     run_simulated(run.watch.run(), clock)
     assert run.ending is Ending.BUDGET
     assert clock.now() == NOW + timedelta(minutes=100)
+
+
+def test_nothing_is_spent_on_nodes_after_their_ttl(tmp_path: Path) -> None:
+    # Six hours after a TTL of one hour, 6 of 10 USD are spent.
+    run = run_of(tmp_path, ttl=timedelta(hours=1)).at(360)
+    assert run.ending is Ending.BUDGET
+    assert run.context.spent_usd == pytest.approx(6.0)
+    assert run.context.remaining().usd == pytest.approx(4.0)
+    assert [notice for notice, _, _ in run.told.notices] == [Notice.BUDGET_50, Notice.BUDGET_100]
