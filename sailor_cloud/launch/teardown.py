@@ -27,7 +27,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import StateBackend
 from sailor_cloud.provision.bookkeeping import NODE
 from sailor_cloud.provision.cleanup.teardown import TeardownResult, destroy
-from sailor_cloud.provision.damage import restore_ledger
+from sailor_cloud.provision.damage import receipt_mismatch, restore_ledger
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.scopes import NOWHERE
 from sailor_cloud.provision.terraform.progress import Listener
@@ -90,6 +90,7 @@ def close_books(
     if document is None:
         problems.append("without the plan, traffic and storage that were used are not in the ledger")
     lines, spent_usd = ledger.lines(now), ledger.spent_usd(now)
+    problems += receipt_mismatch(folder, spent_usd)
     comparisons: tuple[Comparison, ...] = ()
     with _as_problem(problems, "estimates are not compared"):
         comparisons = _comparisons(folder, document, recorded, lines, spent_usd) if document is not None else ()

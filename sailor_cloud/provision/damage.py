@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from sailor_cloud.errors import RequestError
+import math
+
+from sailor_cloud.errors import RequestError, of_system
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision.bookkeeping import NODE, charge_less, charge_missing, charged_nodes
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import damage, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.progress import Damage
+from sailor_cloud.run.receipt import Receipt
 from sailor_cloud.run.state import Phase, fold
-from sailor_cloud.units import counted
+from sailor_cloud.units import counted, usd_text
 
 
 def plan_of(folder: RunFolder) -> tuple[PlanDocument | None, tuple[Damage, ...]]:
@@ -40,6 +43,22 @@ def journal_damage(folder: RunFolder, ledger: Ledger) -> tuple[Damage, ...]:
         return ()
     down = f"'sailor-cloud down {folder.run_id}' removes what it may have bought"
     return (Damage(file="journal", why=f"{why}; {down}"),)
+
+
+def receipt_mismatch(folder: RunFolder, spent_usd: float) -> tuple[str, ...]:
+    """Return how a finished run's ledger differs from its receipt; nothing without a receipt that ended its books."""
+    if not folder.receipt_file.is_file():
+        return ()
+    try:
+        receipt = Receipt.from_json(folder.receipt_file.read_bytes(), origin=str(folder.receipt_file))
+    except OSError as error:
+        return (of_system(error),)
+    except RequestError as error:
+        return (f"{folder.receipt_file} can't be read: {error.problems[0]}",)
+    if not receipt.clean or math.isclose(receipt.spent_usd, spent_usd, rel_tol=1e-9, abs_tol=1e-9):
+        return ()
+    amounts = f"{usd_text(spent_usd)} USD, and {folder.receipt_file} has {usd_text(receipt.spent_usd)}"
+    return (f"{folder.ledger_file} adds up to {amounts}",)
 
 
 def restore_ledger(folder: RunFolder, ledger: Ledger) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from factories.documents import cost_line, costing, document
 from factories.quick_runs import Notes
+from sailor_cloud.cli.main import cli
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch import start
@@ -37,6 +39,7 @@ from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, damage, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.run.state import fold
+from sailor_cloud.units import usd_text
 from sailor_cloud.workload import decoder
 
 CLOCK = FixedClock(datetime(2026, 11, 21, tzinfo=UTC))
@@ -310,3 +313,49 @@ def test_nodes_cost_nothing_after_their_ttl(folder: RunFolder) -> None:
     assert not any(line.open for line in found.lines)
     told = take_down(folder, clock=FixedClock(expires + timedelta(hours=9)))
     assert told.spent_usd == pytest.approx(found.spent_usd)
+
+
+def test_a_finished_run_s_ledger_is_compared_with_its_receipt(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(folder.path.parent.parent))
+    line = cost_line(
+        CostKind.EGRESS, traffic_part("local-a", "local-b", "local-a"), quantity=1.0, usd_per_unit=1.0, unit="GB"
+    )
+    folder.write_document(costing(document(), line))
+    step = {"event": "step", "generation": 1, "seq": 3, "step": 1, "loss": 1.0, "iteration_s": 1.0}
+    EventRecord(folder).append("n0", [step])
+    told, later = take_down(folder, clock=CLOCK), FixedClock(CLOCK.now() + timedelta(hours=1))
+    assert run_costs(folder, clock=later).damage == ()
+    written = folder.ledger_file.read_text()
+    for content in (written * 2, "".join(written.splitlines(keepends=True)[:-1])):
+        folder.ledger_file.write_text(content)
+        found = run_costs(folder, clock=later)
+        (harm,) = found.damage
+        assert harm.file == "ledger"
+        assert f"receipt.json has {usd_text(told.spent_usd)}" in harm.why
+        assert f"adds up to {usd_text(found.spent_usd)} USD" in harm.why
+    # Traffic is charged again from the agents' events.
+    assert not any("receipt.json has" in problem for problem in take_down(folder, clock=later).problems)
+    folder.ledger_file.write_text(written * 2)
+    assert any("receipt.json has" in problem for problem in take_down(folder, clock=later).problems)
+    folder.receipt_file.write_text("{")
+    assert "receipt.json can't be read" in run_costs(folder, clock=later).damage[0].why
+
+
+@pytest.mark.parametrize("command", ["status", "cost"])
+def test_a_command_about_a_damaged_run_exits_with_1(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    made = RunFolder.create("tiny-20261121-000000-a1b2", root=tmp_path / "runs")
+    made.write_document(document())
+    Journal.of(made, CLOCK).append(Event.RUN_CREATED, job="tiny")
+    assert [results(command, "tiny", *json) for json in ([], ["--json"])] == [0, 0]
+    made.plan_file.write_text("{")
+    assert [results(command, "tiny", *json) for json in ([], ["--json"])] == [1, 1]
+
+
+def results(*arguments: str) -> object:
+    """Return the exit code that a command returns."""
+    return CliRunner().invoke(cli, arguments, standalone_mode=False).return_value

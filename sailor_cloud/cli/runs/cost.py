@@ -14,8 +14,8 @@ from sailor_cloud.cli.terminal.options import json_option, run_argument
 @run_argument()
 @click.option("--actual", is_flag=True, help="Also show what the cloud has billed for the run's tag.")
 @json_option
-def cost(run: str, actual: bool, as_json: bool) -> None:
-    """Show the ledger of RUN, line by line, and its projected total.
+def cost(run: str, actual: bool, as_json: bool) -> int:
+    """Show the ledger of RUN, line by line, and its projected total. Exits with 1 if files of the run are damaged.
 
     \b
     sailor-cloud cost RUN
@@ -37,7 +37,8 @@ def cost(run: str, actual: bool, as_json: bool) -> None:
         bills = fetch_bills(folder, clock=clock) if actual else None
         result = asdict(costs) | ({} if bills is None else {"actual": [asdict(bill) for bill in bills]})
         echo(json.dumps(result, indent=2, default=str))
-        return
+        return 1 if costs.damage else 0
     print_report(cost_report(costs), result_console())
     if actual:
         print_report(bill_report(fetch_bills(folder, clock=clock), costs.spent_usd), result_console())
+    return 1 if costs.damage else 0

@@ -13,8 +13,8 @@ from sailor_cloud.cli.terminal.options import json_option, run_argument
 @click.command(short_help="Show runs and their progress.")
 @run_argument(required=False)
 @json_option
-def status(run: str | None, as_json: bool) -> None:
-    """Show all runs, or RUN with its resources.
+def status(run: str | None, as_json: bool) -> int:
+    """Show all runs, or RUN with its resources; exits with 1 if files of RUN are damaged.
 
     \b
     sailor-cloud status
@@ -34,7 +34,7 @@ def status(run: str | None, as_json: bool) -> None:
             echo(json.dumps(status_to_dict(one), indent=2))
         else:
             print_report(run_report(one, now=clock.now()), result_console())
-        return
+        return 1 if one.damage else 0
     every = [status_of(folder, clock=clock) for folder in RunFolder.list(checked=False)]
     if as_json:
         echo(json.dumps([status_to_dict(one) for one in every], indent=2))
@@ -42,3 +42,4 @@ def status(run: str | None, as_json: bool) -> None:
         console = result_console()
         shown = runs_report(every, now=clock.now(), width=console.width, folder=runs_root())
         print_report(shown, console)
+    return 0

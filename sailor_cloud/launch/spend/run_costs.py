@@ -17,7 +17,7 @@ from sailor_cloud.launch.telemetry.generation_log import (
 )
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.provision.bookkeeping import NODE, ledger_key
-from sailor_cloud.provision.damage import journal_damage, plan_of, restore_ledger
+from sailor_cloud.provision.damage import journal_damage, plan_of, receipt_mismatch, restore_ledger
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
@@ -65,6 +65,8 @@ def costs_under(
         charge_all(ledger, used, at=now)
         used = ()
     spent, rate = ledger.spent_usd(now) + total_usd(used), ledger.usd_per_hour()
+    if gone:
+        harm = (*harm, *receipt_mismatch(folder, spent))
     projected = spent if gone else None
     steps = document.job.training.steps if document is not None else None
     if document is not None and not gone and not expired and steps is not None:

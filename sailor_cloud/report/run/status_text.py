@@ -54,8 +54,8 @@ def _advice(run: RunStatus) -> list[str]:
 
 
 def _unusable(run: RunStatus) -> str:
-    """Return the damaged file for which a run can't continue; empty if there is none: a ledger is restored."""
-    return next((harm.file for harm in run.damage if harm.file != "ledger"), "")
+    """Return the damaged file for which a run can't continue, or an empty text; ledger and events are restored."""
+    return next((harm.file for harm in run.damage if harm.file not in ("ledger", "events")), "")
 
 
 def _next_step(run: RunStatus) -> str:

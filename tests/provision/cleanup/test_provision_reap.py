@@ -190,7 +190,7 @@ def test_nodes_of_this_machine_are_found_without_the_folder_of_their_run(
         (leftover,) = found.reapable
         assert leftover.why == "of this machine, and its folder is gone"
         assert {resource.node for resource in leftover.resources} == {"n0"}
-        assert CliRunner().invoke(cli, ["reap", "--yes"]).exit_code == 0
+        assert CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False).return_value == 0
         assert processes.of_run(lost.run_id) == ()
         assert processes.of_run(foreign.run_id)
         assert names(find_leftovers([], clock=CLOCK)) == ([], [])
