@@ -11,9 +11,20 @@ from typing import TextIO
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of writes, which say no place, unlike those of opens."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def written(path: Path) -> Iterator[TextIO]:
     """Open a file for text without newline translation, and sync it at the end; old content is overwritten."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with naming(path), path.open("w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -24,7 +35,7 @@ def replaced(target: Path) -> Iterator[TextIO]:
     """Open a file of mode 0600 that replaces another one atomically, or not at all if writing fails."""
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        with naming(target), os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

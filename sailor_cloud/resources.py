@@ -78,10 +78,11 @@ def runtime_root() -> Path:
 def home() -> Path:
     """Return the folder of this user's runs: `$SAILOR_CLOUD_HOME`, else `~/.local/state/sailor-cloud`.
 
-    It need not exist. Raises RequestError if it is not a folder, or unreadable.
+    It need not exist. The path is absolute: Terraform and nodes work in other folders. Raises RequestError if it is not
+    a folder, or unreadable.
     """
     chosen = os.environ.get("SAILOR_CLOUD_HOME")
-    folder = Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud"
+    folder = (Path(chosen).expanduser() if chosen else Path.home() / ".local" / "state" / "sailor-cloud").absolute()
     try:
         os.scandir(folder).close()
     except FileNotFoundError:

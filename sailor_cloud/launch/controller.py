@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Controller:
                 message = str(error)
         except OSError as error:
             message = of_system(error)
+            if error.errno == errno.ENOSPC:
+                message = f"{message}; free space there, then start the job again"
         except Exception as error:
             # Whatever the error is, resources are removed before it is reported.
             bug, message = error, f"{type(error).__name__}: {error}"

@@ -94,11 +94,18 @@ def check_own(folder: RunFolder) -> None:
     """Raise RequestError if a folder was copied or renamed: resources have the original run's name."""
     prefixes = _prefixes(folder)
     other = next((name for prefix, name in prefixes.items() if prefix != resource_prefix(folder.run_id)), "")
-    if other:
+    if not other:
+        return
+    own = folder.path.parent / other
+    if own.is_dir() and not any(entry.event is Event.RUN_CREATED for entry in read(own / folder.journal_file.name)):
         raise RequestError(
-            f"{folder.path} is a copy of the run {other}, or that run renamed; give the folder the run's own name "
-            "again, or delete it if it is a copy"
+            f"{folder.path} is the run {other}, renamed while its controller worked, which has made {own} since; "
+            "move that folder away, then give this one the run's own name again"
         )
+    raise RequestError(
+        f"{folder.path} is a copy of the run {other}, or that run renamed; give the folder the run's own name "
+        "again, or delete it if it is a copy"
+    )
 
 
 def _prefixes(folder: RunFolder) -> dict[str, str]:

@@ -11,6 +11,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from sailor_cloud.durable import naming
+
 _KEPT: dict[Path, list[bytes]] = {}
 
 
@@ -23,7 +25,8 @@ def append_line(path: Path, line: str, *, or_keep: bool = False) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            _write(handle, text)
+            with naming(path):
+                _write(handle, text)
         finally:
             os.close(handle)
     except OSError:

@@ -32,7 +32,8 @@ def test_a_disk_that_fills_up_during_the_training_ends_the_run_and_its_nodes(run
     with unwritable(run.home):
         outcome = run.end()
     assert (outcome.ending, outcome.exit_code) == (Ending.FAILED, 1)
-    assert "No space left on device" in outcome.message
+    assert "No space left on device: /" in outcome.message
+    assert outcome.message.endswith("; free space there, then start the job again")
     assert outcome.receipt.clean, outcome.receipt.problems
     assert any("journal.jsonl" in problem for problem in outcome.receipt.problems)
     assert any('"event": "torn_down"' in line for line in kept_lines(folder.journal_file))

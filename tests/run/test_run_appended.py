@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
-from sailor_cloud.run.appended import AppendedFile
+import pytest
+
+from sailor_cloud.durable import write_atomically
+from sailor_cloud.run.appended import AppendedFile, append_line
 
 
 def append(path: Path, content: bytes) -> None:
@@ -32,3 +37,16 @@ def test_a_file_that_was_restarted_is_read_from_its_beginning(tmp_path: Path) ->
     assert reader.new_lines() == ([b"four", b"five", b"six"], True)
     path.unlink()
     assert reader.new_lines() == ([], True)
+
+
+def test_a_write_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        append_line(tmp_path / "lines", "one")
+    assert caught.value.filename == str(tmp_path / "lines")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(tmp_path / "text", "one")
+    assert caught.value.filename == str(tmp_path / "text")

@@ -101,6 +101,14 @@ def test_a_run_is_found_in_the_home_that_the_environment_names(tmp_path: Path, m
     assert RunFolder.list() == (folder,)
 
 
+def test_a_home_relative_to_the_working_folder_gives_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", "home")
+    assert RunFolder.create("job-20261121-000000-0001").path == tmp_path / "home" / "runs" / "job-20261121-000000-0001"
+
+
 def test_the_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
     folder = RunFolder.create("job-20261121-000000-0001", root=tmp_path)
     with pytest.raises(RequestError, match="has no plan"):

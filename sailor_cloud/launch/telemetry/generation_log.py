@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from sailor_cloud.durable import naming
 from sailor_cloud.errors import RequestError
 from sailor_cloud.launch.telemetry.events import AgentEvent, parse_line
 from sailor_cloud.launch.telemetry.monitor import Monitor, Saved
@@ -49,7 +50,7 @@ class EventRecord:
         fresh = [event for event in events if event.get("seq", 0) > self._newest.get(node, 0) or "seq" not in event]
         if fresh:
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with os.fdopen(handle, "a", encoding="utf-8") as file:
+            with naming(self._path), os.fdopen(handle, "a", encoding="utf-8") as file:
                 file.writelines(json.dumps({**event, "node": node}) + "\n" for event in fresh)
         for event in fresh:
             self._note(node, event)
