@@ -36,18 +36,21 @@ def reap(older_than: str | None, projects: tuple[str, ...], regions: tuple[str, 
     sailor-cloud reap --project my-project --region us-east-1
     """
     from sailor_cloud.clock import SystemClock
-    from sailor_cloud.provision.cleanup.reap import find_leftovers, scopes_to_sweep
+    from sailor_cloud.provision.cleanup.reap import find_leftovers, readable, scopes_to_sweep
     from sailor_cloud.provision.cloud_clock import by_cloud
     from sailor_cloud.provision.scopes import scopes_named
     from sailor_cloud.run.folder import RunFolder
 
     os.umask(PRIVATE)
     scopes = scopes_named("project", projects) | scopes_named("region", regions)
-    age, folders = _age(older_than), RunFolder.list()
+    age = _age(older_than)
+    folders, unreadable = readable(RunFolder.list(checked=False))
     # If this machine's clock is ahead, runs of other machines would seem to have expired.
     clock = by_cloud(SystemClock(), scopes_to_sweep(folders, scopes), lambda text, ahead_s: echo(text, err=True))
     with waiting("searching for leftovers of runs") as show:
-        found = find_leftovers(folders, clock=clock, scopes=scopes, older_than=age, progress=show)
+        found = find_leftovers(
+            folders, clock=clock, unreadable=unreadable, scopes=scopes, older_than=age, progress=show
+        )
     if not as_json:
         _show(found)
     if not found.reapable:

@@ -7,11 +7,13 @@ without a run's tag are never considered.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from sailor_cloud.clock import Clock
+from sailor_cloud.errors import RequestError
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.cleanup.leftovers import (
     KeptBucket,
@@ -52,10 +54,23 @@ class FoundLeftovers:
     problems: tuple[str, ...]
 
 
+def readable(folders: Iterable[RunFolder]) -> tuple[tuple[RunFolder, ...], dict[str, str]]:
+    """Return the folders that can be read, and why the others can't, by run: one must not hide the leftovers of all."""
+    good, bad = [], {}
+    for folder in folders:
+        try:
+            folder.check()
+            good.append(folder)
+        except RequestError as error:
+            bad[folder.run_id] = str(error)
+    return tuple(good), bad
+
+
 def find_leftovers(
     folders: Iterable[RunFolder],
     *,
     clock: Clock,
+    unreadable: Mapping[str, str] = MappingProxyType({}),
     scopes: Scopes = NOWHERE,
     older_than: timedelta | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
@@ -64,6 +79,7 @@ def find_leftovers(
 
     Without `older_than`, resources of other machines' runs are theirs until expiry. With it, they are theirs until the
     run is that old. Leftovers of this machine's dead controllers then count only after that time without a write.
+    Those of `unreadable` runs are left alone, and each is a problem with its text.
     `progress` gets the number of searches done and their total: one for the scopes, one for each run of this machine.
     """
     known = {folder.run_id: folder for folder in folders}
@@ -71,7 +87,7 @@ def find_leftovers(
     looks = 1 + len(known)
     progress(0, looks)
     swept = sweep_scopes(where)
-    problems = list(swept.problems)
+    problems = [*swept.problems, *unreadable.values()]
     by_run: dict[str, list[LiveResource]] = defaultdict(list)
     for resource in (*swept.found, *swept.unconfirmed, *on_this_machine_without_folder()):
         by_run[resource.run_id].append(resource)
@@ -85,6 +101,8 @@ def find_leftovers(
     reapable: list[Leftover] = []
     live: list[Leftover] = []
     for run_id, resources in sorted(by_run.items()):
+        if run_id in unreadable:
+            continue
         of_here = known.get(run_id)
         kept = [resource for resource in resources if _must_keep(resource, of_here)]
         rest = tuple(resource for resource in resources if resource not in kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -194,3 +195,16 @@ def test_nodes_of_this_machine_are_found_without_the_folder_of_their_run(
         assert processes.of_run(lost.run_id) == ()
         assert processes.of_run(foreign.run_id)
         assert names(find_leftovers([], clock=CLOCK)) == ([], [])
+
+
+def test_a_fifo_in_one_run_s_folder_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path))
+    with local_run(tmp_path / "runs") as good, local_run(tmp_path / "runs") as bad:
+        started(good.folder)
+        started(bad.folder)
+        os.mkfifo(bad.folder.logs_dir / "pipe")
+        done = CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False)
+        assert done.return_value == 1
+        assert f"{bad.folder.logs_dir / 'pipe'} is not a file" in done.output
+        assert processes.of_run(good.run_id) == ()
+        assert processes.of_run(bad.run_id)

@@ -707,6 +707,11 @@ def test_a_copied_or_renamed_folder_is_no_run_of_its_own(run: Run) -> None:
         copied = copy_of(run, name, *lost)
         with pytest.raises(RequestError, match=f"{name} is a copy of the run .*, or that run renamed; give the folder"):
             take_down(copied, clock=run.clock)
+    # The controller has made the run's own folder again after the rename.
+    shutil.rmtree(run.folder.path)
+    run.folder.logs_dir.mkdir(parents=True)
+    with pytest.raises(RequestError, match=f"has made {run.folder.path} since; move that folder away"):
+        take_down(copied, clock=run.clock)
 
 
 def copy_of(run: Run, name: str, *lost: str) -> RunFolder:
