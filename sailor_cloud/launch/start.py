@@ -25,7 +25,7 @@ from sailor_cloud.launch.fleet.job_paths import settled
 from sailor_cloud.launch.fleet.ssh_fleet import SshFleet
 from sailor_cloud.launch.replanning.replan import Policy, Search
 from sailor_cloud.launch.spend.lifetime import NO_END, life_s
-from sailor_cloud.launch.telemetry.generation_log import generations, plan_file, read_events, read_plan, sha256_of
+from sailor_cloud.launch.telemetry.generation_log import generations, plan_mismatch, read_events, read_plan, sha256_of
 from sailor_cloud.launch.telemetry.notify import notifier_from
 from sailor_cloud.launch.telemetry.trackers import trackers_of
 from sailor_cloud.launch.watch.price_watch import refresh_from_providers
@@ -202,7 +202,7 @@ def resume_run(
         check_supported(document)
         check_environment(document.job)
         harm = _missing_history(folder, clock)
-        why = f"{harm}, so what it has bought and spent is unknown" if harm else _plan_mismatch(folder)
+        why = f"{harm}, so what it has bought and spent is unknown" if harm else plan_mismatch(folder)
         if why := why or _ssh_key_fault(folder):
             down = f"'sailor-cloud down {folder.run_id}' removes it"
             raise RequestError(f"run {folder.run_id} can't be taken over: {why}; {down}")
@@ -250,16 +250,6 @@ def _missing_history(folder: RunFolder, clock: Clock) -> str:
     numbers = (event.get("generation") for event in read_events(folder))
     trained = max((number for number in numbers if isinstance(number, int)), default=0)
     return f"{folder.journal_file} lacks generation {trained}, which has trained" if trained > known else ""
-
-
-def _plan_mismatch(folder: RunFolder) -> str:
-    """Return an error text if a plan is not the journaled one: all purchases and spend depend on it."""
-    for entry in read(folder.journal_file):
-        number = entry.data.get("generation") if entry.event is Event.GENERATION_STARTED else None
-        path = folder.plan_file if number is None else plan_file(folder, int(number))
-        if "plan_sha256" in entry.data and sha256_of(path) != entry.data["plan_sha256"]:
-            return f"{path} is not the plan with which the run began"
-    return ""
 
 
 def _ssh_key_fault(folder: RunFolder) -> str:

@@ -21,6 +21,7 @@ from sailor_cloud.launch.telemetry.generation_log import (
     events_damage,
     journaled_calibration_s,
     last_monitor,
+    plan_mismatch,
     recorded_generations,
 )
 from sailor_cloud.model.document import PlanDocument
@@ -87,6 +88,8 @@ def close_books(
         if document is not None:
             used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
             charge_all(ledger, used, at=now)
+    if document is not None and (why := plan_mismatch(folder)):
+        problems.append(f"{why}; its budget and its figures may be wrong")
     if document is None:
         problems.append("without the plan, traffic and storage that were used are not in the ledger")
     lines, spent_usd = ledger.lines(now), ledger.spent_usd(now)

@@ -343,6 +343,14 @@ def test_a_finished_run_s_ledger_is_compared_with_its_receipt(
     assert "receipt.json can't be read" in run_costs(folder, clock=later).damage[0].why
 
 
+def test_a_teardown_by_a_plan_that_is_not_the_run_s_own_says_so(folder: RunFolder) -> None:
+    own = document()
+    constraints = own.constraints.model_copy(update={"budget_usd": 1e6})
+    folder.write_document(replace(own, constraints=constraints))
+    problems = take_down(folder, clock=CLOCK).problems
+    assert any("plan.json is not the plan with which the run began; its budget" in problem for problem in problems)
+
+
 @pytest.mark.parametrize("command", ["status", "cost"])
 def test_a_command_about_a_damaged_run_exits_with_1(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -135,6 +135,16 @@ def read_plan(folder: RunFolder, generation: int) -> PlanDocument:
     return folder.read_document(path if path.is_file() else None)
 
 
+def plan_mismatch(folder: RunFolder) -> str:
+    """Return an error text if a plan is not the journaled one: all purchases and spend depend on it."""
+    for entry in read(folder.journal_file):
+        number = entry.data.get("generation") if entry.event is Event.GENERATION_STARTED else None
+        path = folder.plan_file if number is None else plan_file(folder, int(number))
+        if "plan_sha256" in entry.data and sha256_of(path) != entry.data["plan_sha256"]:
+            return f"{path} is not the plan with which the run began"
+    return ""
+
+
 def generations(folder: RunFolder) -> tuple[int, ...]:
     """Return the numbers of the generations that were started according to the journal."""
     started = {
