@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Files:
 
     def write(self, name: str, content: bytes) -> None:
         if self._store is None:
+            (self._folder / name).parent.mkdir(exist_ok=True)
             (self._folder / name).write_bytes(content)
         else:
             self._store.write(name, content)
@@ -48,14 +49,14 @@ class Files:
         else:
             self._store.remove(name)
 
-    def save(self, step: int, run: str = "mine") -> None:
+    def save(self, step: int, run: str = "mine", damaged: Collection[str] = ()) -> None:
         self.place.begin(step, run)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             weight = torch.full((100,), float(step))
             dcp.save({"weight": weight}, storage_writer=self.place.writer(step), no_dist=True)
         about = {"run": run, "step": step, "updates": step, "loss_scale": 1.0, "good_steps": 0}
-        self.place.publish(step, about, self.place.written(step, 0))
+        self.place.publish(step, about, self.place.written(step, 0), damaged)
 
     def rewrite(self, step: int, harm: Harm) -> None:
         """Write what `harm` returns as the description; None: what it has made of its argument."""
@@ -120,12 +121,76 @@ def test_what_nobody_can_read_beyond_the_newest_is_not_removed(files):
     for step, text in ((30, b"{"), (31, files.read("step-20/sailor.json"))):
         files.save(step)
         files.write(f"step-{step}/sailor.json", text)
+    files.remove("step-30/.sailor-run")
     files.write("latest", b"step-20")
     files.save(25)
     assert files.read("step-30/sailor.json") == b"{"
     with pytest.raises(FileNotFoundError):
         files.read("step-31/sailor.json")
     assert files.whole() == ["step-25", "step-20", "step-11", "step-6"]
+
+
+def test_a_folder_of_another_tool_is_no_checkpoint(tmp_path: Path) -> None:
+    for url in (None, f"memory://{tmp_path.name}/foreign"):
+        found = Files(url, tmp_path)
+        found.write("step-1000/model.pt", b"theirs")
+        assert (found.place.newest_first(), found.place.latest_fault()) == ([], None)
+        found.save(2)
+        assert found.whole() == ["step-2"]
+        assert found.read("step-1000/model.pt") == b"theirs"
+
+
+def test_only_what_this_run_has_certainly_written_is_removed(files):
+    """Whatever was found damaged."""
+    files.write("step-1000/model.pt", b"theirs")
+    for step, run in ((30, "another"), (31, "mine"), (32, "mine")):
+        files.save(step, run)
+        files.write(f"step-{step}/sailor.json", b"{")
+    files.remove("step-32/.sailor-run")
+    files.remove("latest")
+    assert files.place.newest_first()[:4] == ["step-32", "step-31", "step-30", "step-20"]
+    files.save(25, damaged=("step-1000", "step-32", "step-31", "step-30"))
+    assert files.read("step-1000/model.pt") == b"theirs"
+    assert [files.read(f"step-{step}/sailor.json") for step in (30, 32)] == [b"{", b"{"]
+    with pytest.raises(FileNotFoundError):
+        files.read("step-31/sailor.json")
+    # Nor does it count towards `keep`.
+    files.write("latest", b"step-32")
+    files.place._keep = 1
+    files.save(40)
+    assert files.read("step-32/sailor.json") == b"{"
+    assert files.whole() == ["step-40"]
+
+
+def test_a_save_does_not_replace_what_another_has_written_under_its_name(files):
+    files.write("step-25/model.pt", b"theirs")
+    if isinstance(files.place, CheckpointStore):
+        # Objects can't be renamed.
+        with pytest.raises(FileExistsError, match="step-25 is not of this run and is not replaced; move or remove it"):
+            files.save(25)
+        assert files.read("step-25/model.pt") == b"theirs"
+        return
+    files.save(25)
+    assert files.read("step-25.1.replaced/model.pt") == b"theirs"
+    assert files.whole() == ["step-25", "step-20", "step-11", "step-6"]
+
+
+def test_a_save_in_a_bucket_lists_it_twice(tmp_path, monkeypatch):
+    found = Files(f"memory://{tmp_path.name}/listings", tmp_path)
+    for step in (6, 11, 20):
+        found.save(step)
+    asked: list[str] = []
+    for name in ("names", "read"):
+        original = getattr(Store, name)
+        monkeypatch.setattr(
+            Store, name, lambda self, what="", original=original: asked.append(what) or original(self, what)
+        )
+    found.place.begin(25, "mine")
+    assert sorted(asked) == ["", "latest", "step-11", "step-20", "step-6"]
+    asked.clear()
+    found.place.publish(25, {"run": "mine", "step": 25}, [])
+    steps = [f"step-{step}" for step in (6, 11, 20, 25)]
+    assert sorted(asked) == sorted(["", "latest", *steps, *(f"{name}/sailor.json" for name in steps)])
 
 
 def test_a_latest_alone_is_a_fault(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemBase
 
 from sailor_runtime.object_store import Store
 from sailor_runtime.training.checkpoint.folder import sum_file
-from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, FileSum, encode, step_of
+from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, OWNER, FileSum, Listing, encode, step_of
 from sailor_runtime.training.checkpoint.place import CheckpointPlace
 
 
@@ -34,12 +34,16 @@ class CheckpointStore(CheckpointPlace):
         return f"{self._store.url}/{name}"
 
     def begin(self, step: int, run: str | None = None) -> None:
-        """Prepare for a new checkpoint of a run; remains of an interrupted save are removed."""
-        left = self._left_by(run)
-        names = self._names()
-        for name in (name for name in self._store.names() if step_of(name) >= 0):
-            if name in left or name not in names or step_of(name) == step:
-                self._remove(name)
+        """Prepare for a new checkpoint of a run; remains of its interrupted saves are removed.
+
+        Raises FileExistsError if something that this run has not written has the name: it would be overwritten.
+        """
+        found, new = self._list(), f"step-{step}"
+        if new in found.files and not self._is_own(found, new, run):
+            raise FileExistsError(f"{self.location(new)} is not of this run and is not replaced; move or remove it")
+        for name in {*self._left(found, run), *({new} & found.files.keys())}:
+            self._remove(name)
+        self._store.write(f"{new}/{OWNER}", (run or "").encode())
 
     def writer(self, step: int) -> FileSystemWriter:
         self._written = _Objects(self._store)
@@ -64,26 +68,22 @@ class CheckpointStore(CheckpointPlace):
         name = f"step-{step}"
         self._store.write(f"{name}/{DESCRIPTION}", encode(description, sums).encode())
         self._store.write(LATEST, name.encode())
-        for wrong in {*damaged} - {name}:
-            self._remove(wrong)
-        for older in self._own(description.get("run"))[self._keep :]:
-            self._remove(older)
+        for surplus in self._surplus(description.get("run"), name, damaged, self._keep):
+            self._remove(surplus)
         return name
 
-    def _names(self) -> list[str]:
-        """Return the checkpoints with a description, and the one that `latest` names: it had one."""
-        latest = self._latest()
-        found = [name for name in self._store.names() if step_of(name) >= 0]
-        return [name for name in found if name == latest or DESCRIPTION in self._store.names(name)]
+    def _list(self) -> Listing:
+        """Return what is there, by one request, one for `latest`, and one for each checkpoint."""
+        latest: str | None = None
+        with contextlib.suppress(FileNotFoundError):
+            latest = self._store.read(LATEST).decode(errors="replace").strip()
+        names = [name for name in self._store.names() if step_of(name) >= 0]
+        files = {name: frozenset(self._store.names(name)) for name in names}
+        # A store may list a folder without objects.
+        return Listing(latest=latest, files={name: found for name, found in files.items() if found})
 
-    def _latest(self) -> str | None:
-        try:
-            return self._store.read(LATEST).decode(errors="replace").strip()
-        except FileNotFoundError:
-            return None
-
-    def _description(self, name: str) -> bytes:
-        return self._store.read(f"{name}/{DESCRIPTION}")
+    def _read(self, name: str) -> bytes:
+        return self._store.read(name)
 
     def _sum(self, name: str, file: str) -> FileSum:
         size, sha256 = self._store.checksum(f"{name}/{file}")
@@ -91,7 +91,8 @@ class CheckpointStore(CheckpointPlace):
 
     def _remove(self, name: str) -> None:
         self._store.remove(f"{name}/{DESCRIPTION}")
-        for file in self._store.names(name):
+        # The owner last: it tells the next save that remains are its own.
+        for file in sorted(self._store.names(name), key=lambda file: file == OWNER):
             self._store.remove(f"{name}/{file}")
 
     def check(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -13,7 +14,16 @@ from typing import Any
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
 from sailor_runtime.training.checkpoint.durable import sync
-from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, METADATA, FileSum, encode, step_of
+from sailor_runtime.training.checkpoint.manifest import (
+    DESCRIPTION,
+    LATEST,
+    METADATA,
+    OWNER,
+    FileSum,
+    Listing,
+    encode,
+    step_of,
+)
 from sailor_runtime.training.checkpoint.place import CheckpointPlace
 
 
@@ -33,9 +43,10 @@ class CheckpointFolder(CheckpointPlace):
         self.directory.mkdir(parents=True, exist_ok=True)
         for leftover in self.directory.glob(".step-*.partial"):
             shutil.rmtree(leftover)
-        for name in self._left_by(run):
-            shutil.rmtree(self.directory / name)
+        for name in self._left(self._list(), run):
+            self._remove(name)
         self.partial(step).mkdir()
+        (self.partial(step) / OWNER).write_text(run or "")
 
     def writer(self, step: int) -> FileSystemWriter:
         return FileSystemWriter(self.partial(step))
@@ -56,40 +67,54 @@ class CheckpointFolder(CheckpointPlace):
     ) -> str:
         """Give a complete checkpoint its name, then point `latest` at it; each is one atomic rename.
 
-        Then remove this run's checkpoints that are too old, and known damaged ones, which must not seem good.
+        Then remove this run's checkpoints that are too old, and known damaged ones, which must not seem good. What this
+        run has not written is never removed: if it has the name, it gets another.
         """
+        run = description.get("run")
         temporary, final = self.partial(step), self.directory / f"step-{step}"
         (temporary / DESCRIPTION).write_text(encode(description, sums))
         for path in temporary.iterdir():
             sync(path)
         sync(temporary)
         if final.exists():
-            shutil.rmtree(final)
+            self._clear(final, run)
         temporary.rename(final)
         staged = self.directory / f"{LATEST}.new"
         staged.write_text(final.name)
         sync(staged)
         os.replace(staged, self.directory / LATEST)
         sync(self.directory)
-        for name in {*damaged} - {final.name}:
-            shutil.rmtree(self.directory / name, ignore_errors=True)
-        for name in self._own(description.get("run"))[self._keep :]:
-            shutil.rmtree(self.directory / name)
+        for name in self._surplus(run, final.name, damaged, self._keep):
+            self._remove(name)
         return final.name
 
-    def _names(self) -> list[str]:
-        if not self.directory.is_dir():
-            return []
-        return [path.name for path in self.directory.iterdir() if path.is_dir() and step_of(path.name) >= 0]
+    def _clear(self, final: Path, run: str | None) -> None:
+        """Free the name of a checkpoint: remove what this run has saved there, rename anything else."""
+        if final.is_dir() and self._is_own(self._list(), final.name, run):
+            self._remove(final.name)
+            return
+        number = 1
+        while (aside := final.with_name(f"{final.name}.{number}.replaced")).exists():
+            number += 1
+        final.rename(aside)
 
-    def _latest(self) -> str | None:
-        try:
-            return (self.directory / LATEST).read_text(errors="replace").strip()
-        except FileNotFoundError:
-            return None
+    def _remove(self, name: str) -> None:
+        """Remove a checkpoint; if that is interrupted, the next save goes on with it."""
+        removed = self.directory / f".{name}.removed.partial"
+        (self.directory / name).rename(removed)
+        shutil.rmtree(removed)
 
-    def _description(self, name: str) -> bytes:
-        return (self.directory / name / DESCRIPTION).read_bytes()
+    def _list(self) -> Listing:
+        """Return what is there; a folder that can't be listed has no files."""
+        latest: str | None = None
+        with contextlib.suppress(FileNotFoundError):
+            latest = (self.directory / LATEST).read_text(errors="replace").strip()
+        paths = self.directory.iterdir() if self.directory.is_dir() else ()
+        files = {path.name: _files(path) for path in paths if step_of(path.name) >= 0 and path.is_dir()}
+        return Listing(latest=latest, files=files)
+
+    def _read(self, name: str) -> bytes:
+        return (self.directory / name).read_bytes()
 
     def _sum(self, name: str, file: str) -> FileSum:
         return sum_file(self.directory / name / file)
@@ -99,6 +124,13 @@ class CheckpointFolder(CheckpointPlace):
         self.directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self.directory):
             pass
+
+
+def _files(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(folder))
+    except PermissionError:
+        return frozenset()
 
 
 def sum_file(path: Path) -> FileSum:

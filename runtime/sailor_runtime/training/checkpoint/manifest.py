@@ -1,4 +1,4 @@
-"""The files of a place for checkpoints that hold no tensors: `sailor.json` of each checkpoint, and `latest`.
+"""The files of a place for checkpoints that hold no tensors, such as `sailor.json` of each checkpoint and `latest`.
 
 Needs no torch.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 DESCRIPTION = "sailor.json"
 LATEST = "latest"
+# In each checkpoint: the run that writes it. It tells whose an interrupted save is.
+OWNER = ".sailor-run"
 # torch's list of tensors, and of the files that hold them.
 METADATA = ".metadata"
 _STEP_FOLDER = re.compile(r"step-(\d+)")
@@ -31,6 +33,27 @@ class FileSum:
     name: str
     size: int
     sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What one look at a place has found: the content of `latest`, and the names of the files in each `step-N`."""
+
+    latest: str | None
+    files: Mapping[str, Collection[str]]
+
+    def checkpoints(self) -> list[str]:
+        """Return the checkpoints, newest first: those with a description, and the one that `latest` names."""
+        found = [name for name, files in self.files.items() if DESCRIPTION in files or name == self.latest]
+        return sorted(found, key=step_of, reverse=True)
+
+    def counting(self) -> list[str]:
+        """Return the checkpoints that count: the one that `latest` names, then older ones.
+
+        If there are none, `latest` is of no use and all count. Their checksums then tell which are complete.
+        """
+        names, newest = self.checkpoints(), step_of(self.latest or "")
+        return [name for name in names if step_of(name) <= newest] or names
 
 
 def encode(description: Mapping[str, Any], sums: Sequence[FileSum]) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 from torch.distributed.checkpoint import FileSystemReader
 
 from sailor_runtime.object_store import StoreError
-from sailor_runtime.training.checkpoint.manifest import LATEST, FileSum, checked_sums, decode, step_of
+from sailor_runtime.training.checkpoint.manifest import (
+    DESCRIPTION,
+    LATEST,
+    OWNER,
+    FileSum,
+    Listing,
+    checked_sums,
+    decode,
+    step_of,
+)
 
 
 class CheckpointPlace(ABC):
@@ -22,32 +32,23 @@ class CheckpointPlace(ABC):
     def reader(self, name: str) -> FileSystemReader: ...
 
     @abstractmethod
-    def _names(self) -> list[str]:
-        """Return the names of all checkpoints, also of those that `latest` does not name yet."""
+    def _list(self) -> Listing: ...
 
     @abstractmethod
-    def _latest(self) -> str | None:
-        """Return the content of `latest`, None if there is no such file."""
-
-    @abstractmethod
-    def _description(self, name: str) -> bytes:
-        """Return the content of a checkpoint's `sailor.json`."""
+    def _read(self, name: str) -> bytes:
+        """Return the content of a file, named from this place."""
 
     @abstractmethod
     def _sum(self, name: str, file: str) -> FileSum: ...
 
     def newest_first(self) -> list[str]:
-        """Return the checkpoints that count: the one that `latest` names, then older ones.
-
-        If there are none, `latest` is of no use and all count. Their checksums then tell which are complete.
-        """
-        names = sorted(self._names(), key=step_of, reverse=True)
-        newest = step_of(self._latest() or "")
-        return [name for name in names if step_of(name) <= newest] or names
+        """Return the checkpoints that count; see Listing."""
+        return self._list().counting()
 
     def latest_fault(self) -> str | None:
         """Return what is wrong with `latest`, None if it names a checkpoint or nothing was saved here."""
-        latest, names = self._latest(), self._names()
+        found = self._list()
+        latest, names = found.latest, found.checkpoints()
         where = self.location(LATEST)
         if latest is None:
             return f"{where} is missing" if names else None
@@ -57,14 +58,14 @@ class CheckpointPlace(ABC):
 
     def describe(self, name: str) -> dict[str, Any]:
         """Return a checkpoint's description. Raises OSError or ValueError if it is not as written."""
-        fields = decode(self._description(name))
+        fields = decode(self._read(f"{name}/{DESCRIPTION}"))
         checked_sums(fields, name)
         return fields
 
     def damage(self, name: str, share: int, shares: int) -> str | None:
         """Return what is wrong with every `shares`-th file from `share` on, None if they are as written."""
         try:
-            sums = checked_sums(decode(self._description(name)), name)
+            sums = checked_sums(decode(self._read(f"{name}/{DESCRIPTION}")), name)
             for each in sums[share::shares]:
                 if self._sum(name, each.name) != each:
                     return f"{self.location(name)}/{each.name} is not what was written"
@@ -84,19 +85,28 @@ class CheckpointPlace(ABC):
         except Exception as error:
             raise ValueError(f"its metadata can't be read: {error}") from error
 
-    def _own(self, run: str | None) -> list[str]:
-        """Return the checkpoints that count and that no other run has written, newest first."""
-        return [name for name in self.newest_first() if not self._is_of_another(name, run)]
+    def _left(self, found: Listing, run: str | None) -> list[str]:
+        """Return what this run has left that does not count, such as an interrupted save."""
+        counting = found.counting()
+        return [name for name in found.files if name not in counting and self._is_own(found, name, run)]
 
-    def _left_by(self, run: str | None) -> list[str]:
-        """Return the checkpoints that don't count and that this run has written; not what can't be read."""
-        counting = self.newest_first()
-        others = [name for name in self._names() if name not in counting]
-        return [name for name in others if not self._is_of_another(name, run, unreadable=True)]
+    def _surplus(self, run: str | None, new: str, damaged: Collection[str], keep: int) -> list[str]:
+        """Return what a run removes after it has saved `new`: its own damaged checkpoints and its oldest."""
+        found = self._list()
+        own = [name for name in found.files if self._is_own(found, name, run)]
+        wrong = [name for name in own if name in damaged and name != new]
+        good = [name for name in found.counting() if name in own and name not in wrong]
+        return [*wrong, *good[keep:]]
 
-    def _is_of_another(self, name: str, run: str | None, *, unreadable: bool = False) -> bool:
-        """Whether another run has written a checkpoint; `unreadable` is the answer if nothing tells."""
+    def _is_own(self, found: Listing, name: str, run: str | None) -> bool:
+        """Whether a run has certainly written a checkpoint or an interrupted save."""
+        files = found.files[name]
+        if DESCRIPTION in files:
+            try:
+                return bool(decode(self._read(f"{name}/{DESCRIPTION}")).get("run") == run)
+            except (OSError, ValueError):
+                pass
         try:
-            return bool(decode(self._description(name)).get("run", run) != run)
-        except (OSError, ValueError):
-            return unreadable
+            return OWNER in files and self._read(f"{name}/{OWNER}") == (run or "").encode()
+        except OSError:
+            return False
