@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import OVER, fold
+from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, newest_whole, step_of
 
 
 def named_place(job: Job) -> str | None:
@@ -70,9 +70,11 @@ def _spelled_alike(place: str) -> str:
 
 
 def _newest_step(place: Path) -> int | None:
-    """Return the step of the newest checkpoint of our training in a folder; None if it can't be read."""
+    """Return the step of the newest checkpoint in a folder, as training finds it; None if there is none."""
     try:
-        newest = place / (place / "latest").read_text().strip() / "sailor.json"
-        return int(json.loads(newest.read_text())["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+        names = [path.name for path in place.iterdir()]
+        latest = (place / LATEST).read_text(errors="replace").strip() if LATEST in names else None
+        name, _ = newest_whole(names, latest, lambda name: (place / name / DESCRIPTION).read_bytes())
+    except (OSError, ValueError):
         return None
+    return int(step_of(name))

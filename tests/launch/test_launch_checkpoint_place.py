@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ from sailor_cloud.launch.checkpoint_place import check_checkpoint_place
 from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
+from sailor_runtime.training.checkpoint.manifest import FileSum, encode
 
 
 def _job(to: str | Path | None) -> Job:
@@ -66,10 +66,37 @@ def test_a_run_whose_nodes_have_reached_their_end_does_not_hold_its_place() -> N
 
 
 def test_a_place_with_all_the_steps_of_the_job_is_refused_before_anything_is_bought(tmp_path: Path) -> None:
-    (tmp_path / "step-19").mkdir()
-    (tmp_path / "latest").write_text("step-19")
-    (tmp_path / "step-19" / "sailor.json").write_text(json.dumps({"step": 19}))
+    _save(tmp_path, 19)
     check_checkpoint_place(_job(tmp_path), now=NOW)
-    (tmp_path / "step-19" / "sailor.json").write_text(json.dumps({"step": 20}))
+    _save(tmp_path, 20)
     with pytest.raises(RequestError, match=r"newest checkpoint has step 20 of training\.steps 20: already trained"):
         check_checkpoint_place(_job(tmp_path), now=NOW)
+
+
+@pytest.mark.parametrize("latest", [None, "", "foo", "step-7"])
+def test_the_steps_of_a_place_are_known_without_a_usable_latest(tmp_path: Path, latest: str | None) -> None:
+    _save(tmp_path, 19)
+    # Another tool's folder, a checkpoint with a damaged description, and a file.
+    (tmp_path / "step-1000").mkdir()
+    _save(tmp_path, 30)
+    (tmp_path / "step-30" / "sailor.json").write_text("{")
+    (tmp_path / "step-31").touch()
+    _write_latest(tmp_path, latest)
+    check_checkpoint_place(_job(tmp_path), now=NOW)
+    _save(tmp_path, 20)
+    _write_latest(tmp_path, latest)
+    with pytest.raises(RequestError, match=r"newest checkpoint has step 20 of training\.steps 20: already trained"):
+        check_checkpoint_place(_job(tmp_path), now=NOW)
+
+
+def _save(place: Path, step: int) -> None:
+    (place / f"step-{step}").mkdir()
+    sums = [FileSum(name=".metadata", size=0, sha256="")]
+    (place / f"step-{step}" / "sailor.json").write_text(encode({"step": step}, sums))
+    _write_latest(place, f"step-{step}")
+
+
+def _write_latest(place: Path, name: str | None) -> None:
+    (place / "latest").unlink(missing_ok=True)
+    if name is not None:
+        (place / "latest").write_text(name)

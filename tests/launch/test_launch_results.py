@@ -96,7 +96,7 @@ def damage(run: Finished) -> None:
 
 
 def lose(run: Finished) -> None:
-    del run.store.objects[run.bucket, "checkpoints/latest"]
+    del run.store.objects[run.bucket, "checkpoints/step-7/sailor.json"]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,14 @@ def test_a_copy_other_than_the_saved_model_keeps_the_bucket(
     assert f"the results stay in {SCHEMES[finished.document.inputs.offers[0].provider]}://" in finished.notes[-1]
     assert why in finished.notes[-1]
     assert not (finished.folder.checkpoints_dir / "latest").exists()
+
+
+def test_a_model_is_copied_without_a_latest(finished: Finished) -> None:
+    finished.store.objects[finished.bucket, "checkpoints/step-1000/model.pt"] = b"another tool's"
+    del finished.store.objects[finished.bucket, "checkpoints/latest"]
+    finished.fetch()
+    assert (finished.folder.checkpoints_dir / "step-7" / "__0_0").read_bytes() == WEIGHTS
+    assert not finished.kept
 
 
 def test_a_copy_that_the_budget_can_not_pay_for_is_not_made(finished: Finished) -> None:

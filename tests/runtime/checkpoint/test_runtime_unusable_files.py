@@ -294,6 +294,27 @@ def test_other_files_in_the_place_do_no_harm(files):
     assert files.whole() == ["step-20", "step-11", "step-6"]
 
 
+@pytest.mark.parametrize("latest", [None, b"", b"foo", b"\xff", b"step-3", b"step-999"])
+def test_results_are_found_without_a_usable_latest(tmp_path, latest):
+    url = f"memory://{tmp_path.name}/found-{latest!r}"
+    found = Files(url, tmp_path)
+    for step in (6, 11, 20, 30):
+        found.save(step)
+    found.write("step-30/sailor.json", b"{")
+    found.write("step-2/model.pt", b"theirs")
+    found.write("step-1000/model.pt", b"theirs")
+    if latest is None:
+        found.remove("latest")
+    else:
+        found.write("latest", latest)
+    name, sums = fetch.newest(Store(url))
+    assert (name, [each.name for each in sums]) == ("step-20", [".metadata", "__0_0.distcp"])
+    # What `latest` names is never replaced by something older: the bucket is deleted after the copy.
+    found.write("latest", b"step-30")
+    with pytest.raises(StoreError, match=r"there is no complete checkpoint in .*: sailor\.json is no JSON"):
+        fetch.newest(Store(url))
+
+
 @pytest.mark.parametrize("harm", [lambda fields: fields.update(files={}), lambda _: [], _old(files=None)])
 def test_results_with_a_description_other_than_written_are_not_copied(tmp_path, harm):
     url = f"memory://{tmp_path.name}/results"

@@ -7,6 +7,7 @@ and SHA-256 before the checkpoint gets its name; an interrupted copy is started 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,15 +16,22 @@ from pathlib import Path
 
 from sailor_runtime.object_store import Store, StoreError, leave
 from sailor_runtime.training.checkpoint.durable import sync
-from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, FileSum, checked_sums, decode
+from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, FileSum, newest_whole
 
 
 def newest(store: Store) -> tuple[str, list[FileSum]]:
-    """Return the name of the newest checkpoint and its files. Raises StoreError if there is none."""
+    """Return the name of the newest checkpoint and its files. Raises StoreError if there is none.
+
+    If `latest` names one, no other is returned: the bucket is deleted after the copy.
+    """
+    latest: str | None = None
+    with contextlib.suppress(FileNotFoundError):
+        latest = store.read(LATEST).decode(errors="replace").strip()
+    names = store.names()
     try:
-        name = store.read(LATEST).decode().strip()
-        return name, checked_sums(decode(store.read(f"{name}/{DESCRIPTION}")), name)
-    except (FileNotFoundError, ValueError) as error:
+        chosen = [latest] if latest in names else names
+        return newest_whole(chosen, latest, lambda name: store.read(f"{name}/{DESCRIPTION}"))
+    except ValueError as error:
         raise StoreError(f"there is no complete checkpoint in {store.url}: {str(error).splitlines()[0]}") from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -54,6 +54,30 @@ class Listing:
         """
         names, newest = self.checkpoints(), step_of(self.latest or "")
         return [name for name in names if step_of(name) <= newest] or names
+
+
+def newest_whole(
+    names: Iterable[str], latest: str | None, description: Callable[[str], bytes]
+) -> tuple[str, list[FileSum]]:
+    """Return the newest checkpoint with a whole description, by the rule of Listing.counting, and its files.
+
+    Reads only the descriptions that it needs. Raises ValueError if there is none.
+    """
+    steps = sorted((name for name in names if step_of(name) >= 0), key=step_of, reverse=True)
+    newest = step_of(latest or "")
+    faults: list[str] = []
+    for group in ([n for n in steps if step_of(n) <= newest], [n for n in steps if step_of(n) > newest]):
+        for name in group:
+            try:
+                return name, checked_sums(decode(description(name)), name)
+            except (FileNotFoundError, NotADirectoryError):
+                # Another tool's, unless `latest` names it.
+                faults += [f"{name} has no {DESCRIPTION}"] if name == latest else []
+            except ValueError as error:
+                faults.append(str(error))
+        if faults:
+            break
+    raise ValueError(faults[0] if faults else f"no step-N has a {DESCRIPTION}")
 
 
 def encode(description: Mapping[str, Any], sums: Sequence[FileSum]) -> str:
