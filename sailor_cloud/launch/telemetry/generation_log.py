@@ -201,11 +201,13 @@ def events_damage(folder: RunFolder, recorded: tuple[RecordedGeneration, ...]) -
     """Return what is wrong with a run's events: lines that can't be read, and steps that only the journal has."""
     path, known = events_file(folder), _read(folder)
     charged = "what they lack of traffic is charged as measured before, else as planned"
-    if recorded and not known.events:
+    lacking = any(leg.monitor.steps_unseen or leg.monitor.lost_checkpoints for leg in recorded)
+    # A generation is journaled before its agents start, so one without steps may have no event.
+    if lacking and not known.events:
         return (f"{path} holds no event; traffic is charged as planned",)
     if known.unread:
         return (f"{counted(known.unread, 'line')} of {path} can't be read; {charged}",)
-    if any(leg.monitor.steps_unseen or leg.monitor.lost_checkpoints for leg in recorded):
+    if lacking:
         unseen = sum(leg.monitor.steps_unseen for leg in recorded)
         return (f"{path} lacks {counted(unseen, 'step')} that the journal has; {charged}",)
     return ()

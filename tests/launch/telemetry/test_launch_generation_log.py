@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
+from factories.documents import document
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.launch.telemetry import generation_log
 from sailor_cloud.launch.telemetry.events import parse_line
-from sailor_cloud.launch.telemetry.generation_log import EventRecord, events_damage, events_file, read_events
+from sailor_cloud.launch.telemetry.generation_log import (
+    EventRecord,
+    events_damage,
+    events_file,
+    read_events,
+    recorded_generations,
+)
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal, read
 
@@ -131,3 +138,16 @@ def test_a_journaled_iteration_takes_a_time(folder: RunFolder, seconds: object) 
     journal = Journal.of(folder, FixedClock(datetime(2026, 11, 21, tzinfo=UTC)))
     journal.append(Event.CALIBRATED, iteration_s=seconds)
     assert read(folder.journal_file) == ()
+
+
+def test_a_generation_that_has_not_trained_may_have_no_event(folder: RunFolder) -> None:
+    folder.write_document(document())
+    events_file(folder).unlink()
+    journal = Journal.of(folder, FixedClock(datetime(2026, 11, 21, tzinfo=UTC)))
+    journal.append(Event.GENERATION_STARTED, generation=1)
+    assert events_damage(folder, recorded_generations(folder)) == ()
+    journal.append(Event.GENERATION_ENDED, generation=1, step=0)
+    assert events_damage(folder, recorded_generations(folder)) == ()
+    journal.append(Event.CHECKPOINT_SAVED, step=2, path="/step-2")
+    (why,) = events_damage(folder, recorded_generations(folder))
+    assert why == f"{events_file(folder)} holds no event; traffic is charged as planned"
