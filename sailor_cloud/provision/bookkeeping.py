@@ -164,9 +164,9 @@ def _open_node(ledger: Ledger, node: str, intent: Mapping[str, Any], since: date
         )
 
 
-def charge_missing(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
+def charge_missing(ledger: Ledger, state: RunState) -> None:
     """Charge for journaled nodes that the ledger lacks, perhaps because it was lost; other lines stay as they are."""
-    for row in rows:
+    for row in state.resources:
         since = row.intended_at or row.created_at
         if row.capacity is not None and row.created_at is not None and since is not None:
             open_capacity(ledger, row.data, since=since)
@@ -174,8 +174,16 @@ def charge_missing(ledger: Ledger, rows: Iterable[ResourceState]) -> None:
                 ledger.close_item(capacity_key(row.capacity), at=row.gone_at)
         if row.resource == NODE and row.created_at is not None and since is not None and priced(row.data):
             open_node(ledger, row.key, row.data, since=since)
-            if row.gone_at is not None:
-                ledger.close_item(ledger_key(row.key), at=row.gone_at)
+        if row.resource == NODE and (end := _end(row, state.expires_at)) is not None:
+            ledger.close_item(ledger_key(row.key), at=end)
+
+
+def _end(row: ResourceState, expires_at: datetime | None) -> datetime | None:
+    """Return until when a journaled node cost money; None while it may exist.
+
+    A node that had shut itself down at its TTL is found later.
+    """
+    return row.gone_at if row.gone_at is None or expires_at is None else min(row.gone_at, expires_at)
 
 
 def charge_less(ledger: Ledger, state: RunState) -> tuple[str, ...]:
@@ -191,9 +199,8 @@ def _corrected(ledger: Ledger, row: ResourceState, expires_at: datetime | None) 
         if _scheduled(row):
             # The end of its job ends a node; only a later query confirms it.
             until = row.created_at
-        elif until is not None and expires_at is not None:
-            # A node that had shut itself down is found later.
-            until = min(until, expires_at)
+        else:
+            until = _end(row, expires_at)
     for key, usd_per_hour in _hourly(row).items():
         since = row.intended_at or row.created_at
         if ledger.charge_at_least(key, usd_per_hour=usd_per_hour, since=since, created_at=row.created_at, until=until):

@@ -76,7 +76,7 @@ def charge_as_journaled(folder: RunFolder, ledger: Ledger) -> tuple[str, ...]:
     Raises ValueError, KeyError, TypeError or ArithmeticError for prices that can't be read.
     """
     before, state, problems = ledger.added, fold(read(folder.journal_file)), []
-    charge_missing(ledger, state.resources)
+    charge_missing(ledger, state)
     if lacked := ledger.added - before:
         restored = "charged as the journal says, at the prices of the purchase"
         problems.append(f"{ledger.path} lacks {counted(lacked, 'line')}, {restored}")

@@ -315,6 +315,15 @@ def test_nodes_cost_nothing_after_their_ttl(folder: RunFolder) -> None:
     assert told.spent_usd == pytest.approx(found.spent_usd)
 
 
+def test_a_lost_ledger_charges_no_node_after_its_ttl(folder: RunFolder) -> None:
+    expires = CLOCK.now() + timedelta(hours=2)
+    Journal.of(folder, CLOCK).append(Event.PROVISION_STARTED, expires_at=expires.isoformat())
+    found_gone = FixedClock(CLOCK.now() + timedelta(hours=72))
+    before = take_down(folder, clock=found_gone).spent_usd
+    lose_ledger(folder, None)
+    assert run_costs(folder, clock=found_gone).spent_usd == pytest.approx(before)
+
+
 def test_a_finished_run_s_ledger_is_compared_with_its_receipt(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
