@@ -160,6 +160,31 @@ def read(pid: int) -> Process | None:
     )
 
 
+def variable(pid: int, name: str) -> str:
+    """Return a variable of a process's environment; empty if it has none, or there is no such process."""
+    try:
+        return _environment((_PROC / str(pid) / "environ").read_bytes()).get(name, "")
+    except OSError:
+        return ""
+
+
+def working_folder(pid: int) -> str:
+    """Return the current path of a process's working folder; a deleted one's ends with ` (deleted)`."""
+    return _link(f"{pid}/cwd")
+
+
+def sees_our_files(pid: int) -> bool:
+    """Return whether paths mean the same to a process as to us; in a container they may not."""
+    return _link(f"{pid}/ns/mnt") == _link("self/ns/mnt") != ""
+
+
+def _link(name: str) -> str:
+    try:
+        return os.readlink(_PROC / name)
+    except OSError:
+        return ""
+
+
 def _all() -> Iterator[Process]:
     for entry in os.listdir(_PROC):
         if entry.isdigit() and (process := read(int(entry))) is not None:

@@ -78,7 +78,7 @@ def find_leftovers(
     """Find all resources with a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
 
     Without `older_than`, resources of other machines' runs are theirs until expiry. With it, they are theirs until the
-    run is that old. Leftovers of this machine's dead controllers then count only after that time without a write.
+    run is that old. The same holds for nodes of this machine without a run's folder. Leftovers of this machine's dead controllers then count only after that time without a write.
     Those of `unreadable` runs are left alone, and each is a problem with its text.
     `progress` gets the number of searches done and their total: one for the scopes, one for each run of this machine.
     """
@@ -243,13 +243,17 @@ def _without_folder(
     run_id: str, resources: tuple[LiveResource, ...], now: datetime, older_than: timedelta | None
 ) -> tuple[str, bool]:
     begun = start_time_of(run_id)
-    if any(on_this_machine(resource.provider) for resource in resources):
-        why = "of this machine, and its folder is gone"
-        return why, older_than is not None and begun is not None and now - begun < older_than
-    if older_than is not None and begun is not None and now - begun >= older_than:
-        return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
     expiries = [_expiry(resource.expires) for resource in resources]
     last = max((expiry for expiry in expiries if expiry is not None), default=None)
+    if any(on_this_machine(resource.provider) for resource in resources):
+        why = "of this machine, and its folder is gone"
+        if older_than is not None:
+            return why, begun is not None and now - begun < older_than
+        if last is not None and now <= last:
+            return f"{why}; ends by itself at {last:%Y-%m-%d %H:%M} UTC, or with --older-than", True
+        return why, False
+    if older_than is not None and begun is not None and now - begun >= older_than:
+        return f"of another machine, begun {begun:%Y-%m-%d %H:%M} UTC", False
     if last is not None and last < now:
         return f"of another machine, expired {last:%Y-%m-%d %H:%M} UTC", False
     until = f"until {last:%Y-%m-%d %H:%M} UTC" if last is not None else "without an expiry"

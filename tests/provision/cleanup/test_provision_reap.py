@@ -23,6 +23,7 @@ from sailor_cloud.provision.cleanup import reap
 from sailor_cloud.provision.cleanup.reap import FoundLeftovers, Leftover, find_leftovers, remove_foreign
 from sailor_cloud.provision.live_resources import LiveResource, Scopes
 from sailor_cloud.provision.outcomes import applied_or_raise
+from sailor_cloud.provision.providers.local.sweep import sweep_without_folder
 from sailor_cloud.provision.scopes import scopes_named
 from sailor_cloud.provision.terraform.progress import ProvisionInterrupted
 from sailor_cloud.run.folder import RunFolder
@@ -186,15 +187,46 @@ def test_nodes_of_this_machine_are_found_without_the_folder_of_their_run(
             shutil.rmtree(one.folder.path)
         monkeypatch.setenv("SAILOR_CLOUD_HOME", str(tmp_path / "mine"))
         assert names(find_leftovers([], clock=CLOCK, older_than=timedelta(hours=1))) == ([], [lost.run_id])
-        found = find_leftovers([], clock=CLOCK)
+        until_expiry = find_leftovers([], clock=CLOCK)
+        assert names(until_expiry) == ([], [lost.run_id])
+        assert "its folder is gone; ends by itself at 20" in until_expiry.live[0].why
+        found = find_leftovers([], clock=FixedClock(datetime.now(UTC) + timedelta(hours=1)))
         assert names(found) == ([lost.run_id], [])
         (leftover,) = found.reapable
         assert leftover.why == "of this machine, and its folder is gone"
         assert {resource.node for resource in leftover.resources} == {"n0"}
         assert CliRunner().invoke(cli, ["reap", "--yes"], standalone_mode=False).return_value == 0
+        assert processes.of_run(lost.run_id)
+        reap_all = ["reap", "--older-than", "0s", "--yes"]
+        assert CliRunner().invoke(cli, reap_all, standalone_mode=False).return_value == 0
         assert processes.of_run(lost.run_id) == ()
         assert processes.of_run(foreign.run_id)
         assert names(find_leftovers([], clock=CLOCK)) == ([], [])
+
+
+def test_nodes_of_a_renamed_run_are_left_alone(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with local_run(runs) as one:
+        started(one.folder)
+        one.folder.path.rename(runs / "mine")
+        assert sweep_without_folder(runs) == ()
+        shutil.rmtree(runs / "mine")
+        assert sweep_without_folder(runs)
+
+
+def test_a_run_is_not_called_gone_whose_disk_or_container_is_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    with local_run(runs) as one:
+        started(one.folder)
+        shutil.rmtree(one.folder.path)
+        assert sweep_without_folder(runs)
+        with monkeypatch.context() as container:
+            container.setattr(processes, "_link", lambda name: "mnt:[1]" if name == "self/ns/mnt" else "mnt:[2]")
+            assert sweep_without_folder(runs) == ()
+        runs.rename(tmp_path / "unmounted")
+        assert sweep_without_folder(runs) == ()
 
 
 def test_a_fifo_in_one_run_s_folder_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

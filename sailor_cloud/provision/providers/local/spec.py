@@ -33,7 +33,12 @@ class VmSpec:
 
     @classmethod
     def from_environment(cls) -> VmSpec:
-        return cls(**json.loads(os.environ[SPEC_VARIABLE]))
+        return cls.from_json(os.environ[SPEC_VARIABLE])
+
+    @classmethod
+    def from_json(cls, text: str) -> VmSpec:
+        """Return the specification in a JSON text. Raises ValueError or TypeError."""
+        return cls(**json.loads(text))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
