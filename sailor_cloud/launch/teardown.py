@@ -57,11 +57,19 @@ def tear_down(
 
     Results of a completed training are first fetched from the run's bucket; without a plan, they stay there.
     """
-    prices = prices_of(folder)
+    prices, altered = prices_of(folder), _altered(folder, clock)
     fetch = Fetch(folder=folder, document=document, clock=clock, prices=prices, say=say) if document else None
     before_data = fetch if ending is Ending.COMPLETED else None
     destroyed = destroy(folder, clock=clock, on_progress=on_progress, before_data=before_data, also=also)
-    return close_books(folder, document, destroyed, clock=clock, prices=prices, ending=ending)
+    return close_books(folder, document, destroyed, clock=clock, prices=prices, ending=ending, altered=altered)
+
+
+def _altered(folder: RunFolder, clock: Clock) -> bool:
+    """Return whether the ledger differs from an earlier receipt before this teardown charges anything."""
+    try:
+        return bool(receipt_mismatch(folder, Ledger.of(folder, clock, read_only=True).spent_usd()))
+    except OSError:
+        return True
 
 
 def close_books(
@@ -72,10 +80,12 @@ def close_books(
     clock: Clock,
     prices: UsagePrices,
     ending: Ending,
+    altered: bool = False,
 ) -> Receipt:
     """Charge what the run has used, and write and return the receipt of a run whose resources were removed.
 
-    Errors of reading and writing become problems of the receipt.
+    Errors of reading and writing become problems of the receipt. `altered`: an earlier receipt had another sum, which
+    is a problem unless the journal and the events restore it.
     """
     problems = [*destroyed.problems]
     ledger, entries, now = Ledger.of(folder, clock, or_keep=True), read(folder.journal_file), clock.now()
@@ -93,7 +103,8 @@ def close_books(
     if document is None:
         problems.append("without the plan, traffic and storage that were used are not in the ledger")
     lines, spent_usd = ledger.lines(now), ledger.spent_usd(now)
-    problems += receipt_mismatch(folder, spent_usd)
+    if altered:
+        problems += receipt_mismatch(folder, spent_usd)
     comparisons: tuple[Comparison, ...] = ()
     with _as_problem(problems, "estimates are not compared"):
         comparisons = _comparisons(folder, document, recorded, lines, spent_usd) if document is not None else ()

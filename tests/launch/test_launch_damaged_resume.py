@@ -19,7 +19,7 @@ from factories.quick_runs import Notes
 from sailor_cloud.cli.main import cli
 from sailor_cloud.clock import FixedClock
 from sailor_cloud.errors import RequestError
-from sailor_cloud.launch import start
+from sailor_cloud.launch import start, teardown
 from sailor_cloud.launch.down import take_down
 from sailor_cloud.launch.spend.charges import charge_all
 from sailor_cloud.launch.spend.run_costs import run_costs
@@ -350,6 +350,25 @@ def test_a_finished_run_s_ledger_is_compared_with_its_receipt(
     assert any("receipt.json has" in problem for problem in take_down(folder, clock=later).problems)
     folder.receipt_file.write_text("{")
     assert "receipt.json can't be read" in run_costs(folder, clock=later).damage[0].why
+
+
+def test_a_repeated_teardown_may_charge_more_than_the_receipt_has(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAILOR_CLOUD_HOME", str(folder.path.parent.parent))
+    first = take_down(folder, clock=CLOCK)
+    destroy = teardown.destroy
+
+    def fetched(*arguments: Any, **options: Any) -> Any:
+        price = {"usd_per_unit": 0.1, "price_source": "hand", "price_as_of": CLOCK.now().date()}
+        ledger = Ledger.of(folder, CLOCK)
+        ledger.charge("r", kind=CostKind.EGRESS, what="r", quantity=5.0, unit="GB", at=CLOCK.now(), **price)
+        return destroy(*arguments, **options)
+
+    monkeypatch.setattr(teardown, "destroy", fetched)
+    again = take_down(folder, clock=CLOCK)
+    assert again.spent_usd == pytest.approx(first.spent_usd + 0.5)
+    assert again.problems == first.problems
 
 
 def test_a_teardown_by_a_plan_that_is_not_the_run_s_own_says_so(folder: RunFolder) -> None:
