@@ -98,8 +98,9 @@ def close_books(
         if document is not None:
             used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
             charge_all(ledger, used, at=now)
-    if document is not None and (why := plan_mismatch(folder)):
-        problems.append(f"{why}; its budget and its figures may be wrong")
+    with _as_problem(problems, "the plan is not compared with the journal"):
+        if document is not None and (why := plan_mismatch(folder)):
+            problems.append(f"{why}; its budget and its figures may be wrong")
     if document is None:
         problems.append("without the plan, traffic and storage that were used are not in the ledger")
     lines, spent_usd = ledger.lines(now), ledger.spent_usd(now)

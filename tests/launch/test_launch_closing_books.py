@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from sailor_cloud.launch import teardown
 from sailor_cloud.launch.spend import gateways
 from sailor_cloud.launch.spend.prices import UsagePrices
 from sailor_cloud.launch.teardown import close_books, tear_down
+from sailor_cloud.launch.telemetry import generation_log
 from sailor_cloud.launch.telemetry.generation_log import EventRecord
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.model.job import GcpAccount, StateBackend
@@ -99,6 +101,20 @@ def test_a_receipt_shows_actual_next_to_planned_figures(folder: RunFolder) -> No
     parts = [row for row in told.comparisons if row.unit == "USD" and not row.what.startswith("whole run")]
     assert whole[0] == pytest.approx(sum(part.estimate or 0.0 for part in parts))
     assert Receipt.from_json(folder.receipt_file.read_bytes()) == told
+
+
+def test_a_plan_that_can_t_be_read_again_is_a_problem_of_the_receipt(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    Journal.of(folder, FixedClock(END)).append(Event.GENERATION_STARTED, generation=1, plan_sha256="0")
+    monkeypatch.setattr(generation_log, "sha256_of", unreadable)
+    told = closed(folder)
+    (why,) = told.problems
+    assert why.startswith("the plan is not compared with the journal: ")
+    assert folder.receipt_file.is_file()
 
 
 def test_the_bill_of_one_hour_is_no_estimate_of_a_run(folder: RunFolder) -> None:
