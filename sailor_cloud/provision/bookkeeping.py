@@ -114,8 +114,9 @@ def close_cancelled(
     """Stop charging for a root's cancelled capacity, except `but`; a block has no hourly charge to stop."""
     for name, row in cancellable(journal, root).items():
         if name not in but:
-            ledger.close_item(capacity_key(name), at=at)
+            # The journal comes first: after a crash in between, the ledger is closed as it says.
             journal.append(Event.GONE, resource=row.resource, key=row.key, confirmed_by="Terraform")
+            ledger.close_item(capacity_key(name), at=at)
 
 
 def capacity_key(name: str) -> str:

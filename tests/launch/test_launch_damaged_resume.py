@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -29,6 +30,7 @@ from sailor_cloud.launch.watch.status import run_status
 from sailor_cloud.model.document import CostKind
 from sailor_cloud.model.parts import traffic_part
 from sailor_cloud.provision.access.nodes import ensure_ssh_key
+from sailor_cloud.provision.apply.apply import Work, confirm_deleted
 from sailor_cloud.provision.bookkeeping import NODE, node_intent, open_node
 from sailor_cloud.provision.cleanup import reap
 from sailor_cloud.provision.live_resources import LiveResource
@@ -322,6 +324,32 @@ def test_a_lost_ledger_charges_no_node_after_its_ttl(folder: RunFolder) -> None:
     before = take_down(folder, clock=found_gone).spent_usd
     lose_ledger(folder, None)
     assert run_costs(folder, clock=found_gone).spent_usd == pytest.approx(before)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def killed(*arguments: object, **options: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_crash_before_the_ledger_is_closed_charges_nothing_more(
+    resumes: bool, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, later = FixedClock(CLOCK.now() + timedelta(hours=1)), FixedClock(CLOCK.now() + timedelta(hours=11))
+    before = run_costs(folder, clock=ended).spent_usd
+    gone = frozenset(row.key for row in fold(read(folder.journal_file)).live)
+    work = SimpleNamespace(journal=Journal.of(folder, ended), ledger=Ledger.of(folder, ended), clock=ended)
+    with monkeypatch.context() as crash, pytest.raises(Killed):
+        crash.setattr(Ledger, "close_item", killed)
+        if resumes:
+            confirm_deleted(cast("Work", work), gone, frozenset(), confirmed_by="a sweep")
+        else:
+            take_down(folder, clock=ended)
+    assert run_costs(folder, clock=later).spent_usd == pytest.approx(before)
+    assert take_down(folder, clock=later).spent_usd == pytest.approx(before)
 
 
 def test_a_finished_run_s_ledger_is_compared_with_its_receipt(

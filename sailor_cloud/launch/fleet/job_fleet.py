@@ -180,10 +180,10 @@ class JobFleet:
         journal, ledger = Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
         for node in nodes:
             self._known.discard(node)
-            ledger.close_item(ledger_key(node), at=self.clock.now())
             if node not in self._lost:
                 # Only a later query can confirm the end of a node on a lost machine, once that answers again.
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
+            ledger.close_item(ledger_key(node), at=self.clock.now())
 
     async def destroy(
         self, on_progress: Listener, before_data: Callable[[], None] | None = None

@@ -138,8 +138,8 @@ class SshFleet:
         journal, ledger = Journal.of(self.folder, self.clock), Ledger.of(self.folder, self.clock)
         for node in nodes:
             if node not in left:
-                ledger.close_item(ledger_key(node), at=self.clock.now())
                 journal.append(Event.GONE, resource=NODE, key=node, confirmed_by=teardown.SWEEP)
+                ledger.close_item(ledger_key(node), at=self.clock.now())
 
     async def destroy(
         self, on_progress: Listener, before_data: Callable[[], None] | None = None

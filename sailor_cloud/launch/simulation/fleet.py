@@ -174,8 +174,8 @@ class SimulatedFleet:
         journal, ledger = Journal.of(self.folder, now, or_keep=True), Ledger.of(self.folder, now, or_keep=True)
         for name in nodes:
             if name not in running:
-                ledger.close_item(ledger_key(name), at=self.world.clock.now())
                 journal.append(Event.GONE, resource=NODE, key=name, confirmed_by="simulation")
+                ledger.close_item(ledger_key(name), at=self.world.clock.now())
 
     async def destroy(self, on_progress: Listener, before_data: Callable[[], None] | None = None) -> TeardownResult:
         world = self.world

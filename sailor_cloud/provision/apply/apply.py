@@ -507,9 +507,10 @@ def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:
 def confirm_deleted(work: Work, names: frozenset[str], alive: frozenset[str], *, confirmed_by: str) -> None:
     """Stop charging for deleted nodes that the cloud no longer lists."""
     gone = sorted(names - alive)
-    with work.ledger.batch():
-        for name in gone:
-            work.ledger.close_item(f"{NODE}/{name}", at=work.clock.now())
+    # The journal comes first: after a crash in between, the ledger is closed as it says.
     work.journal.append_all(
         [Draft(event=Event.GONE, resource=NODE, key=name, data={"confirmed_by": confirmed_by}) for name in gone]
     )
+    with work.ledger.batch():
+        for name in gone:
+            work.ledger.close_item(f"{NODE}/{name}", at=work.clock.now())

@@ -377,10 +377,11 @@ class _Teardown:
             data = {"confirmed_by": confirmed_by}
             gone.append(Draft(event=Event.GONE, resource=row.resource, key=row.key, data=data))
         doubts = self._doubts(state)
+        # The journal comes first: after a crash in between, the ledger is closed as it says.
+        self.journal.append_all(gone)
         with self.ledger.batch():
             for key, at_time in ended_at.items():
                 self.ledger.close_item(key, at=at_time)
-        self.journal.append_all(gone)
         unsure = [f"{row.resource} {row.key}" for row in self._state().live]
         unsure += [*swept.problems, *doubts]
         if swept.found:
