@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -166,7 +166,7 @@ def new_monitor(document: PlanDocument, generation: int) -> Monitor:
 def recorded_generations(folder: RunFolder) -> tuple[RecordedGeneration, ...]:
     """Return all recorded generations, in order."""
     events, journaled = read_events(folder), _journaled(read(folder.journal_file))
-    found = []
+    found: list[RecordedGeneration] = []
     for generation in generations(folder):
         try:
             document = read_plan(folder, generation)
@@ -175,9 +175,22 @@ def recorded_generations(folder: RunFolder) -> tuple[RecordedGeneration, ...]:
         monitor = new_monitor(document, generation)
         for event in events:
             monitor.apply(event["node"], event)
-        monitor.journaled = journaled.get(generation, ())
+        begun = _begun_at_least(document, monitor, found)
+        monitor.journaled = tuple(
+            replace(saved, step=max(saved.step, begun)) if saved.begins else saved
+            for saved in journaled.get(generation, ())
+        )
         found.append(RecordedGeneration(generation=generation, document=document, monitor=monitor))
     return tuple(found)
+
+
+def _begun_at_least(document: PlanDocument, monitor: Monitor, earlier: Sequence[RecordedGeneration]) -> int:
+    """Return the step with which a generation began at least, by the events: the journal may lack a checkpoint."""
+    saved = [leg.monitor.checkpoint_step or 0 for leg in earlier]
+    if document.job.checkpoint.to is not None and monitor.first_step is not None:
+        # The place may have had checkpoints before the run.
+        saved.append(monitor.first_step - 1)
+    return max(saved, default=0)
 
 
 def _journaled(entries: Iterable[Entry]) -> dict[int, tuple[Saved, ...]]:

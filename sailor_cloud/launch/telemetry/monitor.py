@@ -47,7 +47,7 @@ class SentBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A step that the journal knows of: where a generation began, a checkpoint if it has a `path`, or its end."""
+    """A step of the journal: before a generation's first one, a checkpoint if it has a `path`, or its end."""
 
     step: int
     begins: bool = False
@@ -68,6 +68,7 @@ class Monitor:
     step: int = 0
     loss: float | None = None
     loss_is_nan: bool = False
+    first_step: int | None = None
     first_loss: float | None = None
     unigram_entropy: float | None = None
     iteration_seconds: list[float] = field(default_factory=list)
@@ -139,6 +140,8 @@ class Monitor:
     def _step(self, event: dict[str, Any]) -> None:
         self.step = event["step"]
         self.loss, self.loss_is_nan = event["loss"], bool(event.get("loss_is_nan"))
+        if self.first_step is None:
+            self.first_step = event["step"]
         if self.first_loss is None:
             self.first_loss = event["loss"]
         # Our own ranks report all tokens since the start, a command those since its last step.
@@ -170,14 +173,19 @@ class Monitor:
 
     @property
     def steps_unseen(self) -> int:
-        """Iterations that only the journal knows of."""
-        begun = next((saved.step for saved in self.journaled if saved.begins), 0)
-        return max(0, self.reached_step - max(self.step, begun))
+        """Iterations that only the journal knows of.
+
+        A command reports not every step, so only those after its last report count.
+        """
+        begun = next((saved.step for saved in self.journaled if saved.begins), None)
+        if begun is None or self.steps_from_output:
+            return max(0, self.reached_step - max(self.step, begun or 0))
+        return max(0, self.reached_step - begun - self.steps_done)
 
     def steps_metered(self, sent: SentBytes) -> int:
         """Return the number of iterations whose traffic a rank's count covers."""
-        first = self.step - self.steps_done
-        return max(0, min(self.steps_done, sent.step - first))
+        done = self.steps_done + self.steps_unseen
+        return max(0, min(done, sent.step - (self.reached_step - done)))
 
     @property
     def checkpoint_step(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,23 @@ def test_a_generation_that_has_not_trained_may_have_no_event(folder: RunFolder) 
     journal.append(Event.CHECKPOINT_SAVED, step=2, path="/step-2")
     (why,) = events_damage(folder, recorded_generations(folder))
     assert why == f"{events_file(folder)} holds no event; traffic is charged as planned"
+
+
+@pytest.mark.parametrize("own_place", [False, True])
+def test_only_steps_since_a_generation_s_begin_are_missed(tmp_path: Path, own_place: bool) -> None:
+    folder = RunFolder.create("tiny-20261121-051313-a1b2", root=tmp_path)
+    planned = document()
+    if own_place:
+        checkpoint = planned.job.checkpoint.model_copy(update={"to": "/saved"})
+        planned = replace(planned, job=planned.job.model_copy(update={"checkpoint": checkpoint}))
+    folder.write_document(planned)
+    journal = Journal.of(folder, FixedClock(datetime(2026, 11, 21, tzinfo=UTC)))
+    first = 41 if own_place else 1
+    saved = {**CHECKPOINT, "step": first, "path": "/step"}
+    # The controller died before it could journal the checkpoint.
+    EventRecord(folder).append("n0", [step(first), step(first + 1), saved])
+    journal.append(Event.GENERATION_STARTED, generation=1)
+    journal.append(Event.GENERATION_STARTED, generation=2)
+    EventRecord(folder).append("n0", [{**step(number), "generation": 2} for number in (first + 1, first + 3)])
+    journal.append(Event.GENERATION_ENDED, generation=2, step=first + 3)
+    assert [leg.monitor.steps_unseen for leg in recorded_generations(folder)] == [0, 1]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sailor_cloud.launch.telemetry.monitor import UNSETTLED_STEPS, Monitor
+from sailor_cloud.launch.telemetry.monitor import UNSETTLED_STEPS, Monitor, Saved, SentBytes
 
 
 def step(number: int, *, iteration_s: float = 0.5, generation: int = 1) -> dict[str, Any]:
@@ -87,3 +87,22 @@ def test_the_parts_of_the_last_iteration_are_kept_if_the_runtime_reports_them() 
     parts = {"compute": 0.25, "transfer": 0.0, "bubble": 0.125, "sync": 0.125}
     monitor.apply("n0", {**step(2, iteration_s=0.5), **{f"{name}_s": value for name, value in parts.items()}})
     assert monitor.parts == parts
+
+
+@pytest.mark.parametrize(("numbers", "unseen"), [((6, 7, 8, 9), 0), ((6, 9), 2), ((8, 9), 2), ((6, 7), 2), ((), 4)])
+def test_steps_without_an_event_are_counted_wherever_they_are(numbers: tuple[int, ...], unseen: int) -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=100)
+    for number in numbers:
+        monitor.apply("n0", step(number))
+    monitor.journaled = (Saved(step=5, begins=True), Saved(step=9))
+    assert monitor.steps_unseen == unseen
+    # A rank counts bytes of steps without an event, too.
+    assert monitor.steps_metered(SentBytes(node="n0", step=8, by_node={})) == 3
+
+
+def test_a_command_need_not_report_each_step() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=0)
+    for number, iterations in ((50, 1), (60, 10)):
+        monitor.apply("n0", {**step(number), "iterations": iterations})
+    monitor.journaled = (Saved(step=0, begins=True), Saved(step=63))
+    assert monitor.steps_unseen == 3
