@@ -199,7 +199,7 @@ def _comparisons(
     cost = document.cost if document.cost is not None and document.cost.total_usd is not None else None
     prediction = recorded[-1].document.prediction if recorded else document.prediction
     measured = last_monitor(recorded, document).measured_iteration_s
-    seconds = [second for leg in recorded for second in leg.monitor.iteration_seconds]
+    has_trained = any(leg.monitor.steps_done for leg in recorded)
     share = _share_done(document, recorded)
     so_far = "" if share == 1.0 else f", for {100 * share:.0f} % of the steps"
     parts = bill_parts(cost, lines, share)
@@ -217,7 +217,7 @@ def _comparisons(
             what=f"training time{so_far}",
             unit="s",
             estimate=_scaled(_training_s(document), share),
-            actual=math.fsum(seconds) if seconds else None,
+            actual=math.fsum(leg.monitor.trained_s for leg in recorded) if has_trained else None,
         ),
         *parts,
         Comparison(

@@ -156,7 +156,7 @@ def replay(
         # The plan may be smaller than the job allows, because the trace began with little capacity.
         context.settled = True
         outcome = run_simulated(Controller(context).run(), clock)
-        seconds = math.fsum(second for leg in recorded_generations(folder) for second in leg.monitor.iteration_seconds)
+        seconds = math.fsum(leg.monitor.trained_s for leg in recorded_generations(folder))
         done = sum(leg.monitor.steps_done for leg in recorded_generations(folder))
         return Replayed(
             policy=policy.value,

@@ -38,7 +38,7 @@ def measured_usd_per_step(leg: RecordedGeneration, prices: UsagePrices) -> float
     planned_usd, monitor = usd_per_step(leg.document), leg.monitor
     if not monitor.steps_done:
         return planned_usd
-    start = replace(leg, monitor=replace(_start(leg).monitor, iteration_seconds=[], journaled=()))
+    start = replace(leg, monitor=replace(_start(leg).monitor, iteration_times=[], steps_done=0, journaled=()))
     seen = replace(leg, monitor=replace(monitor, journaled=()))
     usd = total_usd(charges([seen], prices)) - total_usd(charges([start], prices))
     return max(planned_usd, usd / monitor.steps_done)

@@ -24,10 +24,10 @@ _NEEDED = {
     "stopped": ("reason",),
     "data": ("unigram_entropy",),
 }
-# Larger numbers are damage: no run lasts 30 years, sends an exabyte, or takes this many steps.
+# Larger numbers are damage: no run lasts 30 years or sends an exabyte. A command may count tokens as steps.
 _MOST_S = 1e9
 _MOST = 10**18
-_MOST_ITERATIONS = 10**7
+_MOST_ITERATIONS = 2**63 - 1
 
 
 def parse_line(line: bytes, *, node: str) -> AgentEvent | None:
@@ -102,7 +102,7 @@ _VALID: dict[str, Callable[[Any], bool]] = {
     "ts": lambda value: _number(value) and 0 <= value <= 100 * _MOST_S,
     "generation": _optional(_whole),
     "rank": _whole,
-    "step": _optional(lambda value: _whole(value, least=-_MOST)),
+    "step": _optional(lambda value: _whole(value, least=-_MOST, most=_MOST_ITERATIONS)),
     "steps": _whole,
     "loss": _optional(_number),
     "unigram_entropy": _optional(_number),

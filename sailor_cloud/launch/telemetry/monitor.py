@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +72,9 @@ class Monitor:
     first_step: int | None = None
     first_loss: float | None = None
     unigram_entropy: float | None = None
-    iteration_seconds: list[float] = field(default_factory=list)
+    # Iterations of this generation, including those repeated after a checkpoint, and the time and number of each event.
+    steps_done: int = 0
+    iteration_times: list[tuple[float, int]] = field(default_factory=list)
     steps_from_output: bool = False
     parts: dict[str, float] = field(default_factory=dict)
     most_memory_bytes: int | None = None
@@ -148,16 +151,18 @@ class Monitor:
         if "tokens_since_last" in event:
             self.tokens_per_iteration = event["tokens_since_last"] / event.get("iterations", 1)
         self.steps_from_output = "iterations" in event
-        # One event may represent several iterations of equal length.
-        self.iteration_seconds.extend([event["iteration_s"]] * int(event.get("iterations", 1)))
+        # One event may represent several iterations of equal length; a command may count tokens as steps.
+        count = int(event.get("iterations", 1))
+        self.iteration_times.append((event["iteration_s"], count))
+        self.steps_done += count
         if "most_memory_bytes" in event:
             self.most_memory_bytes = max(self.most_memory_bytes or 0, int(event["most_memory_bytes"]))
         self.parts = {part: event[f"{part}_s"] for part in PARTS if f"{part}_s" in event}
 
     @property
-    def steps_done(self) -> int:
-        """Iterations of this generation, including those repeated after a checkpoint."""
-        return len(self.iteration_seconds)
+    def trained_s(self) -> float:
+        """The time of all iterations."""
+        return math.fsum(seconds * count for seconds, count in self.iteration_times)
 
     @property
     def lost_checkpoints(self) -> tuple[Saved, ...]:
@@ -205,15 +210,25 @@ class Monitor:
         return self._pace[1]
 
     def _settled_s(self) -> float | None:
-        settled = self.iteration_seconds[UNSETTLED_STEPS:]
+        settled = list(_without_first(self.iteration_times, UNSETTLED_STEPS))
         if self.steps_from_output:
-            return statistics.fmean(settled) if math.fsum(settled) > BURST_S else None
-        return statistics.median(settled) if settled else None
+            total_s = math.fsum(seconds * count for seconds, count in settled)
+            return total_s / sum(count for _, count in settled) if total_s > BURST_S else None
+        return statistics.median(seconds for seconds, _ in settled) if settled else None
 
     @property
     def tokens_per_s(self) -> float | None:
         measured = self.measured_iteration_s
         return self.tokens_per_iteration / measured if measured and self.tokens_per_iteration else None
+
+
+def _without_first(times: Iterable[tuple[float, int]], skipped: int) -> Iterator[tuple[float, int]]:
+    """Yield the times and numbers of iterations after the first ones."""
+    for seconds, count in times:
+        left = count - skipped
+        skipped = max(0, -left)
+        if left > 0:
+            yield seconds, left
 
 
 def _failure(node: str, event: dict[str, Any], how: str) -> Failure:

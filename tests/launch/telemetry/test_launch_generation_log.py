@@ -88,7 +88,12 @@ TRAFFIC = {"event": "traffic", "generation": 1, "rank": 0, "step": 2, "sent": {"
 CHECKPOINT = {"event": "checkpoint", "generation": 1, "step": 2, "path": "gs://b/step-2", "written": [[1, 5]]}
 
 
-@pytest.mark.parametrize("event", [step(3), {**step(3), "loss": float("nan")}, {**step(3), "loss": None}, TRAFFIC])
+TOKENS = {**step(4 * 10**12), "iterations": 10**12, "iteration_s": 1e-11}
+
+
+@pytest.mark.parametrize(
+    "event", [step(3), TOKENS, {**step(3), "loss": float("nan")}, {**step(3), "loss": None}, TRAFFIC]
+)
 def test_events_as_agents_write_them_are_read(event: dict[str, Any]) -> None:
     assert parse_line(json.dumps(event).encode(), node="n0") is not None
 
@@ -104,7 +109,7 @@ def test_events_as_agents_write_them_are_read(event: dict[str, Any]) -> None:
         {**step(3), "iteration_s": float("nan")},
         {**step(3), "iteration_s": 1e308},
         {**step(3), "iteration_s": -1.0},
-        {**step(3), "iterations": 10**12},
+        {**step(3), "iterations": 2**63},
         {**step(3), "iterations": 0},
         {**TRAFFIC, "sent": [1]},
         {**TRAFFIC, "sent": {"n1": "5"}},

@@ -106,3 +106,12 @@ def test_a_command_need_not_report_each_step() -> None:
         monitor.apply("n0", {**step(number), "iterations": iterations})
     monitor.journaled = (Saved(step=0, begins=True), Saved(step=63))
     assert monitor.steps_unseen == 3
+
+
+def test_a_command_may_count_tokens_as_steps() -> None:
+    monitor = Monitor(generation=1, tokens_per_iteration=0)
+    for number, seconds in ((10**12, 9.0), (2 * 10**12, 1e-11), (3 * 10**12, 3e-11)):
+        monitor.apply("n0", {**step(number, iteration_s=seconds), "iterations": 1 if seconds > 1 else 10**12})
+    assert monitor.steps_done == 2 * 10**12 + 1
+    assert monitor.trained_s == pytest.approx(49.0)
+    assert monitor.measured_iteration_s == pytest.approx(2e-11)
