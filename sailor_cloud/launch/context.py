@@ -26,6 +26,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.offer import Offer, Provider
 from sailor_cloud.provision.access.nodes import ReachableNode
+from sailor_cloud.provision.bookkeeping import is_node_key
 from sailor_cloud.provision.rendering.data import bucket_of
 from sailor_cloud.provision.terraform.progress import Progress, Step
 from sailor_cloud.run.folder import RunFolder
@@ -140,10 +141,17 @@ class RunContext:
     @property
     def spent_usd(self) -> float:
         """The run's total spend; the ledger is read at most once a second, because displays ask often."""
-        now = self.charged_until
+        now = self.clock.now()
         if self._spent is None or abs((now - self._spent[0]).total_seconds()) >= 1.0:
-            self._spent = (now, self.ledger.spent_usd(now))
+            self._spent = (now, self._ledger_usd())
         return self._spent[1] + self.used_usd + self.pending_usd
+
+    def _ledger_usd(self) -> float:
+        """Return the ledger's sum. Reservations and gateways still cost money after the TTL, unlike nodes."""
+        until = self.charged_until
+        beyond_h = (self.clock.now() - until) / timedelta(hours=1)
+        rate = self.ledger.usd_per_hour(counted=lambda key: not is_node_key(key)) if beyond_h > 0.0 else 0.0
+        return self.ledger.spent_usd(until) + rate * beyond_h
 
     @property
     def saved_step(self) -> int:
@@ -179,7 +187,7 @@ class RunContext:
         end = self.expires_at
         if limits.deadline is not None:
             end = min(end, self.started_at + timedelta(seconds=limits.deadline))
-        spent = self.ledger.spent_usd(self.charged_until) + self.used_usd + self.pending_usd
+        spent = self._ledger_usd() + self.used_usd + self.pending_usd
         usd = None if limits.budget_usd is None else limits.budget_usd - spent
         return Remaining(
             steps=None if self.steps is None else max(1, self.steps - self.saved_step),

@@ -197,11 +197,8 @@ def _corrected(ledger: Ledger, row: ResourceState, expires_at: datetime | None) 
         return
     until = row.gone_at
     if row.resource == NODE:
-        if _scheduled(row):
-            # The end of its job ends a node; only a later query confirms it.
-            until = row.created_at
-        else:
-            until = _end(row, expires_at)
+        # The end of its job ends a scheduled node; only a later query confirms it.
+        until = row.created_at if _scheduled(row) else _end(row, expires_at)
     for key, usd_per_hour in _hourly(row).items():
         since = row.intended_at or row.created_at
         if ledger.charge_at_least(key, usd_per_hour=usd_per_hour, since=since, created_at=row.created_at, until=until):
@@ -278,3 +275,8 @@ def _prices(providers: tuple[str, ...], folders: resources.DataFolders) -> Catal
 
 def ledger_key(node: str) -> str:
     return f"{NODE}/{node}"
+
+
+def is_node_key(key: str) -> bool:
+    """Whether a ledger key is that of a node, or of something that belongs to it."""
+    return key.startswith(f"{NODE}/")

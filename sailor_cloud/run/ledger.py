@@ -279,9 +279,9 @@ class Ledger:
         """Return the spend at some time if everything open stays open until then and nothing else is charged."""
         return float(self._spent(until))
 
-    def usd_per_hour(self) -> float:
-        """Return the hourly rate of everything open."""
-        rates = (item.prices[-1].usd_per_hour for item in self._every() if item.until is None)
+    def usd_per_hour(self, *, counted: Callable[[str], bool] = lambda key: True) -> float:
+        """Return the hourly rate of everything open that `counted` accepts by key."""
+        rates = (item.prices[-1].usd_per_hour for item in self._every() if item.until is None and counted(item.key))
         return float(sum((_exact(rate) for rate in rates), Fraction(0)))
 
     def lines(self, now: datetime | None = None) -> tuple[LedgerLine, ...]:

@@ -342,12 +342,17 @@ def test_a_crash_before_the_ledger_is_closed_charges_nothing_more(
     before = run_costs(folder, clock=ended).spent_usd
     gone = frozenset(row.key for row in fold(read(folder.journal_file)).live)
     work = SimpleNamespace(journal=Journal.of(folder, ended), ledger=Ledger.of(folder, ended), clock=ended)
-    with monkeypatch.context() as crash, pytest.raises(Killed):
-        crash.setattr(Ledger, "close_item", killed)
+
+    def end() -> None:
         if resumes:
             confirm_deleted(cast("Work", work), gone, frozenset(), confirmed_by="a sweep")
         else:
             take_down(folder, clock=ended)
+
+    with monkeypatch.context() as crash:
+        crash.setattr(Ledger, "close_item", killed)
+        with pytest.raises(Killed):
+            end()
     assert run_costs(folder, clock=later).spent_usd == pytest.approx(before)
     assert take_down(folder, clock=later).spent_usd == pytest.approx(before)
 

@@ -78,7 +78,8 @@ def find_leftovers(
     """Find all resources with a run's tag, in the scopes that the runs of `folders` touched and in `scopes`.
 
     Without `older_than`, resources of other machines' runs are theirs until expiry. With it, they are theirs until the
-    run is that old. The same holds for nodes of this machine without a run's folder. Leftovers of this machine's dead controllers then count only after that time without a write.
+    run is that old. The same holds for nodes of this machine without a run's folder.
+    Leftovers of this machine's dead controllers then count only after that time without a write.
     Those of `unreadable` runs are left alone, and each is a problem with its text.
     `progress` gets the number of searches done and their total: one for the scopes, one for each run of this machine.
     """

@@ -111,7 +111,13 @@ def run_of(
     )
     guard = BudgetGuard.of(planned, started_at=NOW, reserve_s=RESERVE_S)
     context.ledger.open_item(
-        "n0", kind=CostKind.COMPUTE, what="n0", usd_per_hour=6.0, since=NOW, price_source="hand", price_as_of=PRICED
+        "node/n0",
+        kind=CostKind.COMPUTE,
+        what="n0",
+        usd_per_hour=6.0,
+        since=NOW,
+        price_source="hand",
+        price_as_of=PRICED,
     )
     return Run(context, hand, notes, told, SpendingWatch(context, guard, 60.0))
 
@@ -306,3 +312,16 @@ def test_nothing_is_spent_on_nodes_after_their_ttl(tmp_path: Path) -> None:
     assert run.context.spent_usd == pytest.approx(6.0)
     assert run.context.remaining().usd == pytest.approx(4.0)
     assert [notice for notice, _, _ in run.told.notices] == [Notice.BUDGET_50, Notice.BUDGET_100]
+
+
+def test_reservations_and_gateways_cost_money_after_the_ttl(tmp_path: Path) -> None:
+    run = run_of(tmp_path, ttl=timedelta(hours=1))
+    price = {"usd_per_hour": 0.5, "since": NOW, "price_source": "hand", "price_as_of": PRICED}
+    run.context.ledger.open_item("capacity/c", kind=CostKind.COMPUTE, what="c", **price)
+    run.context.ledger.open_item("node/n0/disk", kind=CostKind.DISK, what="disk", **price)
+    run.clock.instant = NOW + timedelta(hours=2)
+    assert run.context.spent_usd == pytest.approx(6.0 + 0.5 + 2 * 0.5)
+    # Displays read the ledger again.
+    run.clock.instant = NOW + timedelta(hours=3)
+    assert run.context.spent_usd == pytest.approx(6.0 + 0.5 + 3 * 0.5)
+    assert run.context.remaining().usd == pytest.approx(2.0)
