@@ -82,9 +82,7 @@ class Controller:
             else:
                 message = str(error)
         except OSError as error:
-            message = of_system(error)
-            if error.errno == errno.ENOSPC:
-                message = f"{message}; free space there, then start the job again"
+            message = _failed_write(error)
         except Exception as error:
             # Whatever the error is, resources are removed before it is reported.
             bug, message = error, f"{type(error).__name__}: {error}"
@@ -382,3 +380,10 @@ def _command_ended(context: RunContext) -> str:
         return f"the command has ended; {kept}"
     how = 'its pace and cost per step are unknown: print lines such as {"step": 20}'
     return f"the command has ended; {kept}. It has reported no step, so {how}"
+
+
+def _failed_write(error: OSError) -> str:
+    if error.errno != errno.ENOSPC:
+        return of_system(error)
+    where = "there" if error.filename else "on this machine's disks"
+    return f"{of_system(error)}; free space {where}, then start the job again"

@@ -76,7 +76,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A file of a run that can't be trusted, its plan, journal or ledger; why, and what to do."""
+    """A file of a run that can't be trusted, its plan, journal, ledger or events; why, and what to do."""
 
     file: str
     why: str

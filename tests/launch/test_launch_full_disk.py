@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from factories.quick_runs import QuickRun, planned, quick_run, trained
 from factories.simulated_runs import simulated_run
 from factories.storage_faults import forget, unwritable
+from sailor_cloud.launch.controller import _failed_write
 from sailor_cloud.provision import processes
 from sailor_cloud.run.appended import kept_lines
 from sailor_cloud.run.folder import RunFolder
@@ -56,3 +58,10 @@ def test_a_controller_whose_writes_fail_from_some_moment_on_leaves_nothing(after
         folder = simulated_run(tmp_path)
     assert fold(read(folder.journal_file)).live == ()
     forget()
+
+
+def test_a_full_disk_without_a_file_s_name_has_no_there() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert _failed_write(full) == (
+        "No space left on device; free space on this machine's disks, then start the job again"
+    )
