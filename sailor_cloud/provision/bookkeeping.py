@@ -179,6 +179,15 @@ def charge_missing(ledger: Ledger, state: RunState) -> None:
             ledger.close_item(ledger_key(row.key), at=end)
 
 
+def close_gone(ledger: Ledger, state: RunState) -> None:
+    """Close the nodes and the capacity that the journal calls gone; a crash may have left them open."""
+    for row in state.resources:
+        if row.resource == NODE and (end := _end(row, state.expires_at)) is not None:
+            ledger.close_item(ledger_key(row.key), at=end)
+        elif row.capacity is not None and row.gone_at is not None:
+            ledger.close_item(capacity_key(row.capacity), at=row.gone_at)
+
+
 def _end(row: ResourceState, expires_at: datetime | None) -> datetime | None:
     """Return until when a journaled node cost money; None while it may exist.
 

@@ -354,6 +354,9 @@ def test_a_crash_before_the_ledger_is_closed_charges_nothing_more(
         with pytest.raises(Killed):
             end()
     assert run_costs(folder, clock=later).spent_usd == pytest.approx(before)
+    # The removal alone closes the ledger, too.
+    teardown.destroy(folder, clock=later)
+    assert Ledger.of(folder, later).usd_per_hour() == 0
     assert take_down(folder, clock=later).spent_usd == pytest.approx(before)
 
 

@@ -18,6 +18,7 @@ from sailor_cloud.provision.bookkeeping import (
     NODE,
     capacity_key,
     charged_nodes,
+    close_gone,
     ledger_key,
     open_capacity,
     open_node,
@@ -382,6 +383,7 @@ class _Teardown:
         with self.ledger.batch():
             for key, at_time in ended_at.items():
                 self.ledger.close_item(key, at=at_time)
+            close_gone(self.ledger, state)
         unsure = [f"{row.resource} {row.key}" for row in self._state().live]
         unsure += [*swept.problems, *doubts]
         if swept.found:
