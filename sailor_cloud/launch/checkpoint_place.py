@@ -10,7 +10,7 @@ from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.state import OVER, fold
-from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, newest_whole, step_of
+from sailor_runtime.manifest import DESCRIPTION, LATEST, newest_whole, step_of
 
 
 def named_place(job: Job) -> str | None:

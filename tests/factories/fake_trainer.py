@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sailor_runtime.manifest import FileSum, encode
 from sailor_runtime.object_store import Store, is_url, leave
 from sailor_runtime.spec import RunSpec
-from sailor_runtime.training.checkpoint.manifest import FileSum, encode
 
 STEP_S = 0.05
 

@@ -15,7 +15,7 @@ from sailor_cloud.launch.checkpoint_place import check_checkpoint_place
 from sailor_cloud.model.job import Job
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, Journal
-from sailor_runtime.training.checkpoint.manifest import FileSum, encode
+from sailor_runtime.manifest import FileSum, encode
 
 
 def _job(to: str | Path | None) -> Job:

@@ -22,7 +22,7 @@ from sailor_cloud.run.journal import Event, Journal, read
 from sailor_cloud.run.ledger import Ledger
 from sailor_cloud.testing.mock_cloud import in_environment
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects, store_environment
-from sailor_runtime.training.checkpoint.manifest import FileSum, encode
+from sailor_runtime.manifest import FileSum, encode
 
 SCHEMES = {Provider("gcp"): "gs", Provider("aws"): "s3"}
 WEIGHTS = b"weights" * 1000

@@ -14,12 +14,12 @@ from torch import nn
 from factories import layered_module
 from factories.plan_world import Member
 from factories.run_specs import TINY, run_spec
+from sailor_runtime.manifest import FileSum, encode
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import ModelSpec
 from sailor_runtime.training import export, verify
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
 from sailor_runtime.training.checkpoint.description import FORMAT
-from sailor_runtime.training.checkpoint.manifest import FileSum, encode
 from sailor_runtime.training.model.user_module import UserModule
 
 RUNNING_MEAN = {"module": "factories.layered_module:build_with_running_mean"}

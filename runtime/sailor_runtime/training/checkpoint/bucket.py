@@ -13,9 +13,9 @@ from typing import Any
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.filesystem import FileSystemBase
 
+from sailor_runtime.manifest import DESCRIPTION, LATEST, OWNER, FileSum, Listing, encode, step_of
 from sailor_runtime.object_store import Store
 from sailor_runtime.training.checkpoint.folder import sum_file
-from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, OWNER, FileSum, Listing, encode, step_of
 from sailor_runtime.training.checkpoint.place import CheckpointPlace
 
 

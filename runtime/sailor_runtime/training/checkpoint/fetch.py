@@ -14,9 +14,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from sailor_runtime.manifest import DESCRIPTION, LATEST, FileSum, newest_whole
 from sailor_runtime.object_store import Store, StoreError, leave
 from sailor_runtime.training.checkpoint.durable import sync
-from sailor_runtime.training.checkpoint.manifest import DESCRIPTION, LATEST, FileSum, newest_whole
 
 
 def newest(store: Store) -> tuple[str, list[FileSum]]:

@@ -13,8 +13,7 @@ from typing import Any
 
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 
-from sailor_runtime.training.checkpoint.durable import sync
-from sailor_runtime.training.checkpoint.manifest import (
+from sailor_runtime.manifest import (
     DESCRIPTION,
     LATEST,
     METADATA,
@@ -24,6 +23,7 @@ from sailor_runtime.training.checkpoint.manifest import (
     encode,
     step_of,
 )
+from sailor_runtime.training.checkpoint.durable import sync
 from sailor_runtime.training.checkpoint.place import CheckpointPlace
 
 
@@ -99,7 +99,7 @@ class CheckpointFolder(CheckpointPlace):
         final.rename(aside)
 
     def _remove(self, name: str) -> None:
-        """Remove a checkpoint; if that is interrupted, the next save goes on with it."""
+        """Remove a checkpoint; if that is interrupted, the next save continues with it."""
         removed = self.directory / f".{name}.removed.partial"
         (self.directory / name).rename(removed)
         shutil.rmtree(removed)

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch.distributed.checkpoint import FileSystemReader
 
-from sailor_runtime.object_store import StoreError
-from sailor_runtime.training.checkpoint.manifest import (
+from sailor_runtime.manifest import (
     DESCRIPTION,
     LATEST,
     OWNER,
@@ -19,6 +18,7 @@ from sailor_runtime.training.checkpoint.manifest import (
     decode,
     step_of,
 )
+from sailor_runtime.object_store import StoreError
 
 
 class CheckpointPlace(ABC):
