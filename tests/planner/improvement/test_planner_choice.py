@@ -19,10 +19,19 @@ from sailor_cloud.planner.space.goals import Figure, Limit, target_of
 @pytest.fixture(scope="module")
 def searched():
     changes = {"resources__0__zones": ["us-central1-a"], "constraints": {}, "model": {"preset": "opt-1.3b"}}
-    job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 16, "V100-16": 32}, **changes)
+    job = example("gcp-a100-v100.yaml", resources__0__accelerators={"A100-40": 8, "V100-16": 32}, **changes)
     space, target = make_space(job), target_of(job)
     answer = solve(space, target, (), NORMAL.lighter())
-    return space, target, sorted([*answer.drafts, *answer.others], key=Draft.order)
+    return space, target, from_a_misjudged_one(space, target, sorted([*answer.drafts, *answer.others], key=Draft.order))
+
+
+def from_a_misjudged_one(space, target, drafts):
+    """Return the drafts from the first one on after which, by the closed form, a better one by the replay comes."""
+    for start in range(len(drafts)):
+        first, best = (choose(space, target, drafts[start:]) for choose in (first_that_holds, best_that_holds))
+        if found(best) < 0.999 * found(first):
+            return drafts[start:]
+    pytest.fail("closed form and replay order these drafts alike: take another job")
 
 
 def limited(target, figure, at_most):
