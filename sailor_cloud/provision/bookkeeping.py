@@ -188,6 +188,14 @@ def close_gone(ledger: Ledger, state: RunState) -> None:
             ledger.close_item(capacity_key(row.capacity), at=row.gone_at)
 
 
+def close_expired(ledger: Ledger, state: RunState, now: datetime) -> None:
+    """Charge live nodes until their TTL at most, as a teardown does for those that it no longer finds."""
+    if state.expires_at is not None and state.expires_at <= now:
+        for row in state.live:
+            if row.resource == NODE:
+                ledger.close_item(ledger_key(row.key), at=state.expires_at)
+
+
 def _end(row: ResourceState, expires_at: datetime | None) -> datetime | None:
     """Return until when a journaled node cost money; None while it may exist.
 

@@ -201,7 +201,7 @@ PRODUCERS: dict[str, Producer] = {
         QUICKSTART, "deadline: 10m", "deadline: soon"
     ),
     "infeasible: budget_usd": replaced(QUICKSTART, r"budget_usd: [\d.]+", "budget_usd: 0.0001"),
-    "infeasible: does not fit in memory: quota 1 CPU-fast <": replaced(
+    "infeasible: does not fit in memory: equal stages need": replaced(
         QUICKSTART, r"hidden_size: \d+", "hidden_size: 768"
     ),
     "the file says": buying(dearer, "--yes"),

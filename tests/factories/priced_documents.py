@@ -105,7 +105,7 @@ def _document(scenario: Scenario, plan: Plan, found: Evaluation, other_plan: Pla
             Rejected(what="H100-80 in us-west1-b", why="is not offered there"),
             Rejected(
                 what="all V100-16",
-                why="does not fit in memory: quota 16 V100-16 < 20 for equal stages",
+                why="does not fit in memory: equal stages need 20 V100-16, and the quota is 16",
                 restrictions=("one-accelerator",),
             ),
         ),

@@ -64,7 +64,7 @@ def test_the_file_needs_no_network(report: Path) -> None:
 def test_a_smaller_space_without_a_plan_is_shown_next_to_the_alternatives(report: Path) -> None:
     content = report.read_text(encoding="utf-8")
     beside = content.partition('id="cost-against-time"')[2].partition("</section>")[0]
-    assert "does not fit in memory: quota 16 V100-16 &lt; 20 for equal stages" in beside
+    assert "does not fit in memory: equal stages need 20 V100-16, and the quota is 16" in beside
     assert content.count("all V100-16") == 1
 
 

@@ -291,7 +291,7 @@ def test_alternatives_say_what_they_cost_more_and_which_limit_they_break() -> No
 def test_a_smaller_space_without_a_plan_is_shown_next_to_the_alternatives_with_the_limit_that_binds() -> None:
     lines = [" ".join(line.split()) for line in plan_as_text(gcp_document(), width=160).splitlines()]
     table = lines[lines.index(next(line for line in lines if line.startswith("instead"))) :]
-    assert table[2] == "all V100-16 - - - - - does not fit in memory: quota 16 V100-16 < 20 for equal stages"
+    assert table[2] == "all V100-16 - - - - - does not fit in memory: equal stages need 20 V100-16, and the quota is 16"
     assert sum("all V100-16" in line for line in lines) == 1
 
 

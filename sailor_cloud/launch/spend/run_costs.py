@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime
 
 from sailor_cloud.clock import Clock
 from sailor_cloud.launch.spend import egress, gateways, usage
@@ -16,13 +15,13 @@ from sailor_cloud.launch.telemetry.generation_log import (
     recorded_generations,
 )
 from sailor_cloud.model.document import CostKind, PlanDocument
-from sailor_cloud.provision.bookkeeping import NODE, ledger_key
+from sailor_cloud.provision import bookkeeping
 from sailor_cloud.provision.damage import journal_damage, plan_of, receipt_mismatch, restore_ledger
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import read
 from sailor_cloud.run.ledger import Ledger, LedgerLine
 from sailor_cloud.run.progress import Damage, RunCosts
-from sailor_cloud.run.state import Phase, RunState, fold
+from sailor_cloud.run.state import Phase, fold
 from sailor_cloud.units import SECONDS_PER_HOUR
 
 
@@ -54,7 +53,7 @@ def costs_under(
         damage += journal_damage(folder, ledger)
         harm = restore_ledger(folder, ledger)
         damage += tuple(Damage(file="events", why=why) for why in events_damage(folder, recorded))
-        _end_at_expiry(ledger, state, now)
+        bookkeeping.close_expired(ledger, state, now)
     used: tuple[LedgerLine, ...] = ()
     if document is not None and (harm or not gone):
         used = usage.charges(document, recorded, prices, until=usage.bucket_end(entries, now))
@@ -87,11 +86,3 @@ def costs_under(
         budget_usd=document.constraints.budget_usd if document is not None else None,
         damage=(*damage, *(Damage(file="ledger", why=why) for why in harm)),
     )
-
-
-def _end_at_expiry(ledger: Ledger, state: RunState, now: datetime) -> None:
-    """Charge live nodes until their TTL at most, as `down` does for those that it no longer finds."""
-    if state.expires_at is not None and state.expires_at <= now:
-        for row in state.live:
-            if row.resource == NODE:
-                ledger.close_item(ledger_key(row.key), at=state.expires_at)

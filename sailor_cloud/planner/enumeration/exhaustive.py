@@ -213,10 +213,11 @@ class _Enumeration:
 
     def _keep_ahead(self, draft: Draft) -> None:
         seconds, usd = draft.figures[Figure.ITERATION_S], draft.figures[Figure.USD_PER_ITERATION]
-        if not any(one <= seconds and other <= usd and draft.pools <= those for one, other, those in self._front):
-            behind = [each for each in self._front if seconds <= each[0] and usd <= each[1] and each[2] <= draft.pools]
+        pools = draft.pools
+        if not any(one <= seconds and other <= usd and pools <= those for one, other, those in self._front):
+            behind = [each for each in self._front if seconds <= each[0] and usd <= each[1] and each[2] <= pools]
             self._front = [each for each in self._front if each not in behind]
-            self._front.append((seconds, usd, draft.pools))
+            self._front.append((seconds, usd, pools))
 
 
 def _replayed(evaluator: Evaluator, draft: Draft) -> Draft | None:

@@ -37,15 +37,15 @@ def shortage(space: Space, *, one_zone: bool) -> str:
         if need is None:
             tightest = tightest or _largest_layer(space, name)
         elif need.devices > allowed:
-            short.append(f"{allowed} {name} < {need.devices} for equal stages")
+            short.append(f"equal stages need {need.devices} {name}, and the quota is {allowed}")
         elif most_nodes is not None and need.nodes > most_nodes:
-            short.append(f"{most_nodes} nodes < {need.nodes} of {name} for equal stages")
+            short.append(f"equal stages need {need.nodes} nodes of {name}, and max_nodes is {most_nodes}")
         else:
             loose = True
     if loose or not (short or tightest):
         return NO_PLAN
     if short:
-        return f"does not fit in memory: quota {', '.join(short)}"
+        return f"does not fit in memory: {'; '.join(short)}"
     return f"does not fit in memory: {tightest}"
 
 

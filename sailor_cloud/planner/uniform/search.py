@@ -609,19 +609,16 @@ class UniformSearch:
         Nodes are filled with the stages of a pipeline, or `by_stage` with the replicas of a stage.
         """
         places = [
-            (self.pools[kind.accelerator, zone][0], -kind.tp, (stage, number) if by_stage else (number, stage))
+            (self.pools[kind.accelerator, zone][0], -kind.tp, stage if by_stage else 0, number, stage)
             for number, row in enumerate(rows)
             for stage, (kind, zone) in enumerate(zip(kinds, row, strict=True))
         ]
         found: dict[tuple[int, int], Slot] = {}
         used: Counter[int] = Counter()
-        for pool, tp, place in sorted(places):
-            found[place] = Slot(pool, used[pool] // self.space.pools[pool].devices, -tp)
+        for pool, tp, _, number, stage in sorted(places):
+            found[number, stage] = Slot(pool, used[pool] // self.space.pools[pool].devices, -tp)
             used[pool] -= tp
-        return [
-            tuple(found[(stage, number) if by_stage else (number, stage)] for stage in range(len(kinds)))
-            for number in range(len(rows))
-        ]
+        return [tuple(found[number, stage] for stage in range(len(kinds))) for number in range(len(rows))]
 
     def _refine(self, view: View, chain: Chain) -> None:
         """Move single layers between neighbours while that improves the plan; then place it stage by stage, too."""
@@ -637,10 +634,13 @@ class UniformSearch:
                     other = replace(chain, cut=cut)
                     if self.judge(view, other) < value:
                         chain, value, better = other, self.judge(view, other), True
-        if (view, chain) in self._rows and self.space.scenario.engine.formulas is None:
-            self._evaluated(chain, self._rows[view, chain], by_stage=True)
-        if (view, chain) in self._rows and len(view.zones) > 1 and self.space.scenario.engine.formulas is not None:
-            self._moved(view, chain, self._rows[view, chain])
+        rows = self._rows.get((view, chain))
+        if rows is None:
+            return
+        if self.space.scenario.engine.formulas is None:
+            self._evaluated(chain, rows, by_stage=True)
+        elif len(view.zones) > 1:
+            self._moved(view, chain, rows)
 
     def _moved(self, view: View, chain: Chain, rows: list[tuple[str, ...]]) -> None:
         """Move pairs of stages to other zones while that shortens the iteration."""
