@@ -66,6 +66,11 @@ def solve(
     drafts = [in_space(draft, part, space) for part, answer in answers for draft in answer.drafts]
     exhausted = all(answer.exhausted for _, answer in answers)
     simple = [] if exhausted else _simple(space, target)
+    if not (exhausted or simple):
+        # Few jobs need its module.
+        from sailor_cloud.planner.seeds.fitting import fitting
+
+        simple = fitting(space, target)
     better = _improved(space, target, answers, simple, effort.between(_SEARCHED, 1.0))
     assessor = Assessor(space, target)
     every = {draft.order(): draft for draft in (*drafts, *filter(assessor.keeps, better))}
