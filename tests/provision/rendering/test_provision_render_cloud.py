@@ -93,6 +93,24 @@ def test_a_lone_node_gets_a_placement_group_if_the_job_allows_it_a_neighbour(
     assert root.variables["nodes"]["n0"]["compact"] is grouped
 
 
+@pytest.mark.parametrize(
+    ("market", "document", "grouped"),
+    [
+        ("block", aws_reserved_document(), False),
+        ("on-demand", aws_document(), True),
+        ("reservation", gcp_reserved_document(), False),
+        ("flex-start", gcp_reserved_document(), True),
+    ],
+)
+def test_nodes_in_reserved_capacity_join_no_placement_group_of_the_run(
+    market: str, document: PlanDocument, grouped: bool
+) -> None:
+    """A block refuses nodes of a group, and a reservation those with a policy that it lacks."""
+    held = {"block": "n0", "on-demand": "n0", "reservation": "n1", "flex-start": "n0"}[market]
+    (root,) = [root for root in rendered(document) if held in root.variables.get("nodes", {})]
+    assert root.variables["nodes"][held]["compact"] is grouped
+
+
 def test_an_a3_ultra_boots_from_hyperdisk() -> None:
     ultra = cloud_offer("ultra", Provider("gcp"), "us-central1-b", "a3-ultragpu-8g", "H200-141", 8, spot=True)
     roots = rendered(cloud_document(("n0", ultra), ("n1", GCP_OFFERS[0]), image=None))

@@ -178,8 +178,9 @@ class Aws(MachineProvider):
             return {
                 "accelerator_type": None,
                 "accelerator_count": 0,
-                # All types with accelerators can be placed close together.
-                "compact": run.may_have_neighbours(offer),
+                # All types with accelerators can be placed close together. Reserved capacity has its own placement:
+                # a block's nodes may be in no group, and those of a reservation only in the reservation's own.
+                "compact": offer.terms is None and run.may_have_neighbours(offer),
                 "efa_cards": efa_cards(offer) if efa else [],
                 "boot_disk": "gp3",
                 "image": _image(run, offer),

@@ -90,10 +90,12 @@ class Gcp(MachineProvider):
         def machine(offer: Offer) -> Variables:
             attached = is_attached(offer.instance_type)
             known = machine_type(offer)
+            # A node takes a reservation only if it has all of its properties, and these have no policy of the run's.
+            free = offer.terms is None or offer.queued
             return {
                 "accelerator_type": ATTACHABLE[offer.accelerator] if attached else None,
                 "accelerator_count": offer.accelerator_count if attached else 0,
-                "compact": known is not None and known.compact and run.may_have_neighbours(offer),
+                "compact": free and known is not None and known.compact and run.may_have_neighbours(offer),
                 "boot_disk": "pd-balanced" if known is None else known.boot_disk,
                 "efa_cards": [],
                 "image": image_for(chosen),
