@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from factories.cloud_plans import AWS_OFFERS, GCP_OFFERS, aws_document, cloud_document, gcp_document, with_job
+from factories.cloud_plans import (
+    AWS_OFFERS,
+    GCP_OFFERS,
+    aws_document,
+    cloud_document,
+    cloud_offer,
+    gcp_document,
+    with_job,
+)
 from factories.cloud_runs import (
     BACKEND_ERROR,
     INSTANCE,
@@ -248,6 +256,21 @@ def test_nodes_that_run_are_never_replaced(run: CloudRun) -> None:
     cheaper = replace(first, usd_per_hour=0.7)
     applied_or_raise(run.apply(without_bucket(cloud_document(("n0", cheaper), ("n1", second), image=None))))
     assert state in run.cloud.of_type(INSTANCE[run.provider]).values()
+
+
+def test_local_ssds_that_a_machine_brings_never_replace_it(tmp_path: Path) -> None:
+    """A2 Ultra, A3 and A4 have some that no plan asks for (hashicorp/terraform-provider-google issue 19648)."""
+    ultra = cloud_offer("ultra", Provider("gcp"), "us-central1-a", "a2-ultragpu-1g", "A100-80", 1)
+    document = without_bucket(cloud_document(("n0", ultra), image=None))
+    with cloud_run(Provider("gcp"), tmp_path, document=document) as run:
+        applied_or_raise(run.apply())
+        name = run.cloud_name("n0")
+        before = run.cloud.resources["google_compute_instance", name]
+        assert before["scratch_disk"]
+        grown = without_bucket(cloud_document(("n0", ultra), ("n1", GCP_OFFERS[1]), image=None))
+        assert [node.id for node in applied_or_raise(run.apply(grown)).nodes] == ["n0", "n1"]
+        assert run.cloud.resources["google_compute_instance", name]["instance_id"] == before["instance_id"]
+        run.assert_gone(run.destroy())
 
 
 def test_fewer_nodes_than_planned_is_an_error_that_names_them(run: CloudRun) -> None:

@@ -23,6 +23,8 @@ from sailor_cloud.testing.terraform.naming import (
 
 # These cost money while they exist; all other resources in the HCL are free.
 BILLED = ("google_compute_instance", "aws_instance")
+# Whether an instance can be stopped or not, no run wants it.
+_STOPPED = "api error UnsupportedOperation: You can't stop the Spot Instance because it is one-time."
 _AWS_PREFIXES = {
     "aws_vpc": "vpc",
     "aws_internet_gateway": "igw",
@@ -41,6 +43,11 @@ _AWS_PREFIXES = {
     "aws_vpc_endpoint": "vpce",
     "aws_vpc_peering_connection": "pcx",
 }
+# Local SSDs of one of the VMs that bring some, by the beginning of their type; real ones have up to 32.
+_LOCAL_SSDS = {"a2-ultragpu-": 1, "a3-": 2, "a4-": 2}
+# Changes of these replace a resource, and updates of these stop an instance of AWS first, as far as tests need it.
+FORCES_NEW = {"google_compute_instance": ("machine_type", "scratch_disk", "zone")}
+_STOPS = ("instance_type", "user_data")
 # AWS's error for a name that is taken, by type; IAM has one for all of its types.
 _TAKEN = {
     "aws_key_pair": "InvalidKeyPair.Duplicate",
@@ -199,8 +206,11 @@ class FakeCloud:
 
     def update(self, kind: str, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
         with self._mutex:
+            before = self.resources[kind, name]
+            if kind == "aws_instance" and any(wanted.get(key) != before.get(key) for key in _STOPS):
+                raise CloudError(f"updating EC2 Instance ({name}): stopping EC2 Instance: {_STOPPED}")
             changed = {key: value for key, value in wanted.items() if value is not None}
-            self.resources[kind, name] = {**self.resources[kind, name], **changed}
+            self.resources[kind, name] = {**before, **changed}
             return self.resources[kind, name]
 
     def delete(self, kind: str, name: str, *, why: str = "deleted") -> None:
@@ -292,9 +302,20 @@ def _google(kind: str, wanted: dict[str, Any], config: Mapping[str, Any], number
     if kind == "google_compute_instance":
         state["instance_id"] = str(number)
         state["current_status"] = "RUNNING"
+        state["scratch_disk"] = _local_ssds(wanted)
         interfaces = enumerate(wanted.get("network_interface") or [])
         state["network_interface"] = [_google_interface(index, attributes, number) for index, attributes in interfaces]
     return state
+
+
+def _local_ssds(wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the local SSDs that a VM has, which some types bring without being asked."""
+    own = wanted.get("scratch_disk") or []
+    count = next(
+        (count for prefix, count in _LOCAL_SSDS.items() if str(wanted.get("machine_type")).startswith(prefix)), 0
+    )
+    found = [{"device_name": f"local-ssd-{number}", "interface": "NVME", "size": 375} for number in range(count)]
+    return own or found
 
 
 def _google_interface(index: int, attributes: dict[str, Any], number: int) -> dict[str, Any]:

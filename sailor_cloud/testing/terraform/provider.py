@@ -1,8 +1,8 @@
 """Stand-in Terraform providers: the official schemas over a cloud in memory.
 
 Terraform's core is real; only the plugin is ours. It runs in the caller's process, and Terraform attaches to it through
-TF_REATTACH_PROVIDERS, so nothing is downloaded or started. Only the schema is checked: not values that force a
-replacement, defaults, conflicts and validators.
+TF_REATTACH_PROVIDERS, so nothing is downloaded or started. Only the schema is checked, and a few values that force a
+replacement (cloud.FORCES_NEW): not defaults, conflicts and validators.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from sailor_cloud.testing.terraform.cloud import CloudError, FakeCloud
+from sailor_cloud.testing.terraform.cloud import FORCES_NEW, CloudError, FakeCloud
 from sailor_cloud.testing.terraform.messages import (
     MESSAGES,
     METHODS,
@@ -141,9 +141,16 @@ class _Provider:
         wanted = decode(request.proposed_new_state)
         if wanted is None:
             return MESSAGES["Planned"](planned_state=request.proposed_new_state)
-        if decode(request.prior_state) is None:
+        prior = decode(request.prior_state)
+        forced = []
+        if prior is None:
             wanted = with_unknowns(wanted, self._blocks[request.type_name])
-        return MESSAGES["Planned"](planned_state=self._value(request.type_name, wanted), legacy_type_system=True)
+        else:
+            names = FORCES_NEW.get(request.type_name, ())
+            forced = [name for name in names if (wanted.get(name) or None) != (prior.get(name) or None)]
+        paths = [MESSAGES["AttributePath"](steps=[MESSAGES["PathStep"](attribute_name=name)]) for name in forced]
+        planned = self._value(request.type_name, wanted)
+        return MESSAGES["Planned"](planned_state=planned, requires_replace=paths, legacy_type_system=True)
 
     def ApplyResourceChange(self, request: Any, context: Any) -> Any:  # noqa: N802
         kind = request.type_name

@@ -155,8 +155,9 @@ resource "google_compute_instance" "node" {
   }
 
   lifecycle {
-    # A VM that runs can't change its placement.
-    ignore_changes = [resource_policies]
+    # A VM that runs can't change its placement. A2 Ultra, A3 and A4 bring local SSDs that nobody asked for; a plan that
+    # would take them away would replace the VM.
+    ignore_changes = [resource_policies, scratch_disk]
 
     precondition {
       condition     = timecmp(var.expires_at, timeadd(plantimestamp(), "2880h")) <= 0
