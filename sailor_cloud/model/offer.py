@@ -57,6 +57,11 @@ class GroupLinks:
     as_of: date
 
 
+# Compute capabilities of architectures. NVIDIA's open kernel modules need Turing, and Blackwell needs them
+# (github.com/NVIDIA/open-gpu-kernel-modules, looked up 2026-11-27).
+TURING, BLACKWELL = 7.5, 10.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """A GPU model with its memory, or one of the local provider's emulated ones.

@@ -22,9 +22,17 @@ class Shell(Protocol):
 
 
 async def prepared_python(
-    shell: Shell, software: Software, *, node: str, patience_s: float = PATIENCE_S, poll_s: float = POLL_S
+    shell: Shell,
+    software: Software,
+    *,
+    node: str,
+    driver: str | None = None,
+    patience_s: float = PATIENCE_S,
+    poll_s: float = POLL_S,
 ) -> str:
     """Return an interpreter of the node that has all packages; missing ones are installed with pip.
+
+    `driver`: see `software.driver_for`.
 
     The installation continues if the connection breaks; a later call finds it. Raises LaunchError with the end of its
     log if it fails or takes too long.
@@ -35,7 +43,7 @@ async def prepared_python(
     if found not in ("", "failed"):
         return found
     # If an installation runs already, a second one ends immediately.
-    install = f"nohup flock -n {script}.lock sh {script} install >> {log} 2>&1 < /dev/null &"
+    install = f"nohup flock -n {script}.lock sh {script} install {driver or ''} >> {log} 2>&1 < /dev/null &"
     await shell.run(["sh", "-c", f"rm -f {script.removesuffix('.sh')}.failed; {install}"])
     waited = 0.0
     while waited < patience_s:

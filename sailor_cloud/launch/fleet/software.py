@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sailor_cloud.model.offer import TURING
+
 # The versions with which the runtime was tested; a test compares them with pyproject.toml and constraints.txt.
 TORCH = "2.13.0"
 PACKAGES = (
@@ -20,6 +22,10 @@ PACKAGES = (
 # (github.com/pytorch/pytorch/issues/172352), and all ranks must share one NCCL.
 OLDEST_COMMON_CAPABILITY = 7.5
 OLD_CUDA = "cu126"
+# The last branch of NVIDIA's driver that runs Pascal and Volta, supported until June 2028, and its packages in Ubuntu's
+# component restricted: linux-modules-nvidia-580-server-KERNEL holds the proprietary modules, which these need
+# (docs.nvidia.com/datacenter/tesla/drivers and packages.ubuntu.com, looked up 2026-11-27).
+OLD_DRIVER = "580-server"
 # The oldest driver that runs a build, by its CUDA version's major number
 # (docs.nvidia.com/cuda/cuda-toolkit-release-notes, "CUDA Driver", looked up 2026-11-23). torch 2.13 on PyPI is built
 # for CUDA 13; an image's driver is checked against this before anything is installed.
@@ -48,7 +54,10 @@ class Software:
 
     @property
     def script(self) -> str:
-        """A shell script: `check` prints an interpreter that has all packages, `install` makes one."""
+        """A shell script: `check` prints an interpreter that has all packages, `install` makes one.
+
+        `install BRANCH` first installs this branch of NVIDIA's driver if the image has none.
+        """
         wanted = f"torch=={self.torch}" + (f"+{self.build}" if self.build else "")
         index = f"--extra-index-url {self.index}" if self.index else ""
         return _SCRIPT.format(
@@ -69,10 +78,15 @@ def software_for(capabilities: Iterable[float | None]) -> Software:
     return Software()
 
 
+def driver_for(capability: float | None) -> str | None:
+    """Return the branch to install on an image without a driver; None for devices whose images have one."""
+    return OLD_DRIVER if capability is not None and capability < TURING else None
+
+
 # A prepared image passes the check with its own python3; otherwise a virtual environment is made next to the script.
 # The runtime needs Python 3.11. Ubuntu 22.04 has Python 3.10 as python3 and 3.11 in its package index; 24.04 has 3.12
 # as python3. A fresh machine's own updates hold dpkg's lock and that of the package lists for minutes; apt does not
-# wait for the second.
+# wait for the second. A driver comes as Ubuntu's signed modules for the running kernel, else it is built for that.
 _SCRIPT = """#!/bin/sh
 set -e
 place="$(dirname "$0")/$(basename "$0" .sh)"
@@ -101,7 +115,24 @@ check)
 install)
     rm -f "$place.failed"
     trap 'code=$?; [ $code -eq 0 ] || touch "$place.failed"' EXIT
+    apt() {{ sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@"; }}
+    refresh() {{
+        tries=0
+        until apt update; do
+            tries=$((tries + 1))
+            [ $tries -lt 30 ] || exit 1
+            sleep 10
+        done
+    }}
     if [ "$SAILOR_CLOUD_ACCELERATORS" != cpu ]; then
+        if [ -n "$2" ] && ! command -v nvidia-smi > /dev/null && command -v apt-get > /dev/null; then
+            refresh
+            kernel=$(uname -r)
+            apt install "linux-modules-nvidia-$2-$kernel" "nvidia-headless-no-dkms-$2" "nvidia-utils-$2" ||
+                apt install "linux-headers-$kernel" "nvidia-headless-$2" "nvidia-utils-$2"
+            sudo modprobe nvidia
+            sudo modprobe nvidia-uvm
+        fi
         driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
         if [ -z "$driver" ]; then
             echo "nvidia-smi names no NVIDIA driver; name an image that has one: cloud: {{image: ...}}"
@@ -118,13 +149,7 @@ install)
         python=""
     done
     if [ -z "$python" ]; then
-        apt() {{ sudo DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=600 "$@"; }}
-        tries=0
-        until apt update; do
-            tries=$((tries + 1))
-            [ $tries -lt 30 ] || exit 1
-            sleep 10
-        done
+        refresh
         if python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
             apt install python3-venv
             python=python3

@@ -12,9 +12,9 @@ import pytest
 
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.packages import prepared_python
-from sailor_cloud.launch.fleet.software import PACKAGES, TORCH, Software, software_for
+from sailor_cloud.launch.fleet.software import OLD_DRIVER, PACKAGES, TORCH, Software, driver_for, software_for
 from sailor_cloud.provision.providers.aws.machines import AWS_IMAGE_DRIVER
-from sailor_cloud.provision.providers.gcp.machines import DEFAULT_GCP_IMAGE
+from sailor_cloud.provision.providers.gcp.machines import BLACKWELL_IMAGE, DEFAULT_GCP_IMAGE
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,6 +126,45 @@ def test_a_node_without_a_driver_is_reported(node: Here) -> None:
     assert "nvidia-smi names no NVIDIA driver" in failed_installation(gpu, Software(torch="0.0.1"))
 
 
+APT_GET = """case "$*" in *update*) exit 0 ;; *{missing}*) echo "Unable to locate {missing}"; exit 100 ;; esac
+echo "$@" >> installed
+printf '#!/bin/sh\\necho 580.178.04\\n' > bin/nvidia-smi; chmod +x bin/nvidia-smi"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        (
+            "nothing",
+            "install linux-modules-nvidia-580-server-6.17.0-1021-gcp nvidia-headless-no-dkms-580-server "
+            "nvidia-utils-580-server",
+        ),
+        ("linux-modules", "install linux-headers-6.17.0-1021-gcp nvidia-headless-580-server nvidia-utils-580-server"),
+    ],
+    ids=["signed", "built here"],
+)
+def test_a_v100_on_an_image_without_a_driver_gets_the_last_one_that_runs_it(
+    node: Here, missing: str, expected: str
+) -> None:
+    bare = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
+    command(bare, "uname", "echo 6.17.0-1021-gcp")
+    command(bare, "sudo", 'while case "$1" in *=*) true ;; *) false ;; esac; do shift; done; exec "$@"')
+    command(bare, "apt-get", APT_GET.format(missing=missing))
+    command(bare, "modprobe", 'echo "$1" >> loaded')
+    command(bare, "python3.13", '[ "$1" != -m ] || { echo "python began"; exit 1; }')
+    installation = prepared_python(bare, Software(torch="0.0.1"), node="n0", driver=driver_for(7.0), poll_s=0.05)
+    with pytest.raises(LaunchError, match="python began"):
+        asyncio.run(installation)
+    (line,) = (node.folder / "installed").read_text().splitlines()
+    assert line.endswith(expected)
+    assert (node.folder / "loaded").read_text().split() == ["nvidia", "nvidia-uvm"]
+
+
+@pytest.mark.parametrize("capability", [7.5, 8.0, 10.0, None])
+def test_no_driver_is_installed_for_devices_whose_images_have_one(capability: float | None) -> None:
+    assert driver_for(capability) is None
+
+
 @pytest.mark.parametrize("driver", ["580.65.06", "580.173.02", "1000.1"])
 def test_a_driver_that_is_new_enough_lets_the_installation_begin(node: Here, driver: str) -> None:
     gpu = replace(node, variables={"SAILOR_CLOUD_ACCELERATORS": ""})
@@ -135,9 +174,8 @@ def test_a_driver_that_is_new_enough_lets_the_installation_begin(node: Here, dri
 
 
 def test_the_default_images_have_a_driver_for_the_wheels_of_the_package_index() -> None:
-    branch = int(DEFAULT_GCP_IMAGE.rpartition("-")[2])
-    assert branch >= int(software_for([8.0]).oldest_driver.partition(".")[0])
-    assert branch >= int(software_for([7.0]).oldest_driver.partition(".")[0])
+    branches = [int(image.rpartition("-")[2]) for image in (DEFAULT_GCP_IMAGE, BLACKWELL_IMAGE)]
     # 580 is the last branch of NVIDIA's driver that runs a V100.
-    assert branch <= 580
-    assert int(software_for([8.0]).oldest_driver.partition(".")[0]) <= AWS_IMAGE_DRIVER
+    branches += [AWS_IMAGE_DRIVER, old := int(OLD_DRIVER.partition("-")[0])]
+    assert min(branches) >= int(software_for([8.0]).oldest_driver.partition(".")[0])
+    assert old == 580

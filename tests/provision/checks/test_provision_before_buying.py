@@ -111,6 +111,13 @@ def test_policies_of_an_organization_are_asked_for(
     assert google.journal().entries() == ()
 
 
+def test_every_image_of_a_plan_must_be_of_an_allowed_project(google: CloudRun) -> None:
+    google.cloud.policies = {"constraints/compute.trustedImageProjects": OURS}
+    a100_and_v100 = cloud_document(("n0", GCP_OFFERS[0]), ("n1", GCP_OFFERS[1]), image=None)
+    (told,) = of("gcp").refusals(a100_and_v100, placed_nodes(a100_and_v100))
+    assert "forbids the image projects/ubuntu-os-cloud/" in str(told)
+
+
 def test_policies_that_can_not_be_asked_for_are_no_refusal(google: CloudRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER", "http://127.0.0.1:1")
     assert of("gcp").refusals(google.document, placed_nodes(google.document)) == []

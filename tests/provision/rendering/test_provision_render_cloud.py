@@ -28,7 +28,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import AwsAccount, Cloud, NetworkAccess, Resource, StateBackend
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.providers.aws.provider import PORTS
-from sailor_cloud.provision.providers.gcp.machines import DEFAULT_GCP_IMAGE
+from sailor_cloud.provision.providers.gcp.machines import BLACKWELL_IMAGE, DEFAULT_GCP_IMAGE, IMAGE_WITHOUT_DRIVER
 from sailor_cloud.provision.rendering.rendered_roots import rendered_roots
 from sailor_cloud.provision.rendering.root import WantedRoot, roots, variables_text, write_root
 from sailor_cloud.run.folder import RunFolder
@@ -260,13 +260,32 @@ def machines_with_efa(document: PlanDocument) -> dict[str, list[int]]:
 
 
 def test_images_are_the_clouds_own_unless_the_job_names_one() -> None:
-    assert images(gcp_document()) == {DEFAULT_GCP_IMAGE}
+    assert images(gcp_document()) == {DEFAULT_GCP_IMAGE, IMAGE_WITHOUT_DRIVER}
     assert images(efa_document()) == {
         "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
     }
     assert images(aws_document()) == {"ami-0123456789abcdef0"}
     arm = replace(AWS_OFFERS[1], instance_type="g5g.xlarge", accelerator="T4G-16")
     assert "/ami/arm64/" in images(cloud_document(("n0", arm), image=None)).pop()
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "accelerator", "image"),
+    [
+        ("n1-standard-8", "P4-8", IMAGE_WITHOUT_DRIVER),
+        ("n1-standard-8", "P100-16", IMAGE_WITHOUT_DRIVER),
+        ("n1-standard-8", "V100-16", IMAGE_WITHOUT_DRIVER),
+        ("n1-standard-8", "T4-16", DEFAULT_GCP_IMAGE),
+        ("a3-highgpu-8g", "H100-80", DEFAULT_GCP_IMAGE),
+        ("a4-highgpu-8g", "B200-180", BLACKWELL_IMAGE),
+    ],
+)
+def test_images_on_google_cloud_have_kernel_modules_for_the_device(
+    instance_type: str, accelerator: str, image: str
+) -> None:
+    offer = cloud_offer("one", Provider("gcp"), "us-central1-a", instance_type, accelerator, 1)
+    assert images(cloud_document(("n0", offer), image=None)) == {image}
+    assert images(cloud_document(("n0", offer), image="my-image")) == {"my-image"}
 
 
 def images(document: PlanDocument) -> set[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from sailor_cloud import catalog
+from sailor_cloud.model.offer import BLACKWELL, TURING
+
 # N1 machines take these; all other types with accelerators have them built in (cloud.google.com/compute/docs/gpus).
 ATTACHABLE = {
     "V100-16": "nvidia-tesla-v100",
@@ -14,10 +17,24 @@ ATTACHABLE = {
 # that does); listed at cloud.google.com/deep-learning-vm/docs/images (looked up 2026-11-23).
 DEFAULT_GCP_IMAGE = "projects/deeplearning-platform-release/global/images/family/common-cu129-ubuntu-2404-nvidia-580"
 
+# Ubuntu without a driver, for devices that NVIDIA's open kernel modules do not run: the launcher installs the
+# proprietary one (launch/fleet/software.py).
+IMAGE_WITHOUT_DRIVER = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64"
+# Canonical's Ubuntu with the same branch, for devices that need the open modules: public recipes for A4 and G4 machines
+# boot this family (looked up 2026-11-27). Which modules the family above has is not documented.
+BLACKWELL_IMAGE = (
+    "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accelerator-2404-amd64-with-nvidia-580"
+)
 
-def image_for(chosen: str | None) -> str:
-    """Return the image of nodes; an image of AWS in the job is meant for other nodes."""
-    return DEFAULT_GCP_IMAGE if chosen is None or chosen.startswith(("ami-", "/")) else chosen
+
+def image_for(chosen: str | None, accelerator: str) -> str:
+    """Return the image of nodes with an accelerator; an image of AWS in the job is meant for other nodes."""
+    if chosen is not None and not chosen.startswith(("ami-", "/")):
+        return chosen
+    capability = catalog.load().accelerator(accelerator).compute_capability
+    if capability is None or TURING <= capability < BLACKWELL:
+        return DEFAULT_GCP_IMAGE
+    return IMAGE_WITHOUT_DRIVER if capability < TURING else BLACKWELL_IMAGE
 
 
 def is_attached(instance_type: str) -> bool:

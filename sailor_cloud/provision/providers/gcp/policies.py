@@ -33,7 +33,7 @@ def refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Proble
     if account is None or (compute.startswith("http://") and _API[0] not in os.environ):
         # Compute Engine is a stand-in here, without policies.
         return []
-    image = image_for(document.job.cloud.image)
+    images = sorted({image_for(document.job.cloud.image, placed.offer.accelerator) for placed in nodes})
     regions = sorted({placed.offer.region for placed in nodes})
     forbidden = []
     try:
@@ -43,8 +43,8 @@ def refusals(document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Proble
             forbidden.append((ADDRESSES, "nodes with a public address"))
         if _policy(api, account.project, SHIELDED).get("booleanPolicy", {}).get("enforced"):
             forbidden.append((SHIELDED, "nodes without Secure Boot"))
-        if not _trusts(_policy(api, account.project, IMAGES), image):
-            forbidden.append((IMAGES, f"the image {image}"))
+        trusted = _policy(api, account.project, IMAGES)
+        forbidden += [(IMAGES, f"the image {image}") for image in images if not _trusts(trusted, image)]
         where = _policy(api, account.project, LOCATIONS)
         outside = [region for region in regions if not _allows(where, region)]
         if outside:

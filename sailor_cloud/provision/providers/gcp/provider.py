@@ -98,7 +98,7 @@ class Gcp(MachineProvider):
                 "compact": free and known is not None and known.compact and run.may_have_neighbours(offer),
                 "boot_disk": "pd-balanced" if known is None else known.boot_disk,
                 "efa_cards": [],
-                "image": image_for(chosen),
+                "image": image_for(chosen, offer.accelerator),
             }
 
         account = f"{resource_name(run.folder.run_id, 'node')}@{_project(run)}.iam.gserviceaccount.com"
