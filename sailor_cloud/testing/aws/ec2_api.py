@@ -20,6 +20,8 @@ from sailor_cloud.testing.http_api import Answer, Ask, serving
 from sailor_cloud.testing.object_store import ObjectStore, serve_objects
 from sailor_cloud.testing.terraform.cloud import CloudError, FakeCloud
 
+# Families of types that do not run on Nitro.
+_XEN = ("p2.", "p3.", "g3.", "g3s.")
 _REGION = re.compile(r"Credential=[^/]+/\d+/([\w-]+)/")
 
 
@@ -204,6 +206,12 @@ class _Ec2:
         state = self._known("aws_instance").get(parameters["InstanceId"])
         if state is None:
             return _error("InvalidInstanceID.NotFound", f"{parameters['InstanceId']} does not exist")
+        latest = parameters.get("Latest") == "true"
+        if latest and state["instance_type"].startswith(_XEN):
+            return _error("UnsupportedOperation", "This instance type does not support the 'Latest' option.")
+        if not latest and not state["instance_type"].startswith(_XEN):
+            # Posted at the last change of state, before anything was printed.
+            return _done("GetConsoleOutput", _tag("output", ""))
         key = state["host_public_key"]
         text = f"-----BEGIN SSH HOST KEY KEYS-----\r\n{key} root@host\r\n-----END SSH HOST KEY KEYS-----\r\n"
         return _done("GetConsoleOutput", _tag("output", base64.b64encode(text.encode()).decode()))

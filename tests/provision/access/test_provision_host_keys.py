@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from factories.cloud_plans import with_job
-from factories.cloud_runs import cloud_run, small_document, waited
+from factories.cloud_runs import cloud_run, reached, small_document, waited
 from factories.local_runs import LocalRun, local_run, started
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.job import HostKeys
@@ -53,6 +53,16 @@ def test_a_node_publishes_only_its_own_key(told: str, monkeypatch: pytest.Monkey
     provider = SimpleNamespace(host_keys=lambda found: {"ssh-ed25519": told, "ssh-rsa": "CCCC=="})
     monkeypatch.setattr(instances.providers, "of", lambda name: provider)
     assert instances.published_host_key(instance()) == "ssh-rsa CCCC=="
+
+
+@pytest.mark.parametrize("instance_type", ["g4dn.xlarge", "p3.2xlarge"])
+def test_a_console_is_read_as_it_is_now_where_the_instance_shows_that(instance_type: str) -> None:
+    """The stand-in's instances on Nitro show nothing else at first, and those on Xen refuse."""
+    with reached(Provider("aws")) as cloud:
+        wanted = {"instance_type": instance_type, "host_public_key": PAPER_KEY, "tags": {}}
+        cloud.create("aws_instance", wanted, {"region": "us-east-1"})
+        (name,) = (name for name, state in cloud.of_type("aws_instance").items() if not state["tags"])
+        assert instances.published_host_key(instance(name)) == PAPER_KEY
 
 
 def test_a_key_is_asked_for_until_it_is_there_and_then_never_again(

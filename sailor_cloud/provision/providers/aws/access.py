@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from sailor_cloud.provision.access.instances import Instance
 from sailor_cloud.provision.live_resources import NODE_LABEL, RUN_LABEL
-from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_gone
+from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, error_code, is_gone
 
 TUNNEL_PROGRAMS = {
     "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
