@@ -22,6 +22,8 @@ HEARTBEAT_S = 300.0
 HEARTBEAT_FILE = "controller"
 # Of the file from which the agents of a scheduler's job read the plan.
 ARTEFACT_VERSION = 1
+# With these NCCL uses sockets, also where a plugin for another network is installed.
+NCCL_SOCKETS = {"NCCL_NET": "Socket"}
 # The variable with these agents' shared token, if that file does not contain it.
 JOB_TOKEN = "SAILOR_JOB_TOKEN"
 # The most bytes that are sent as events of each log of a node whose folder is not readable.
@@ -167,7 +169,7 @@ class RunSpec:
 
     `verify_steps` steps are first trained in float64 and compared with one process, with `verify_narrow` those of a
     narrow copy of the model. `calibrate` then times the layers with all ranks running. `expires_at` (seconds since the
-    epoch) is the TTL.
+    epoch) is the TTL. `sockets`: NCCL uses no network but sockets.
     """
 
     spec_version: int
@@ -189,6 +191,7 @@ class RunSpec:
     expires_at: float
     pipeline_schedule: str = ONE_F_ONE_B
     verify_narrow: bool = False
+    sockets: bool = False
 
     @property
     def world_size(self) -> int:
@@ -247,7 +250,8 @@ class CommandSpec:
 
     `code` is the folder with the user's files, below the node's own; None: there are none. A stop is SIGTERM, and
     SIGKILL after `grace_s`. A command without a sign of life for `stall_s` counts as hung. `meets_at_port`: its
-    processes meet at the master's port, unless a launcher sets another place.
+    processes meet at the master's port, unless a launcher sets another place. `sockets`: NCCL uses no network but
+    sockets.
     """
 
     spec_version: int
@@ -268,6 +272,7 @@ class CommandSpec:
     grace_s: float
     stall_s: float
     expires_at: float
+    sockets: bool = False
 
     @property
     def world_size(self) -> int:

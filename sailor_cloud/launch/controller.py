@@ -16,7 +16,7 @@ from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet import code
 from sailor_cloud.launch.fleet.command_spec import build_command_spec
 from sailor_cloud.launch.fleet.fleet import UnreachableError
-from sailor_cloud.launch.fleet.run_spec import build_spec, plan_hash
+from sailor_cloud.launch.fleet.run_spec import build_spec, must_use_sockets, plan_hash
 from sailor_cloud.launch.generation import End, Generation, Result
 from sailor_cloud.launch.recovery import fallback, nodes
 from sailor_cloud.launch.recovery.growth import Growth
@@ -316,6 +316,7 @@ class Controller:
             "checkpoint_directory": str(context.checkpoints_dir),
             "expires_at": context.expires_at,
             "code_sha256": code_sha256,
+            "sockets": must_use_sockets(nodes.values()),
         }
         if context.runs_command:
             return build_command_spec(context.document, nodes, **common)

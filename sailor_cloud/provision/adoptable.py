@@ -54,3 +54,18 @@ def planned_replacements(plan: Mapping[str, Any]) -> frozenset[str]:
     """Return the addresses of resources that a plan would delete and create again."""
     changes = plan.get("resource_changes", ())
     return frozenset(c["address"] for c in changes if {"create", "delete"} <= set(c["change"]["actions"]))
+
+
+def planned_updates(plan: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return the attributes that a plan would change in place, by the address of their resource."""
+    return {
+        change["address"]: _changed(change["change"])
+        for change in plan.get("resource_changes", ())
+        if change["change"]["actions"] == ["update"]
+    }
+
+
+def _changed(change: Mapping[str, Any]) -> frozenset[str]:
+    before, after = change["before"], change["after"]
+    known = {name for name in after if before.get(name) != after[name]}
+    return frozenset({*known, *(name for name, unknown in change["after_unknown"].items() if unknown)})

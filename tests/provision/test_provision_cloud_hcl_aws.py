@@ -178,7 +178,6 @@ def test_only_ssh_from_the_caller_and_training_among_the_nodes_come_in(public: S
 
 def test_efa_is_left_out_where_not_all_nodes_could_use_it(public: Stacks) -> None:
     assert not public.cloud.of_type("aws_launch_template")
-    assert all("NCCL_NET=Socket" in state["user_data"] for state in public.instances("aws_instance").values())
 
 
 def test_nodes_of_one_zone_get_all_their_network_cards_with_efa(fast: Stacks) -> None:
@@ -196,7 +195,6 @@ def test_nodes_of_one_zone_get_all_their_network_cards_with_efa(fast: Stacks) ->
     assert (tags["resource_type"], tags["tags"]["sailor-cloud-run"]) == ("network-interface", fast.run.run_id)
     for state in fast.instances("aws_instance").values():
         assert state["launch_template"][0]["id"] == template["id"]
-        assert "NCCL_NET" not in state["user_data"]
 
 
 def test_efa_needs_everything_open_within_the_group_and_only_there(fast: Stacks) -> None:

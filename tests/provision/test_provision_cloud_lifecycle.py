@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from factories.cloud_plans import (
     aws_document,
     cloud_document,
     cloud_offer,
+    efa_document,
     gcp_document,
     with_job,
 )
@@ -40,6 +42,7 @@ from sailor_cloud.provision.access.nodes import reachable_nodes, running_names
 from sailor_cloud.provision.errors.rules import Backoff
 from sailor_cloud.provision.outcomes import Applied, QuotaHit, Stockout, applied_or_raise
 from sailor_cloud.provision.provisioner import check_supported
+from sailor_cloud.provision.rendering.root import VARIABLES_FILE, root_of
 from sailor_cloud.provision.terraform.progress import Progress, Step
 from sailor_cloud.run.folder import resource_name
 from sailor_cloud.run.journal import Event
@@ -256,6 +259,47 @@ def test_nodes_that_run_are_never_replaced(run: CloudRun) -> None:
     cheaper = replace(first, usd_per_hour=0.7)
     applied_or_raise(run.apply(without_bucket(cloud_document(("n0", cheaper), ("n1", second), image=None))))
     assert state in run.cloud.of_type(INSTANCE[run.provider]).values()
+
+
+def test_a_node_keeps_its_network_cards_and_address_whatever_comes_and_goes(tmp_path: Path) -> None:
+    """Also one on spot, which hashicorp/aws would stop for other user data, and can't."""
+    p4d = AWS_OFFERS[0]
+    apart = replace(p4d, id="apart", zone="use1-az6")
+    with cloud_run(Provider("aws"), tmp_path, document=without_bucket(efa_document())) as run:
+        assert [node.efa for node in applied_or_raise(run.apply()).nodes] == [True, True]
+        name, addresses = run.cloud_name("n0"), run.cloud.of_type("aws_eip").items()
+        (address,) = (found for found, state in addresses if state["tags"]["sailor-cloud-node"] == "n0")
+        later = without_bucket(cloud_document(("n0", p4d), ("n2", apart), image=None))
+        second = applied_or_raise(run.apply(later, expires_at=run.expires_at + timedelta(hours=1)))
+        assert {node.id: node.efa for node in second.nodes} == {"n0": True, "n2": False}
+        assert run.cloud_name("n0") == name
+        assert address in run.cloud.of_type("aws_eip")
+        run.assert_gone(run.destroy())
+
+
+def test_a_node_that_gets_a_neighbour_stays_without_efa(tmp_path: Path) -> None:
+    p4d = AWS_OFFERS[0]
+    alone = without_bucket(cloud_document(("n0", p4d), image=None))
+    with cloud_run(Provider("aws"), tmp_path, document=alone) as run:
+        assert [node.efa for node in applied_or_raise(run.apply()).nodes] == [False]
+        grown = applied_or_raise(run.apply(without_bucket(efa_document())))
+        assert {node.id: node.efa for node in grown.nodes} == {"n0": False, "n1": True}
+        run.assert_gone(run.destroy())
+
+
+def test_a_change_that_would_stop_a_running_node_or_take_its_address_is_refused(tmp_path: Path) -> None:
+    p4d = AWS_OFFERS[0]
+    with cloud_run(Provider("aws"), tmp_path, document=without_bucket(efa_document())) as run:
+        applied_or_raise(run.apply())
+        before = dict(run.cloud.resources)
+        larger = replace(p4d, id="larger", instance_type="p4de.24xlarge", accelerator="A100-80")
+        with pytest.raises(ProvisionError, match="would stop and start nodes that run and belong to the plan: n0, n1"):
+            run.apply(without_bucket(cloud_document(("n0", larger), ("n1", larger), image=None)))
+        root_of(run.run.folder, Provider("aws"), "us-east-1").path.joinpath(VARIABLES_FILE).write_text("")
+        with pytest.raises(ProvisionError, match=r"would replace or delete nodes that run .*: n0;"):
+            run.apply(without_bucket(cloud_document(("n0", p4d), image=None)))
+        assert run.cloud.resources == before
+        run.assert_gone(run.destroy())
 
 
 def test_local_ssds_that_a_machine_brings_never_replace_it(tmp_path: Path) -> None:

@@ -526,6 +526,18 @@ def test_variables_without_a_value_are_those_of_the_nodes_own_environment(
     assert event["reason"] == "finished"
 
 
+@pytest.mark.parametrize(
+    ("sockets", "own", "told"), [(True, None, "Socket"), (False, None, ""), (True, "IB", "IB")], ids=str
+)
+def test_a_command_is_told_that_nccl_must_use_sockets_unless_its_job_says_otherwise(
+    sockets: bool, own: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_NET", raising=False)
+    given = () if own is None else (Variable(name="NCCL_NET", value=own),)
+    command = Command(tmp_path / "home", f'test "$NCCL_NET" = "{told}"', environment=given, sockets=sockets)
+    assert command.events()[-1]["reason"] == "finished"
+
+
 @pytest.mark.parametrize(("rank", "signs"), [(0, range(3)), (1, range(3, 20))])
 def test_on_other_nodes_than_the_first_a_silent_command_is_alive_as_long_as_its_processes(
     tmp_path: Path, rank: int, signs: range

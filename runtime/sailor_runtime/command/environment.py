@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from sailor_runtime.packages import installing, library
-from sailor_runtime.spec import CommandNode, CommandSpec
+from sailor_runtime.spec import NCCL_SOCKETS, CommandNode, CommandSpec
 
 
 def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: Path) -> dict[str, str]:
@@ -52,7 +52,8 @@ def environment(spec: CommandSpec, node: CommandNode, home: Path, checkpoints: P
     if spec.budget_usd is not None:
         ours["SAILOR_BUDGET_USD"] = f"{spec.budget_usd:g}"
     given = {variable.name: variable.value for variable in spec.environment if variable.value is not None}
-    return {**os.environ, **paths, **given, **launcher, **ours}
+    network = NCCL_SOCKETS if spec.sockets else {}
+    return {**os.environ, **network, **paths, **given, **launcher, **ours}
 
 
 def _without_runtime(paths: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from sailor_runtime.refusal import RefusedError
-from sailor_runtime.spec import SCHEDULES, ZERO_BUBBLE, RunSpec
+from sailor_runtime.spec import NCCL_SOCKETS, SCHEDULES, ZERO_BUBBLE, RunSpec
 from sailor_runtime.training import verify
 from sailor_runtime.training.calibrate import calibrate
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints
@@ -77,6 +78,9 @@ def run(spec: RunSpec, rank: int, events: EventWriter, control: Control, *, metr
     optimizer.check(spec.training.optimizer, device.torch_device)
     samples = open_samples(spec)
     events.write("progress", phase="joining")
+    if spec.sockets:
+        # NCCL reads its variables when the first group is made.
+        os.environ.update(NCCL_SOCKETS)
     atoms = layout.atoms(spec)
     world = World(spec, rank, atoms, backend="gloo" if device.torch_device.type == "cpu" else "nccl")
     # Modules live as long as the process, and their repeated garbage collection took 6 % of a step of small layers.

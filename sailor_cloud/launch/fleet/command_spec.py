@@ -40,10 +40,12 @@ def build_command_spec(
     expires_at: datetime,
     code_sha256: str | None,
     secrets: bool = True,
+    sockets: bool = False,
 ) -> rt.CommandSpec:
     """Return the spec of one generation. Ranks are numbered node by node, those of the first pipeline first.
 
-    Without `secrets`, variables that the job takes from its caller stay names; nodes must know their values.
+    Without `secrets`, variables that the job takes from its caller stay names; nodes must know their values. `sockets`:
+    see `run_spec.must_use_sockets`.
     """
     plan, job = document.plan, document.job
     assert plan is not None
@@ -94,6 +96,7 @@ def build_command_spec(
         grace_s=GRACE_S,
         stall_s=job.stall,
         expires_at=expires_at.timestamp(),
+        sockets=sockets,
     )
 
 

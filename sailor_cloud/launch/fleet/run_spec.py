@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 
@@ -14,6 +14,7 @@ from sailor_cloud.model.decoder import Decoder
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Job
 from sailor_cloud.model.plan import Plan
+from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.nodes import ReachableNode
 from sailor_cloud.simulator.money import CHECKED_STEPS, MOST_REFERENCE_FLOPS, reference_flops
 from sailor_runtime import spec as rt
@@ -42,6 +43,19 @@ def plan_hash(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def must_use_sockets(nodes: Iterable[ReachableNode]) -> bool:
+    """Whether NCCL must use sockets on the nodes of a generation, because all ranks need one kind of network.
+
+    On bought nodes that is so unless all have EFA and are in one zone. A cluster's nodes use what its owner has set up.
+    """
+    bought = [node for node in nodes if _is_bought(node)]
+    return bool(bought) and not (all(node.efa for node in bought) and len({node.zone for node in bought}) == 1)
+
+
+def _is_bought(node: ReachableNode) -> bool:
+    return not providers.on_this_machine(node.provider) and providers.of(node.provider).scheduler is None
+
+
 def build_spec(
     document: PlanDocument,
     decoder: Decoder,
@@ -56,12 +70,13 @@ def build_spec(
     saved_step: int = 0,
     check: bool = True,
     code_sha256: str | None = None,
+    sockets: bool = False,
 ) -> rt.RunSpec:
     """Return the spec of one generation. Raises RequestError if the runtime can't do what the job asks.
 
     `steps` is the last step of the whole run, also if the document plans only the rest. `saved_step` is the newest
     saved step. `check`: compare with one process, as `comparison_model` says, and calibrate before training.
-    `code_sha256` is the hash of the user's code, which has the model's own module.
+    `code_sha256` is the hash of the user's code, which has the model's own module. `sockets`: see `must_use_sockets`.
     """
     plan, prediction, job = document.plan, document.prediction, document.job
     if plan is None or prediction is None or job.model is None:
@@ -128,6 +143,7 @@ def build_spec(
         expires_at=expires_at.timestamp(),
         pipeline_schedule=plan.pipeline_schedule.value,
         verify_narrow=compared is ComparisonModel.NARROW_COPY,
+        sockets=sockets,
     )
 
 

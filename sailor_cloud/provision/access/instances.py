@@ -17,7 +17,10 @@ _KEY_KINDS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A VM that the cloud lists for a node. `id` is never reused; `machine` is the cloud's name for it."""
+    """A VM that the cloud lists for a node. `id` is never reused; `machine` is the cloud's name for it.
+
+    `efa`: a network interface of it is an Elastic Fabric Adapter of AWS.
+    """
 
     node: str
     id: str
@@ -29,6 +32,7 @@ class Instance:
     address: str
     private_address: str
     running: bool
+    efa: bool = False
 
 
 def instances(scopes: Scopes, run_id: str) -> tuple[Instance, ...]:

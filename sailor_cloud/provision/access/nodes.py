@@ -26,7 +26,8 @@ class ReachableNode:
     """A running node. Training traffic uses `private_address`; commands start in `workdir`.
 
     On a local node SFTP takes paths relative to `workdir`, or absolute ones inside it. A node with a `tunnel` is
-    reachable only through it: `address` identifies the node, but accepts no connections from here.
+    reachable only through it: `address` identifies the node, but accepts no connections from here. `efa`: it has AWS's
+    Elastic Fabric Adapter.
     """
 
     id: str
@@ -44,6 +45,7 @@ class ReachableNode:
     workdir: str
     created_at: datetime
     tunnel: Tunnel | None = None
+    efa: bool = False
 
     @classmethod
     def of(
@@ -58,6 +60,7 @@ class ReachableNode:
         workdir: str,
         created_at: datetime,
         tunnel: Tunnel | None = None,
+        efa: bool = False,
     ) -> ReachableNode:
         """Return a node of a plan with its address and login."""
         return cls(
@@ -76,6 +79,7 @@ class ReachableNode:
             workdir=workdir,
             created_at=created_at,
             tunnel=tunnel,
+            efa=efa,
         )
 
 
@@ -153,4 +157,5 @@ def _cloud_node(
         workdir=access.workdir,
         created_at=created_at or datetime.now(UTC),
         tunnel=tunnel,
+        efa=instance.efa,
     )

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +18,13 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.access.instances import instances
-from sailor_cloud.provision.adoptable import Adoptable, PlannedCreation, planned_creations, planned_replacements
+from sailor_cloud.provision.adoptable import (
+    Adoptable,
+    PlannedCreation,
+    planned_creations,
+    planned_replacements,
+    planned_updates,
+)
 from sailor_cloud.provision.bookkeeping import (
     NODE,
     capacity_intent,
@@ -90,6 +96,12 @@ def change_of(event: Mapping[str, Any]) -> Change | None:
         key=str(resource.get("resource_key") or resource["resource_name"]),
         action=change["action"],
     )
+
+
+def owner_at(address: str) -> str:
+    """Return the node at a Terraform address, or the node whose own part is there, such as its elastic address."""
+    found = _NODE.fullmatch(address)
+    return found[2] if found else ""
 
 
 def node_at(address: str) -> str:
@@ -473,17 +485,27 @@ def _carry_out(
     work: Work, driver: TerraformDriver, watch: Watch, running: frozenset[str], changes: tuple[Change, ...]
 ) -> None:
     """Apply the plan that was just made: report it, journal it, carry it out."""
-    spoiled = sorted({change.node for change in changes if change.action in ("replace", "delete")} & running)
-    if spoiled:
-        raise ProvisionError(
-            f"Terraform would replace or delete nodes that run and belong to the plan: {', '.join(spoiled)}; nothing "
-            f"was changed in {watch.root.path}; 'sailor-cloud down {work.folder.run_id}' removes the run"
-        )
+    spoiled = {owner_at(change.address) for change in changes if change.action in ("replace", "delete")}
+    if spoiled & running:
+        raise _refusal_to("replace or delete", spoiled & running, work, watch)
+    if running & {change.node for change in changes if change.action == "update"}:
+        updates = planned_updates(driver.show_plan_json())
+        stopping = providers.of(watch.root.provider).stopping_attributes
+        stopped = running & {node_at(address) for address, changed in updates.items() if changed & stopping}
+        if stopped:
+            raise _refusal_to("stop and start", stopped, work, watch)
     _intend(work, watch, changes)
     if not any(change.type == providers.of(watch.root.provider).network for change in changes):
         watch.on_network()
     driver.apply()
     work.interrupt.check()
+
+
+def _refusal_to(do: str, nodes: Collection[str], work: Work, watch: Watch) -> ProvisionError:
+    return ProvisionError(
+        f"Terraform would {do} nodes that run and belong to the plan: {', '.join(sorted(nodes))}; nothing "
+        f"was changed in {watch.root.path}; 'sailor-cloud down {work.folder.run_id}' removes the run"
+    )
 
 
 def _intend(work: Work, watch: Watch, changes: tuple[Change, ...]) -> None:

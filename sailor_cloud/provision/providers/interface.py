@@ -135,6 +135,9 @@ class MachineProvider(Protocol):
     machine: ClassVar[str]
     """The Terraform type of a node, whose address is `module.cluster.TYPE.node["ID"]`."""
 
+    stopping_attributes: ClassVar[frozenset[str]] = frozenset()
+    """Attributes of a node that the Terraform provider changes by stopping and starting it."""
+
     scope_kinds: ClassVar[tuple[str, ...]] = ()
     """The provider's kinds of scopes that are searched, such as `region`."""
 

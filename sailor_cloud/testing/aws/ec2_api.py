@@ -142,6 +142,7 @@ class _Ec2:
                 f"{_tag('privateIpAddress', state.get('private_ip') or '')}"
                 f"<placement>{_tag('availabilityZone', subnet.get('availability_zone_id', ''))}</placement>"
                 f"{_tag('vpcId', subnet.get('vpc_id') or '')}"
+                f"<networkInterfaceSet>{self._cards(state)}</networkInterfaceSet>"
                 f"<cpuOptions>{_tag('coreCount', cores)}{_tag('threadsPerCore', 2)}</cpuOptions>{market}"
             )
         if kind == "aws_launch_template":
@@ -164,6 +165,12 @@ class _Ec2:
         if kind == "aws_route_table":
             xml += self._routes(name)
         return xml
+
+    def _cards(self, state: Mapping[str, Any]) -> str:
+        used = [template["id"] for template in state.get("launch_template") or []]
+        templates = [self._known("aws_launch_template").get(name, {}) for name in used]
+        kinds = [card["interface_type"] for template in templates for card in template.get("network_interfaces", [])]
+        return "".join(f"<item>{_tag('interfaceType', kind)}</item>" for kind in kinds or ["interface"])
 
     def _routes(self, table: str) -> str:
         joined = self._known("aws_route_table_association").items()

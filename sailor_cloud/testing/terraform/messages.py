@@ -32,8 +32,8 @@ DataRead            state=1:DynamicValue diagnostics=2:*Diagnostic
 ReadDone            new_state=1:DynamicValue diagnostics=2:*Diagnostic
 Plan                type_name=1:string prior_state=2:DynamicValue proposed_new_state=3:DynamicValue
 PathStep            attribute_name=1:string
-AttributePath       steps=1:*PathStep
-Planned planned_state=1:DynamicValue requires_replace=2:*AttributePath diagnostics=4:*Diagnostic legacy_type_system=5:bool
+Path                steps=1:*PathStep
+Planned planned_state=1:DynamicValue requires_replace=2:*Path diagnostics=4:*Diagnostic legacy_type_system=5:bool
 Apply               type_name=1:string prior_state=2:DynamicValue planned_state=3:DynamicValue
 Applied             new_state=1:DynamicValue diagnostics=3:*Diagnostic legacy_type_system=4:bool
 Import              type_name=1:string id=2:string

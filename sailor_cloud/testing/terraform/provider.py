@@ -148,7 +148,7 @@ class _Provider:
         else:
             names = FORCES_NEW.get(request.type_name, ())
             forced = [name for name in names if (wanted.get(name) or None) != (prior.get(name) or None)]
-        paths = [MESSAGES["AttributePath"](steps=[MESSAGES["PathStep"](attribute_name=name)]) for name in forced]
+        paths = [MESSAGES["Path"](steps=[MESSAGES["PathStep"](attribute_name=name)]) for name in forced]
         planned = self._value(request.type_name, wanted)
         return MESSAGES["Planned"](planned_state=planned, requires_replace=paths, legacy_type_system=True)
 

@@ -156,9 +156,10 @@ resource "aws_instance" "node" {
 
   lifecycle {
     # A newer image that appears during the run must not replace its nodes, and neither must another plan's placement:
-    # group, template and network cards are settled once and for all when an instance is created. The disk's tags are
-    # those of volume_tags; of an instance that was imported they would be taken away first.
-    ignore_changes = [ami, capacity_reservation_specification, instance_market_options, launch_template, placement_group, root_block_device[0].tags]
+    # group, template and network cards are settled once and for all when an instance is created. The provider would stop
+    # it to change its user data, which run at the first boot only. The disk's tags are those of volume_tags; of an
+    # instance that was imported they would be taken away first.
+    ignore_changes = [ami, capacity_reservation_specification, instance_market_options, launch_template, placement_group, root_block_device[0].tags, user_data]
   }
 
   depends_on = [

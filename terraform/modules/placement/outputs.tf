@@ -54,7 +54,6 @@ output "boot_script" {
     for id, node in var.nodes : id => templatefile("${path.module}/boot.sh.tftpl", {
       first_port = local.ports.collectives.first
       last_port  = local.ports.collectives.last
-      efa        = length(node.efa_cards) > 0
     })
   }
 }

@@ -44,21 +44,34 @@ def instances(region: str, run_id: str) -> Iterator[Instance]:
                     address=item.get("PublicIpAddress") or item.get("PrivateIpAddress", ""),
                     private_address=item.get("PrivateIpAddress", ""),
                     running=item["State"]["Name"] == "running",
+                    efa=any(card.get("InterfaceType") == "efa" for card in item.get("NetworkInterfaces", [])),
                 )
 
 
 def host_keys(instance: Instance) -> dict[str, str]:
     """Return the keys that cloud-init printed on the console."""
-    try:
-        printed = boto_client(instance.region).get_console_output(InstanceId=instance.machine).get("Output", "")
-    except Exception as error:
-        if is_gone(error):
-            return {}
-        raise
+    printed = _console(instance)
     text = printed if "SSH HOST KEY" in printed else base64.b64decode(printed).decode(errors="replace")
     found = _PRINTED.search(text)
     lines = [line.split() for line in found[1].splitlines()] if found else []
     return {words[0]: words[1] for words in lines if len(words) >= 2}
+
+
+def _console(instance: Instance) -> str:
+    """Return what an instance has printed until now, or at least until its state last changed.
+
+    Only instances on Nitro show the former. The latter is often empty for minutes after a boot.
+    """
+    client = boto_client(instance.region)
+    for options in ({"Latest": True}, {}):
+        try:
+            return str(client.get_console_output(InstanceId=instance.machine, **options).get("Output", ""))
+        except Exception as error:
+            if is_gone(error):
+                break
+            if not options or error_code(error) != "UnsupportedOperation":
+                raise
+    return ""
 
 
 def tunnel(instance: Instance, port: int) -> tuple[str, ...]:

@@ -86,6 +86,8 @@ _REGION = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d+")
 class Aws(MachineProvider):
     errors = ERRORS
     machine = "aws_instance"
+    # Of those that Terraform sets: resourceInstanceUpdate in hashicorp/aws (looked up 2026-11-27).
+    stopping_attributes = frozenset({"instance_type", "user_data", "user_data_base64"})
     scope_kinds = (REGION,)
     non_compute_kinds = frozenset(AWS_ACCOUNT_KINDS)
     searchable_kinds = non_compute_kinds | frozenset(AWS_KINDS)
