@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -295,3 +297,19 @@ def test_weights_in_float64_get_an_optimizer_that_is_exact_in_it(tmp_path):
     training = run_spec(ONE, directory=tmp_path, training={"optimizer": "cpu-adam"}).training
     weight = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
     assert isinstance(optimizer.build(training, [weight]), torch.optim.AdamW)
+
+
+@pytest.mark.parametrize(("sockets", "network"), [(True, "Socket"), (False, "IB")])
+def test_a_rank_joins_with_the_network_of_its_generation(tmp_path, monkeypatch, sockets, network):
+    found = []
+
+    def joined(*_, **__):
+        found.append(os.environ["NCCL_NET"])
+        raise RefusedError("far enough")
+
+    monkeypatch.setenv("NCCL_NET", "IB")
+    monkeypatch.setattr(trainer, "World", joined)
+    spec = run_spec(ONE, directory=tmp_path, sockets=sockets)
+    with pytest.raises(RefusedError, match="far enough"):
+        trainer.run(spec, 0, mock.Mock(), mock.Mock(), metrics=tmp_path)
+    assert found == [network]
