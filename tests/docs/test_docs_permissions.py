@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
 from typing import Any
@@ -102,15 +102,46 @@ def test_a_caller_with_the_policy_never_lacks_a_permission(without: str) -> None
         results = [{"EvalActionName": n, "EvalDecision": "allowed" if f else "implicitDeny"} for n, f in fine.items()]
         return [{"EvaluationResults": results}]
 
+    found = missing_with(simulated)
+    assert bool(found) == bool(without)
+    if without:
+        assert {"ec2:TerminateInstances", "ssm:StartSession"} <= set(found)
+
+
+TAG = "aws:ResourceTag/sailor-cloud-run"
+SPOT_REQUEST = "arn:aws:ec2:us-east-1:123456789012:spot-instances-request/sir-1"
+PEERING = "arn:aws:ec2:us-east-1:123456789012:vpc-peering-connection/pcx-1"
+VPC = "arn:aws:ec2:us-east-1:123456789012:vpc/vpc-1"
+
+
+def test_spot_requests_without_a_tag_can_be_cancelled_so_that_terraform_terminates_their_instances() -> None:
+    assert allowed_by_policy("ec2:CancelSpotInstanceRequests", [SPOT_REQUEST], {})
+
+
+def test_peering_from_another_region_can_be_accepted_without_its_tags_into_a_runs_network_only() -> None:
+    assert allowed_by_policy("ec2:AcceptVpcPeeringConnection", [PEERING], {})
+    assert allowed_by_policy("ec2:AcceptVpcPeeringConnection", [VPC], {TAG: "x"})
+    assert not allowed_by_policy("ec2:AcceptVpcPeeringConnection", [VPC], {})
+
+
+def test_a_policy_that_demands_tags_of_resources_without_tags_lacks_a_permission() -> None:
+    def simulated(**asked: Any) -> list[dict[str, Any]]:
+        tagged = any(entry["ContextKeyName"] == TAG for entry in asked["ContextEntries"])
+        decision = "allowed" if tagged else "implicitDeny"
+        return [{"EvaluationResults": [{"EvalActionName": n, "EvalDecision": decision} for n in asked["ActionNames"]]}]
+
+    assert missing_with(simulated) == ("ec2:AcceptVpcPeeringConnection", "ec2:CancelSpotInstanceRequests")
+
+
+def missing_with(simulated: Callable[..., list[dict[str, Any]]]) -> tuple[str, ...]:
+    """What `up` reports as missing when IAM answers so."""
     iam = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=simulated))
     sts = SimpleNamespace(get_caller_identity=lambda: {"Arn": "arn:aws:iam::123456789012:user/me"})
     document = with_job(aws_document(), network=NetworkAccess.PRIVATE)
     with patch.object(account, "boto_client", lambda region, service: {"sts": sts, "iam": iam}[service]):
         found = account.missing_permissions(document, ACTIONS.keys())
     assert found.unchecked_reason == ""
-    assert bool(found.names) == bool(without)
-    if without:
-        assert {"ec2:TerminateInstances", "ssm:StartSession"} <= set(found.names)
+    return found.names
 
 
 def test_the_gcp_role_allows_what_terraform_and_the_program_need_and_nothing_else() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job import Cloud, NetworkAccess
 from sailor_cloud.provision.account import CredentialsExpiry, MissingPermissions, ProviderBill
 from sailor_cloud.provision.live_resources import RUN_LABEL
-from sailor_cloud.provision.providers.aws.permissions import ACTIONS, PROGRAM_ACTIONS
+from sailor_cloud.provision.providers.aws.permissions import ACTIONS, PROGRAM_ACTIONS, UNTAGGED
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client, is_refusal
 from sailor_cloud.provision.rendering.data import may_have_data
 from sailor_cloud.run.folder import resource_prefix, start_time_of
@@ -127,16 +127,19 @@ def missing_permissions(document: PlanDocument, kinds: Collection[str]) -> Missi
         region = next(offer.region for offer in document.inputs.offers if offer.provider == AWS)
         missing: list[str] = []
         for service in sorted({action.partition(":")[0] for action in wanted}):
-            mine = sorted(action for action in wanted if action.startswith(f"{service}:"))
-            allowed = set(_allowed(iam, source, mine, _arns(service, region, account)))
+            mine = sorted(action for action in wanted - UNTAGGED.keys() if action.startswith(f"{service}:"))
+            allowed = set(_allowed(iam, source, mine, _arns(service, region, account), _TAGS))
             missing += [action for action in mine if action not in allowed]
+        for action in sorted(wanted & UNTAGGED.keys()):
+            arn = f"arn:aws:ec2:{region}:{account}:{UNTAGGED[action]}"
+            missing += [] if action in _allowed(iam, source, [action], [arn], ()) else [action]
     except ProvisionError as error:
         return MissingPermissions(unchecked_reason=str(error))
     except Exception as error:
         if (refused := _refused(error)) is not None:
             raise refused from error
         return MissingPermissions(unchecked_reason=str(error))
-    return MissingPermissions(names=tuple(missing))
+    return MissingPermissions(names=tuple(sorted(missing)))
 
 
 def _principal(iam: Any, caller: str) -> str:
@@ -175,13 +178,11 @@ def _schedules(name: str) -> tuple[str, str]:
     return f"schedule-group/{name}-watchdog", f"schedule/{name}-watchdog/{name}-watchdog"
 
 
-def _allowed(iam: Any, source: str, actions: list[str], arns: list[str]) -> Iterator[str]:
-    """Yield the actions that are allowed on any of some resources with a run's tag."""
-    context = [
-        _context(f"aws:ResourceTag/{RUN_LABEL}", "x"),
-        _context(f"aws:RequestTag/{RUN_LABEL}", "x"),
-        _context("iam:PassedToService", "ec2.amazonaws.com"),
-    ]
+def _allowed(
+    iam: Any, source: str, actions: list[str], arns: list[str], tags: Sequence[dict[str, Any]]
+) -> Iterator[str]:
+    """Yield the actions that are allowed on any of some resources with these tags."""
+    context = [*tags, _context("iam:PassedToService", "ec2.amazonaws.com")]
     for first in range(0, len(actions), _AT_ONCE):
         asked = {"PolicySourceArn": source, "ActionNames": actions[first : first + _AT_ONCE], "ResourceArns": arns}
         pages = iam.get_paginator("simulate_principal_policy").paginate(**asked, ContextEntries=context)
@@ -195,6 +196,9 @@ def _allowed(iam: Any, source: str, actions: list[str], arns: list[str]) -> Iter
 
 def _context(key: str, value: str) -> dict[str, Any]:
     return {"ContextKeyName": key, "ContextKeyType": "string", "ContextKeyValues": [value]}
+
+
+_TAGS = (_context(f"aws:ResourceTag/{RUN_LABEL}", "x"), _context(f"aws:RequestTag/{RUN_LABEL}", "x"))
 
 
 def fetch_bill(run_id: str, today: date) -> ProviderBill:

@@ -106,6 +106,12 @@ ACTIONS: Mapping[str, Set[str]] = {
         "AuthorizeSecurityGroupIngress", "DescribeSecurityGroupRules", "RevokeSecurityGroupIngress"
     ),
 }
+# Actions on resources without the run's tag, each with such a resource: aws_instance tags no spot request, and only the
+# requester's region has the tags of a peering connection.
+UNTAGGED: Mapping[str, str] = {
+    "ec2:AcceptVpcPeeringConnection": "vpc-peering-connection/pcx-0",
+    "ec2:CancelSpotInstanceRequests": "spot-instances-request/sir-0",
+}
 # Actions of the program itself, without Terraform.
 PROGRAM_ACTIONS: Mapping[str, Set[str]] = {
     "sweep": _ec2(
