@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from collections import Counter
 from datetime import date
 from pathlib import Path
@@ -125,6 +126,15 @@ def test_every_zones_region_is_known() -> None:
     for name in CATALOG.zones():
         zone = CATALOG.zone(name)
         assert CATALOG.region(zone.provider, zone.region).name == zone.region
+
+
+def test_zones_of_aws_are_those_that_terraform_can_buy_in() -> None:
+    module = (DATA / "terraform" / "modules" / "aws-cluster" / "main.tf").read_text()
+    pattern = re.search(r'zone_pattern = "(.*)"', module)
+    assert pattern is not None
+    zones = [name for name in CATALOG.zones() if CATALOG.zone(name).provider == "aws"]
+    assert zones
+    assert not [name for name in zones if not re.fullmatch(pattern[1], name)]
 
 
 def test_dates_are_in_order_and_not_in_the_future_of_their_collection() -> None:
