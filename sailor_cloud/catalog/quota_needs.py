@@ -9,7 +9,7 @@ from sailor_cloud.catalog import providers
 from sailor_cloud.catalog.account.quotas import Counted, QuotaLimits, QuotaNeed, QuotaRule, QuotaScope, QuotaStatus
 from sailor_cloud.catalog.catalog import Catalog
 from sailor_cloud.model.job import Cloud, Job
-from sailor_cloud.model.offer import Market, Provider
+from sailor_cloud.model.offer import Market, Offer, Provider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,15 @@ def needs(job: Job, catalog: Catalog, rules: Iterable[QuotaRule]) -> tuple[Quota
         for rule in by_accelerator.get((provider, accelerator), []):
             if not markets or rule.market not in {None, *markets}:
                 continue
+            offers = [
+                offer
+                for offer in catalog.offers(zones=[zone], accelerators=[accelerator])
+                if offer.instance_type.startswith(rule.instance_prefix)
+            ]
+            if rule.instance_prefix and not offers:
+                continue
             region = "" if rule.scope is QuotaScope.PROJECT else catalog.region_of(zone)
-            per_device = _vcpus_per_device(catalog, zone, accelerator) if rule.counts is Counted.VCPUS else 1.0
+            per_device = _vcpus_per_device(offers) if rule.counts is Counted.VCPUS else 1.0
             key = (provider, region, rule.quota)
             before = totals.get(key)
             totals[key] = QuotaNeed(
@@ -113,6 +120,5 @@ def _wanted(job: Job) -> Iterator[tuple[Provider, str, str, int, tuple[Market, .
                 yield resource.provider, zone, accelerator, devices, markets
 
 
-def _vcpus_per_device(catalog: Catalog, zone: str, accelerator: str) -> float:
-    offers = catalog.offers(zones=[zone], accelerators=[accelerator])
+def _vcpus_per_device(offers: Iterable[Offer]) -> float:
     return max((offer.vcpus / offer.accelerator_count for offer in offers), default=0.0)

@@ -11,7 +11,7 @@ import pytest
 
 from sailor_cloud import resources
 from sailor_cloud.catalog import BOOT_DISKS, Service, load
-from sailor_cloud.catalog.account.quotas import load_rules
+from sailor_cloud.catalog.account.quotas import QuotaScope, load_rules
 from sailor_cloud.catalog.machine_types import load_machine_types
 from sailor_cloud.catalog.providers.gcp.skus import ATTACHED_CEILINGS
 from sailor_cloud.errors import Problem
@@ -39,7 +39,7 @@ KEYS = {
     "spot_interruptions.csv": ("region", "instance_type"),
     "machines.csv": ("provider", "instance_type"),
     "sources.csv": ("id",),
-    "quotas.csv": ("provider", "accelerator", "market", "quota"),
+    "quotas.csv": ("provider", "accelerator", "instance_prefix", "market", "quota"),
     "elsewhere.csv": ("provider", "accelerator", "market"),
     "../bandwidth_profiles/curves.csv": (
         "scope",
@@ -226,11 +226,26 @@ def test_every_region_with_offers_prices_what_a_node_needs() -> None:
 
 
 def test_every_offered_cloud_accelerator_falls_under_a_quota() -> None:
-    rules = {(rule.provider, rule.accelerator) for rule in load_rules()}
-    offered = {(offer.provider, offer.accelerator) for offer in OFFERS if offer.provider is not Provider("local")}
-    assert offered - rules <= {(Provider("gcp"), name) for name in ("B200-180", "H200-141", "RTXPRO6000-96")}, (
-        "quotas whose name nobody knows"
-    )
+    rules = [rule for rule in load_rules() if rule.scope is QuotaScope.REGION]
+    offered = {
+        (offer.provider, offer.accelerator, offer.instance_type, offer.market)
+        for offer in OFFERS
+        if offer.provider is not Provider("local")
+    }
+    for provider, accelerator, instance_type, market in sorted(offered):
+        (rule,) = (
+            rule
+            for rule in rules
+            if (rule.provider, rule.accelerator) == (provider, accelerator)
+            and rule.market in (None, market)
+            and instance_type.startswith(rule.instance_prefix)
+        )
+        assert rule.quota
+
+
+def test_p5_has_a_spot_quota_of_its_own() -> None:
+    found = {r.quota for r in load_rules() if r.provider == "aws" and r.accelerator in ("H100-80", "H200-141")}
+    assert found == {"L-417A185B", "L-C4BD4855"}
 
 
 def test_regional_prices_of_aws_mark_the_zone_as_unchecked() -> None:

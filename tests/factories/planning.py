@@ -87,7 +87,7 @@ def quota(
         region=region,
         quota=name,
         counts=counts,
-        covers=frozenset(covers.items()),
+        covers=frozenset((accelerator, "", market) for accelerator, market in covers.items()),
         limit=limit,
         used=used,
         read_on=AS_OF.date(),

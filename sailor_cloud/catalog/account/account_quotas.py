@@ -95,7 +95,7 @@ def limits(held: Iterable[KnownQuota], rules: Iterable[QuotaRule]) -> tuple[Quot
             region=row.region,
             quota=row.quota,
             counts=found[0].counts,
-            covers=frozenset((rule.accelerator, rule.market) for rule in found),
+            covers=frozenset((rule.accelerator, rule.instance_prefix, rule.market) for rule in found),
             limit=row.limit,
             used=row.used or 0.0,
             read_on=row.read_on,

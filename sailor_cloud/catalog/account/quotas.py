@@ -28,10 +28,14 @@ class QuotaScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRule:
-    """The quota of an accelerator; `market` is None for a quota of both markets."""
+    """The quota of an accelerator; `market` is None for a quota of both markets.
+
+    It counts instance types that begin with `instance_prefix`.
+    """
 
     provider: Provider
     accelerator: str
+    instance_prefix: str
     market: Market | None
     quota: str
     counts: Counted
@@ -70,14 +74,14 @@ class QuotaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimit:
-    """A limit on purchases; `covers` are accelerators and markets, None standing for both markets."""
+    """A limit on purchases; `covers` are accelerators, prefixes of instance types and markets (None: both markets)."""
 
     provider: Provider
     project: str
     region: str
     quota: str
     counts: Counted
-    covers: frozenset[tuple[str, Market | None]]
+    covers: frozenset[tuple[str, str, Market | None]]
     limit: float
     used: float
     read_on: date
@@ -96,7 +100,10 @@ class QuotaLimit:
             return 0.0
         # A reservation of the account was counted when it was made.
         market = None if offer.terms is not None and offer.terms.held else offer.market.quota
-        if market is None or not {(offer.accelerator, market), (offer.accelerator, None)} & self.covers:
+        if market is None or not any(
+            accelerator == offer.accelerator and covered in (None, market) and offer.instance_type.startswith(prefix)
+            for accelerator, prefix, covered in self.covers
+        ):
             return 0.0
         return float(offer.vcpus if self.counts is Counted.VCPUS else offer.accelerator_count)
 

@@ -1,4 +1,4 @@
-"""A local HTTP server that emulates the Cloud Billing Catalog and the price-related part of Compute Engine.
+"""A local HTTP server that emulates Cloud Billing, Cloud Quotas and the price-related part of Compute Engine.
 
 It paginates, and on request throttles, fails, lies or never answers. Real google-cloud-billing and google-cloud-compute
 clients reach it through gcloud's endpoint variables, which `environment` returns.
@@ -42,6 +42,7 @@ class GoogleWorld:
     reservations: dict[str, list[Json]] = field(default_factory=dict)
     region_quotas: dict[str, list[Json]] = field(default_factory=dict)
     project_quotas: list[Json] = field(default_factory=list)
+    family_quotas: list[Json] = field(default_factory=list)
     unreachable: set[str] = field(default_factory=set)
 
 
@@ -107,6 +108,7 @@ class FakeGoogle:
         return {
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"{self.endpoint}/compute/v1/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING": self.endpoint,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDQUOTAS": self.endpoint,
             "GOOGLE_CLOUD_PROJECT": "fake-project",
         }
 
@@ -134,6 +136,8 @@ class FakeGoogle:
                 fault.times -= 1
                 return fault.status, _error(fault.status, "said by a fault of the fake")
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        if parts.path.endswith("/quotaInfos/GPUS-PER-GPU-FAMILY-per-project-region"):
+            return 200, {"dimensionsInfos": self.world.family_quotas}
         if parts.path.endswith("/skus"):
             return 200, self._page("skus", self.world.skus, query)
         if parts.path.endswith("/aggregated/machineTypes"):

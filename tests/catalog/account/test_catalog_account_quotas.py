@@ -71,6 +71,23 @@ def test_a_limit_counts_what_a_node_takes_of_it() -> None:
     assert limit.remaining == 0.0
 
 
+def test_a_limit_of_some_machine_types_counts_no_others() -> None:
+    held = KnownQuota(
+        provider=Provider("gcp"),
+        project="",
+        region="asia-southeast1",
+        quota="GPUS_PER_GPU_FAMILY:NVIDIA_H100_MEGA",
+        limit=0.0,
+        used=None,
+        read_on=date(2026, 11, 1),
+    )
+    (limit,) = limits([held], load_rules())
+    offers = load().offers(provider=Provider("gcp"), accelerators=("H100-80",), zones=("asia-southeast1-b",))
+    taken = {offer.instance_type for offer in offers if limit.units(offer)}
+    assert taken == {"a3-megagpu-8g"}
+    assert {offer.instance_type for offer in offers} > taken
+
+
 def test_plans_of_a_project_see_its_limits_alone(own_home: Path) -> None:
     name = "NVIDIA_A100_GPUS"
     account_quotas.store_limits([status(name, 8, 0)], cloud=cloud_of("mine"), read_on=date(2026, 11, 1))

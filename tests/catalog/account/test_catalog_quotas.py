@@ -80,6 +80,44 @@ def test_aws_counts_vcpus_of_the_market_asked_for(aws: AwsWorld) -> None:
     assert (row.need.needed, row.limit, row.used, row.enough) == (2 * 8 * 8.0, 64.0, None, False)
 
 
+FAMILIES = [
+    {
+        "dimensions": {"gpu_family": "NVIDIA_H100", "region": "asia-southeast1"},
+        "details": {"value": "16"},
+        "applicableLocations": ["asia-southeast1"],
+    },
+    {
+        "dimensions": {"gpu_family": "NVIDIA_H100"},
+        "details": {},
+        "applicableLocations": ["asia-southeast1", "us-east4"],
+    },
+    {"dimensions": {"gpu_family": "NVIDIA_H100_MEGA"}, "details": {}, "applicableLocations": ["asia-southeast1"]},
+    {"details": {"value": "-1"}, "applicableLocations": ["us-central1"]},
+]
+H100 = (
+    JOB + "  - {provider: gcp, zones: [asia-southeast1-b], markets: [on-demand, spot], accelerators: {H100-80: 8}}\n"
+    "  - {provider: gcp, zones: [us-east4-a], markets: [on-demand], accelerators: {H100-80: 8}}\n"
+)
+
+
+def test_families_of_gpus_have_limits_of_their_own_which_count_their_machine_types_only(google: FakeGoogle) -> None:
+    google.world.family_quotas = FAMILIES
+    google.world.region_quotas |= {"asia-southeast1": [], "us-east4": []}
+    found = rows(H100)
+    assert found["asia-southeast1", "GPUS_PER_GPU_FAMILY:NVIDIA_H100"].limit == 16.0
+    assert found["asia-southeast1", "GPUS_PER_GPU_FAMILY:NVIDIA_H100_MEGA"].enough is False
+    assert found["us-east4", "GPUS_PER_GPU_FAMILY:NVIDIA_H100"].limit == 0.0
+    assert {"PREEMPTIBLE_NVIDIA_H100_GPUS", "PREEMPTIBLE_NVIDIA_H100_MEGA_GPUS"} <= {quota for _, quota in found}
+
+
+def test_without_the_cloud_quotas_api_the_limits_of_families_are_unknown(google: FakeGoogle) -> None:
+    google.world.region_quotas["asia-southeast1"] = []
+    google.faults = [Fault("/quotaInfos/", 403)]
+    found = against(H100.partition("  - {provider: gcp, zones: [us-east4-a]")[0])
+    assert ["Cloud Quotas API, cloudquotas.quotas.get" in fault for fault in found.missing] == [True]
+    assert {row.limit for row in found.rows if row.need.quota.startswith("GPUS_PER_GPU_FAMILY")} == {None}
+
+
 def test_unreadable_parts_are_named(google: FakeGoogle) -> None:
     google.faults = [Fault("/regions/us-central1", 400, times=9)]
     found = against(GCP)

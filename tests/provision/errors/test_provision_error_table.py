@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from factories.cloud_plans import aws_document
 from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
-from sailor_cloud.model.offer import Provider
+from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, most_severe
 from sailor_cloud.provision.live_resources import Scopes
 from sailor_cloud.provision.outcomes import grouped
 from sailor_cloud.provision.providers import of
+from sailor_cloud.provision.providers.aws import quota as aws_quota
 from sailor_cloud.provision.rendering.root import placed_nodes
 from sailor_cloud.provision.terraform.driver import Diagnostic
 
@@ -191,6 +193,29 @@ def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
         fault(Provider("aws"), VPCS), placed_nodes(aws_document()), refused, Scopes()
     )
     assert (told.fault.quota, told.limit, told.usage, told.need) == ("VpcLimitExceeded", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "market", "vcpus"),
+    [("L-C4BD4855", "spot", 192.0), ("L-7212CCBC", "spot", 96.0), ("L-417A185B", "on-demand", 8.0)],
+)
+def test_the_use_of_a_quota_counts_its_own_families(
+    monkeypatch: pytest.MonkeyPatch, code: str, market: str, vcpus: float
+) -> None:
+    def instance(name: str, cores: int, **more: str) -> dict[str, object]:
+        options = {"CoreCount": cores, "ThreadsPerCore": 2}
+        return {"InstanceType": name, "CpuOptions": options, "State": {"Name": "running"}, **more}
+
+    running = [
+        instance("p5.48xlarge", 96, InstanceLifecycle="spot"),
+        instance("p4d.24xlarge", 48, InstanceLifecycle="spot"),
+        instance("p3.2xlarge", 4),
+        instance("g5.xlarge", 2),
+    ]
+    pages = SimpleNamespace(paginate=lambda: [{"Reservations": [{"Instances": running}]}])
+    client = SimpleNamespace(get_paginator=lambda name: pages)
+    monkeypatch.setattr(aws_quota, "boto_client", lambda region, service="ec2": client)
+    assert aws_quota._usage_aws(code, "us-east-1", Market(market)) == vcpus
 
 
 def test_only_what_may_pass_is_worth_another_try() -> None:

@@ -56,14 +56,17 @@ class Gcp(CatalogProvider):
     def quota_reads(
         self, needs: Sequence[QuotaNeed], cloud: Cloud, missing: list[str]
     ) -> Sequence[tuple[str, Callable[[], QuotaLimits]]]:
-        from sailor_cloud.catalog.providers.gcp.account import GcpAccount, read_limits
+        from sailor_cloud.catalog.providers.gcp.account import GcpAccount, is_of_family, read_family_limits, read_limits
 
         account = GcpAccount(self.account_of(cloud))
-        return [
+        reads: list[tuple[str, Callable[[], QuotaLimits]]] = [
             (what, partial(read_limits, account, region, what, missing))
             for region in sorted({need.region for need in needs})
             for what in (f"quotas of {region or account.project}",)
         ]
+        if any(is_of_family(need.quota) for need in needs):
+            reads.append(("quotas on GPUs per family", partial(read_family_limits, account, missing)))
+        return reads
 
     def reservations(self, regions: Sequence[str], cloud: Cloud, missing: list[str]) -> Sequence[Reservation]:
         from sailor_cloud.catalog.providers.gcp.account import GcpAccount, read_reservations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +15,12 @@ from sailor_cloud.errors import CredentialsError, MissingPackageError
 from sailor_cloud.model.offer import Provider
 
 HOW = "run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
+# Compute Engine reports no limit of this quota, which has one for each family of GPUs.
+_FAMILY_METRIC = "GPUS_PER_GPU_FAMILY"
+_FAMILY_QUOTA = (
+    "v1/projects/{}/locations/global/services/compute.googleapis.com/quotaInfos/GPUS-PER-GPU-FAMILY-per-project-region"
+)
+_CLOUD_QUOTAS = "https://cloudquotas.googleapis.com"
 _HOW_PROJECT = "set GOOGLE_CLOUD_PROJECT or give --project"
 
 
@@ -43,15 +49,15 @@ def compute_endpoint() -> str | None:
 class GcpAccount:
     """A project and the access to its APIs.
 
-    gcloud's environment variables CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE and
-    CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING change endpoints. Calls without TLS carry no credentials, so that a
-    token never travels in clear text.
+    gcloud's environment variables CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE, …_CLOUDBILLING and …_CLOUDQUOTAS change
+    endpoints. Calls without TLS carry no credentials, so that a token never travels in clear text.
     """
 
     def __init__(self, project: str | None = None) -> None:
         self._patience = PATIENCE
         self._compute_endpoint = compute_endpoint()
         self._billing_endpoint = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBILLING")
+        self._quota_endpoint = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDQUOTAS", _CLOUD_QUOTAS)
         self._credentials, own_project = self._find_credentials()
         found = project or os.environ.get("GOOGLE_CLOUD_PROJECT") or own_project
         if not found:
@@ -88,6 +94,22 @@ class GcpAccount:
 
         client = compute_v1.ProjectsClient(**self._options(self._compute_endpoint))
         return list(client.get(project=self.project, **self._call()).quotas)
+
+    def family_quotas(self) -> Mapping[str, Any]:
+        """Return the quota on GPUs per family and region (Cloud Quotas API v1, QuotaInfo)."""
+        from google.auth.transport.requests import AuthorizedSession
+
+        plain = self._quota_endpoint.startswith("http://")
+        session: Any = AuthorizedSession(_anonymous() if plain else self._credentials)  # type: ignore[no-untyped-call]
+        answer = session.get(
+            f"{self._quota_endpoint.rstrip('/')}/{_FAMILY_QUOTA.format(self.project)}",
+            # With a user's own credentials, Google needs a project to count the request in.
+            headers={"x-goog-user-project": self.project},
+            timeout=self._patience.call_s,
+        )
+        answer.raise_for_status()
+        found: Mapping[str, Any] = answer.json()
+        return found
 
     def _find_credentials(self) -> tuple[Any, str | None]:
         try:
@@ -151,6 +173,32 @@ def read_limits(account: GcpAccount, region: str, what: str, missing: list[str])
         quotas = account.region_quotas(region) if region else account.project_quotas()
         return {(Provider("gcp"), region, quota.metric): (quota.limit, quota.usage) for quota in quotas}
     return {}
+
+
+def family_quota(family: str) -> str:
+    """Return the name in quotas.csv of the quota on a family of GPUs."""
+    return f"{_FAMILY_METRIC}:{family}"
+
+
+def is_of_family(quota: str) -> bool:
+    return quota.startswith(family_quota(""))
+
+
+def read_family_limits(account: GcpAccount, missing: list[str]) -> QuotaLimits:
+    """Return the limits of families of GPUs in all regions; Google Cloud does not report their use."""
+    what = f"quotas on GPUs per family of {account.project} (Cloud Quotas API, cloudquotas.quotas.get)"
+    found: dict[tuple[Provider, str, str], tuple[float, None]] = {}
+    with gcp_errors(what, missing):
+        rows = account.family_quotas().get("dimensionsInfos", ())
+        # A row that names a region replaces that of all regions.
+        for row in sorted(rows, key=lambda row: "region" in row.get("dimensions", {})):
+            family = row.get("dimensions", {}).get("gpu_family")
+            # JSON leaves out a value of 0; -1 is no limit.
+            limit = float(row.get("details", {}).get("value", 0))
+            if family is not None and limit >= 0:
+                for region in row.get("applicableLocations", ()):
+                    found[Provider("gcp"), region, family_quota(family)] = (limit, None)
+    return found
 
 
 def read_reservations(account: GcpAccount, regions: Sequence[str], missing: list[str]) -> list[Reservation]:

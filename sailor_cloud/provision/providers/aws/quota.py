@@ -14,10 +14,16 @@ from sailor_cloud.provision.outcomes import RefusedNodes
 from sailor_cloud.provision.providers.aws.sweep import AWS, boto_client
 from sailor_cloud.provision.rendering.root import PlacedNode
 
-# The instances that a quota of EC2 counts, by the first letters of their types
+# The instances that a quota of EC2 counts, by the beginning of their types
 # (docs.aws.amazon.com/ec2/latest/instancetypes, "Amazon EC2 instance type quotas", and the names of these quotas in
 # Service Quotas).
-_FAMILIES = {"L-417A185B": ("p",), "L-7212CCBC": ("p",), "L-DB2E81BA": ("g", "vt"), "L-3819A6DF": ("g", "vt")}
+_FAMILIES = {
+    "L-417A185B": r"p\d",
+    "L-7212CCBC": r"p[234]",
+    "L-C4BD4855": r"p5",
+    "L-DB2E81BA": r"(gr?|vt)\d",
+    "L-3819A6DF": r"(gr?|vt)\d",
+}
 # EC2's code for an exceeded quota on instances; the error itself names other quotas, as on networks.
 _ON_INSTANCES = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded")
 # EC2's quota on elastic IP addresses of a region, and its default
@@ -112,12 +118,10 @@ def _usage_aws(code: str, region: str, market: Market) -> float | None:
     return float(sum(_vcpus(i) for i in instances if _counts(i, families, market)))
 
 
-def _counts(instance: dict[str, Any], families: tuple[str, ...], market: Market) -> bool:
-    family = re.match(r"[a-z]+", instance["InstanceType"])
+def _counts(instance: dict[str, Any], families: str, market: Market) -> bool:
     spot = instance.get("InstanceLifecycle") == "spot"
     return (
-        family is not None
-        and family[0] in families
+        re.match(families, instance["InstanceType"]) is not None
         and spot == (market is Market.SPOT)
         and instance["State"]["Name"] in _COUNTING
     )

@@ -63,5 +63,7 @@ PROGRAM_PERMISSIONS: Mapping[str, Set[str]] = {
         *_compute("projects", "get"),
         *_compute("regions", "get"),
         *_compute("zones", "list"),
+        # The second one lets Google count the request in the project.
+        *("cloudquotas.quotas.get", "serviceusage.services.use"),
     },
 }
