@@ -6,7 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sailor_cloud.model.offer import TURING
+from sailor_cloud.catalog import Catalog
+from sailor_cloud.model.document import PlanDocument
+from sailor_cloud.model.job import Job
+from sailor_cloud.model.offer import BLACKWELL, TURING
 
 # The versions with which the runtime was tested; a test compares them with pyproject.toml and constraints.txt.
 TORCH = "2.13.0"
@@ -20,7 +23,6 @@ PACKAGES = (
 )
 # torch from 2.11 on has kernels for compute capability 7.0 (V100) in its CUDA 12.6 builds only
 # (github.com/pytorch/pytorch/issues/172352), and all ranks must share one NCCL.
-OLDEST_COMMON_CAPABILITY = 7.5
 OLD_CUDA = "cu126"
 # The last branch of NVIDIA's driver that runs Pascal and Volta, supported until June 2028, and its packages in Ubuntu's
 # component restricted: linux-modules-nvidia-580-server-KERNEL holds the proprietary modules, which these need
@@ -73,7 +75,7 @@ class Software:
 def software_for(capabilities: Iterable[float | None]) -> Software:
     """Return the packages for nodes with accelerators of these compute capabilities; all nodes get one build."""
     known = [capability for capability in capabilities if capability is not None]
-    if known and min(known) < OLDEST_COMMON_CAPABILITY:
+    if known and min(known) < TURING:
         return Software(build=OLD_CUDA, index=OLD_CUDA_INDEX)
     return Software()
 
@@ -81,6 +83,27 @@ def software_for(capabilities: Iterable[float | None]) -> Software:
 def driver_for(capability: float | None) -> str | None:
     """Return the branch to install on an image without a driver; None for devices whose images have one."""
     return OLD_DRIVER if capability is not None and capability < TURING else None
+
+
+def job_of_one_build(document: PlanDocument, prices: Catalog) -> Job:
+    """Return a plan's job without the accelerators that need another build of torch than the plan's nodes.
+
+    So no later plan of the run mixes builds. A command brings its own torch.
+    """
+    job, plan = document.job, document.plan
+    names = {name for entry in job.resources for name in entry.accelerators}
+    capability = {name: prices.accelerator(name).compute_capability for name in names}
+    old = {name for name, value in capability.items() if value is not None and value < TURING}
+    new = {name for name, value in capability.items() if value is not None and value >= BLACKWELL}
+    if job.run is not None or plan is None or not old or not new:
+        return job
+    offers = document.inputs.offers_by_id()
+    other = old if {offers[node.offer].accelerator for node in plan.nodes} & new else new
+    entries = (
+        entry.model_copy(update={"accelerators": {n: most for n, most in entry.accelerators.items() if n not in other}})
+        for entry in job.resources
+    )
+    return job.model_copy(update={"resources": tuple(entry for entry in entries if entry.accelerators)})
 
 
 # A prepared image passes the check with its own python3; otherwise a virtual environment is made next to the script.

@@ -14,7 +14,7 @@ from sailor_cloud.launch.fleet.agents import AgentLink
 from sailor_cloud.launch.fleet.bundle import Bundle, pack_runtime
 from sailor_cloud.launch.fleet.fleet import Link
 from sailor_cloud.launch.fleet.overlay import Overlay
-from sailor_cloud.launch.fleet.software import Software, software_for
+from sailor_cloud.launch.fleet.software import Software, job_of_one_build, software_for
 from sailor_cloud.launch.fleet.ssh import NodeConnection
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.provision import provisioner
@@ -55,7 +55,8 @@ class SshFleet:
     def software(self) -> Software:
         """The packages for all nodes that the job may buy, so that no re-plan mixes builds."""
         if self._software is None:
-            prices, job = catalog.load(), self.folder.read_document().job
+            prices = catalog.load()
+            job = job_of_one_build(self.folder.read_document(), prices)
             names = {name for entry in job.resources for name in entry.accelerators}
             self._software = software_for(prices.accelerator(name).compute_capability for name in sorted(names))
         return self._software

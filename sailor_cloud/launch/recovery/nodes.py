@@ -8,9 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
+from sailor_cloud import catalog
 from sailor_cloud.errors import CredentialsError, ProvisionError
 from sailor_cloud.launch.context import RunContext
 from sailor_cloud.launch.fleet.fleet import Health
+from sailor_cloud.launch.fleet.software import job_of_one_build
 from sailor_cloud.launch.replanning.replan import Situation
 from sailor_cloud.launch.replanning.spot import spot_history
 from sailor_cloud.launch.spend.lifetime import with_affordable_rate
@@ -126,9 +128,11 @@ def situation_of(context: RunContext, document: PlanDocument, survivors: tuple[N
 def current_job(context: RunContext) -> Job:
     """Return the run's job with the capacity that a new plan may use: the account's, and what the run has bought.
 
+    It leaves out accelerators that need another build of torch than the confirmed plan.
+
     The user confirmed no further purchase. A block that was bought costs nothing more.
     """
-    job = context.job_document.job
+    job = job_of_one_build(context.job_document, catalog.load())
     if not job.cloud.reserved:
         return job
     rows = fold(read(context.folder.journal_file)).resources

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sailor_cloud.catalog import Catalog, providers
 from sailor_cloud.catalog.account.quotas import QuotaLimit
 from sailor_cloud.catalog.capacity import capacity_offers
+from sailor_cloud.catalog.machine_types import machine_type
 from sailor_cloud.model.document import Ground, Rejected
 from sailor_cloud.model.job import Job, Resource
 from sailor_cloud.model.offer import Accelerator, Offer, Precision, Provider
@@ -15,6 +16,10 @@ from sailor_cloud.planner.space.quotas import binding, most_nodes, too_small, wi
 # Oldest architecture in the CUDA 12.6 builds of torch (sm_50, sm_60, sm_70, ...), the oldest current builds; source:
 # architecture lists of the conda packages pytorch-2.7.0 cuda12.6, 2025-04.
 MIN_COMPUTE_CAPABILITY = 5.0
+# The oldest architecture in torch's CUDA builds for Arm: pytorch 2.9.1, .ci/aarch64_linux/aarch64_ci_build.sh; a T4G
+# fails with the build of CUDA 12.6 (github.com/pytorch/pytorch/issues/147953).
+MIN_ARM_COMPUTE_CAPABILITY = 8.0
+_ARM_IMAGE = "aws-arm64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,9 @@ def collect(job: Job, catalog: Catalog, *, quotas: tuple[QuotaLimit, ...] | None
                     if unsold is not None:
                         rejected.append(rejected_offer(offer, unsold, Ground.PRICE))
                         continue
+                    if job.run is None and (why_not := _lacks_kernels(offer, accelerator)) is not None:
+                        rejected.append(rejected_offer(offer, why_not, Ground.TORCH))
+                        continue
                     excess = _too_large(offer, limit, known)
                     if excess is not None:
                         rejected.append(excess)
@@ -141,6 +149,17 @@ def unusable(accelerator: Accelerator, provider: Provider, precision: Precision)
         why = f"has compute capability {capability}; torch is built for {MIN_COMPUTE_CAPABILITY} and newer"
         return Ground.TORCH, why
     return None
+
+
+def _lacks_kernels(offer: Offer, accelerator: Accelerator) -> str | None:
+    """Return that torch for an offer's processor is not built for its accelerator, or None if it is."""
+    known, capability = machine_type(offer), accelerator.compute_capability
+    if known is None or known.image != _ARM_IMAGE or capability is None or capability >= MIN_ARM_COMPUTE_CAPABILITY:
+        return None
+    return (
+        f"has compute capability {capability} and an Arm processor, for which torch is built for "
+        f"{MIN_ARM_COMPUTE_CAPABILITY} and newer"
+    )
 
 
 def _missing_markets(

@@ -6,13 +6,10 @@ from collections.abc import Collection
 from enum import StrEnum
 from itertools import product
 
+from sailor_cloud.model.offer import BLACKWELL, TURING
 from sailor_cloud.planner.space.candidates import Pool
 from sailor_cloud.planner.space.space import Space
 
-# Compute capabilities: below the first, nodes need the CUDA 12.6 build of torch, which has no kernels from the second
-# on (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8 begins at sm_75; 2025-04).
-NEEDS_OLD_BUILD_BELOW = 7.5
-NEEDS_NEW_BUILD_FROM = 10.0
 # A space with at most this many limits of the job, an accelerator in a zone each, is searched as a whole.
 MOST_ROWS = 8
 
@@ -115,8 +112,8 @@ def part_of(
 
 def _buildable(pools: tuple[Pool, ...]) -> list[frozenset[str]]:
     capability = {pool.accelerator.name: pool.accelerator.compute_capability for pool in pools}
-    old = {name for name, value in capability.items() if value is not None and value < NEEDS_OLD_BUILD_BELOW}
-    new = {name for name, value in capability.items() if value is not None and value >= NEEDS_NEW_BUILD_FROM}
+    old = {name for name, value in capability.items() if value is not None and value < TURING}
+    new = {name for name, value in capability.items() if value is not None and value >= BLACKWELL}
     if old and new:
         return [frozenset(set(capability) - old), frozenset(set(capability) - new)]
     return [frozenset(capability)]

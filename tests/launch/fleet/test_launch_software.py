@@ -10,9 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from factories.cloud_plans import cloud_document, cloud_offer
+from sailor_cloud.catalog import load
 from sailor_cloud.errors import LaunchError
 from sailor_cloud.launch.fleet.packages import prepared_python
-from sailor_cloud.launch.fleet.software import OLD_DRIVER, PACKAGES, TORCH, Software, driver_for, software_for
+from sailor_cloud.launch.fleet.software import (
+    OLD_DRIVER,
+    PACKAGES,
+    TORCH,
+    Software,
+    driver_for,
+    job_of_one_build,
+    software_for,
+)
+from sailor_cloud.model.offer import Provider
 from sailor_cloud.provision.providers.aws.machines import AWS_IMAGE_DRIVER
 from sailor_cloud.provision.providers.gcp.machines import BLACKWELL_IMAGE, DEFAULT_GCP_IMAGE
 
@@ -179,3 +190,26 @@ def test_the_default_images_have_a_driver_for_the_wheels_of_the_package_index() 
     branches += [AWS_IMAGE_DRIVER, old := int(OLD_DRIVER.partition("-")[0])]
     assert min(branches) >= int(software_for([8.0]).oldest_driver.partition(".")[0])
     assert old == 580
+
+
+
+
+@pytest.mark.parametrize(
+    ("bought", "build", "kept"),
+    [
+        ("B200-180", None, {"A100-40", "B200-180"}),
+        ("V100-16", "cu126", {"A100-40", "V100-16"}),
+        ("A100-40", "cu126", {"A100-40", "V100-16"}),
+    ],
+)
+def test_a_job_that_names_both_old_and_new_accelerators_keeps_to_the_build_of_its_plan(
+    bought: str, build: str | None, kept: set[str]
+) -> None:
+    offer = cloud_offer("n", Provider("gcp"), "us-central1-b", "some-type", bought, 8)
+    plan = cloud_document(("n0", offer))
+    entry = plan.job.resources[0].model_copy(update={"accelerators": {"A100-40": 8, "B200-180": 8, "V100-16": 8}})
+    plan = replace(plan, job=plan.job.model_copy(update={"resources": (entry,)}))
+    prices = load()
+    (left,) = job_of_one_build(plan, prices).resources
+    assert set(left.accelerators) == kept
+    assert software_for(prices.accelerator(name).compute_capability for name in left.accelerators).build == build

@@ -39,3 +39,23 @@ def test_a_type_that_its_cloud_does_not_sell_in_a_market_is_left_out_whatever_it
     assert {pool.offer.market.value for pool in found.pools} == {"spot"}
     (row,) = [row for row in found.rejected if row.market == "on-demand"]
     assert row.why.startswith("gcp sells it as spot only, or against a reservation (gcp-accelerator-optimized, 2026-")
+
+
+ARM = """
+name: arm
+{what}
+resources:
+  - {{provider: aws, zones: [use1-az1], markets: [on-demand], accelerators: {{T4G-16: 2}}}}
+"""
+MODEL = """model: {preset: sailor-opt-350}
+training: {global_batch_size: 8, sequence_length: 128, precision: fp32}"""
+
+
+def test_arm_machines_whose_gpu_torch_is_not_built_for_are_bought_for_commands_only() -> None:
+    prices = load(resources.data_root())
+    found = collect(parse_job(ARM.format(what=MODEL)), prices)
+    assert not found.pools
+    assert {row.why for row in found.rejected if row.ground is Ground.TORCH} == {
+        "has compute capability 7.5 and an Arm processor, for which torch is built for 8.0 and newer"
+    }
+    assert collect(parse_job(ARM.format(what="run: python train.py")), prices).pools
