@@ -100,9 +100,16 @@ def test_a_watchdog_is_called_with_its_own_account_which_may_do_so_until_a_week_
     (target,) = job["http_target"]
     assert target["uri"] == service["uri"]
     assert target["oidc_token"] == [{"service_account_email": account, "audience": service["uri"]}]
-    member, role = watched.one("google_project_iam_member"), watched.one("google_project_iam_custom_role")
-    assert (member["member"], member["role"]) == (f"serviceAccount:{account}", role["id"])
-    assert member["condition"][0]["expression"] == 'request.time < timestamp("2026-11-28T06:15:30Z")'
+    role = watched.one("google_project_iam_custom_role")
+    members = watched.cloud.of_type("google_project_iam_member").values()
+    assert {member["member"] for member in members} == {f"serviceAccount:{account}"}
+    assert {member["role"]: member["condition"][0]["expression"] for member in members} == {
+        role["id"]: 'request.time < timestamp("2026-11-28T06:15:30Z")',
+        "roles/artifactregistry.writer": 'request.time < timestamp("2026-11-21T06:15:30Z")',
+        "roles/logging.logWriter": 'request.time < timestamp("2026-11-21T06:15:30Z")',
+        "roles/storage.objectViewer": 'request.time < timestamp("2026-11-21T06:15:30Z")',
+    }
+    assert function["build_config"][0]["service_account"].endswith(f"/serviceAccounts/{account}")
     assert not [
         right for right in role["permissions"] if right.startswith("storage.") or right.endswith("setIamPolicy")
     ]

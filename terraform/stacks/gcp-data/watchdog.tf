@@ -61,6 +61,26 @@ resource "google_project_iam_member" "watchdog" {
   }
 }
 
+# What a build of a function needs. By default Cloud Build acts as the default account of Compute Engine, which has no
+# rights in new organizations (cloud.google.com/build/docs/cloud-build-service-account-updates). The roles are those of
+# cloud.google.com/functions/docs/securing/build-custom-sa; none of them may delete anything.
+resource "google_project_iam_member" "build" {
+  for_each = length(local.watchdog) == 0 ? toset([]) : toset([
+    "roles/artifactregistry.writer",
+    "roles/logging.logWriter",
+    "roles/storage.objectViewer",
+  ])
+
+  project = var.project
+  role    = each.value
+  member  = "serviceAccount:${local.watchdog_account}"
+
+  condition {
+    title      = "${local.watchdog_name}-build"
+    expression = "request.time < timestamp(\"${var.watchdog_at}\")"
+  }
+}
+
 # The function's code, in a bucket because Cloud Functions take it from nowhere else.
 resource "google_storage_bucket" "watchdog" {
   for_each = local.watchdog
@@ -105,8 +125,9 @@ resource "google_cloudfunctions2_function" "watchdog" {
   labels      = var.labels
 
   build_config {
-    runtime     = "python312"
-    entry_point = "watchdog"
+    runtime         = "python312"
+    entry_point     = "watchdog"
+    service_account = google_service_account.watchdog[each.key].id
 
     source {
       storage_source {
@@ -134,7 +155,11 @@ resource "google_cloudfunctions2_function" "watchdog" {
     }
   }
 
-  depends_on = [google_project_iam_member.watchdog, google_storage_bucket_iam_member.watchdog]
+  depends_on = [
+    google_project_iam_member.build,
+    google_project_iam_member.watchdog,
+    google_storage_bucket_iam_member.watchdog,
+  ]
 }
 
 # Cloud Scheduler knows no first time: the function itself does nothing before it is due. To the function, calls of Cloud

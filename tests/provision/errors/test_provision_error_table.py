@@ -108,6 +108,8 @@ TOLD = {
             "googleapi: Error 503: Backend Error, backendError",
             "googleapi: Error 500: internalError",
             INTERNAL,
+            "Error waiting to create function: Error code 3, message: Build failed with status: FAILURE. Could not "
+            "build the function due to a missing permission on the build service account.",
         ),
         Cause.POLICY: (POLICY, LOCATION),
         Cause.NOT_SOLD: (NOT_SOLD,),

@@ -15,6 +15,7 @@ _GCP_LOCATIONS = "cloud.google.com/resource-manager/docs/organization-policy/def
 _GCP_POLICY = "cloud.google.com/resource-manager/docs/organization-policy/org-policy-constraints"
 _GCP_RIGHTS = "cloud.google.com/iam/docs/permission-error-messages"
 _GCP_ACCOUNTS = "cloud.google.com/iam/quotas"
+_GCP_BUILDS = "cloud.google.com/functions/docs/securing/build-custom-sa"
 _GOOGLE_LOGIN = "developers.google.com/accounts/docs/application-default-credentials"
 _GOOGLE_HTTP = "cloud.google.com/apis/design/errors"
 
@@ -64,6 +65,8 @@ _RULES = (
     Rule(Cause.SERVER, r"googleapi: Error 50[0234]\b|\bbackendError\b|\binternalError\b", _GOOGLE_HTTP),
     # The provider forwards an operation that failed with INTERNAL_ERROR without that code.
     Rule(Cause.SERVER, r"\bINTERNAL_ERROR\b|Internal error\. Please try again or contact Google Support", _GCE_BULK),
+    # New bindings take minutes to work; the watchdog's build begins before.
+    Rule(Cause.SERVER, r"missing permission on the build service account", _GCP_BUILDS),
     Rule(Cause.SLOW, NO_ANSWER, _GCE_SLOW),
 )
 

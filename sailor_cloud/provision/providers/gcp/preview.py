@@ -59,7 +59,7 @@ def _watchdog(bill: Bill) -> list[PlannedResource]:
         unpriced_resource(
             "google_project_iam_custom_role", f"projects/{bill.variables['project']}/roles/{name.replace('-', '_')}"
         ),
-        unpriced_resource("google_project_iam_member", name),
+        *(unpriced_resource("google_project_iam_member", granted) for granted in (name, *(f"{name}-build",) * 3)),
     ]
 
 
