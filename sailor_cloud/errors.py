@@ -114,10 +114,14 @@ class NotSoldError(StockoutError):
 
 
 class QuotaError(ProvisionError):
-    """The account may not buy as much as the plan needs; `offers` are the ids of those refused, if known."""
+    """The account may not buy as much as the plan needs; `offers` are the ids of those refused, if known.
 
-    def __init__(self, message: str, offers: Sequence[str] = ()) -> None:
+    In `regions` the quota refuses all instance types, as those on disks and addresses do.
+    """
+
+    def __init__(self, message: str, offers: Sequence[str] = (), *, regions: Sequence[str] = ()) -> None:
         self.offers = tuple(offers)
+        self.regions = tuple(regions)
         super().__init__(message)
 
 

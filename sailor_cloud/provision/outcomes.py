@@ -57,6 +57,7 @@ class QuotaHit:
     """The account's quota does not allow the plan; as with a stockout, the other nodes stay.
 
     `need` is the plan's use of the quota, in the quota's own unit; None if the provider does not name it.
+    `whole_region`: the quota refuses all instance types of the region.
     """
 
     refused: tuple[RefusedNodes, ...]
@@ -64,6 +65,7 @@ class QuotaHit:
     limit: float | None
     usage: float | None
     need: float | None
+    whole_region: bool
     seconds: float
 
 
@@ -78,7 +80,9 @@ def applied_or_raise(outcome: Outcome) -> Applied:
             kind = NotSoldError if outcome.fault.cause is Cause.NOT_SOLD else StockoutError
             raise kind(f"no {listed}: {error_of(outcome.fault)}", _offers(outcome.refused))
         case QuotaHit():
-            raise QuotaError(f"{error_of(outcome.fault)}{_numbers(outcome)}", _offers(outcome.refused))
+            regions = sorted({group.region for group in outcome.refused}) if outcome.whole_region else ()
+            message = f"{error_of(outcome.fault)}{_numbers(outcome)}"
+            raise QuotaError(message, _offers(outcome.refused), regions=regions)
     return outcome
 
 

@@ -446,6 +446,7 @@ class _Apply:
             limit=numbers.limit,
             usage=numbers.usage,
             need=numbers.need,
+            whole_region=numbers.whole_region,
             seconds=self._seconds(),
         )
 

@@ -160,6 +160,9 @@ def block_refused(context: RunContext, document: PlanDocument, error: StockoutEr
         refused = refusal(asked, known, now=now, pause_s=context.options.stockout_pause_s)
         how_long = f"for {(refused.until - now).total_seconds() / 60:.0f} min"
     else:
+        if isinstance(error, QuotaError):
+            places = {(offer.provider, offer.region) for offer in asked if offer.region in error.regions}
+            asked += [offer for offer in offers.values() if (offer.provider, offer.region) in places]
         refused = Refusal(frozenset(Choice.of(offer) for offer in asked), context.expires_at)
         how_long = "for the rest of the run"
     context.journal.append(Event.NO_CAPACITY, message=str(error), **refused.to_data())

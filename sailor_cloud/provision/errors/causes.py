@@ -40,12 +40,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaNumbers:
-    """Limit, usage and need as far as known, in the quota's own unit; `fault` names the quota itself."""
+    """Limit, usage and need as far as known, in the quota's own unit; `fault` names the quota itself.
+
+    `whole_region`: the quota refuses all instance types of its region.
+    """
 
     fault: Fault
     limit: float | None
     usage: float | None
     need: float | None
+    whole_region: bool = False
 
 
 def classify(provider: Provider, guide: ErrorGuide, diagnostic: Diagnostic) -> Fault:

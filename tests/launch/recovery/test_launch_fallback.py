@@ -133,6 +133,15 @@ def test_a_quota_is_named_and_left_alone_for_the_rest_of_the_run(tmp_path: Path)
     assert nodes == {"vm-v100-16"}
 
 
+def test_a_quota_on_all_types_of_a_region_refuses_them_all(tmp_path: Path) -> None:
+    error = QuotaError("SSD_TOTAL_GB in us-central1: limit 500, need 600", regions=["us-central1"])
+    run = Simulated(tmp_path, trace(), trouble=Failing(error))
+    run.run()
+    first = next(entry for entry in read(run.folder.journal_file) if entry.event is Event.NO_CAPACITY)
+    refused = {(accelerator, zone) for _, accelerator, zone, _ in first.data["refused"]}
+    assert refused == {(name, zone) for name in ("A100-40", "V100-16") for zone in (A, B)}
+
+
 def test_a_type_that_its_zone_does_not_sell_is_left_alone_for_the_rest_of_the_run(tmp_path: Path) -> None:
     run = Simulated(tmp_path, trace(), trouble=Failing(NotSoldError("gcp does not sell this type in this zone")))
     outcome = run.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -137,6 +138,31 @@ def test_a_mistake_of_our_own_in_asking_for_policies_is_not_hidden(
     monkeypatch.setattr(policies, "google_api", mock.Mock(side_effect=TypeError("a bug")))
     with pytest.raises(TypeError, match="a bug"):
         of("gcp").refusals(google.document, placed_nodes(google.document))
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit", "told"),
+    [
+        ("SSD_TOTAL_GB", 500.0, "need 600 of quota SSD_TOTAL_GB in us-central1; the project may use 500 and uses 0"),
+        ("IN_USE_ADDRESSES", 5.0, "need 6 of quota IN_USE_ADDRESSES in us-central1; the project may use 5 and uses 0"),
+        ("CPUS", 40.0, "need 48 of quota CPUS in us-central1; the project may use 40 and uses 0"),
+        ("A2_CPUS", 0.0, None),
+        ("SSD_TOTAL_GB", 600.0, None),
+    ],
+)
+def test_quotas_on_disks_addresses_and_vcpus_are_read_before_anything_is_bought(
+    tmp_path: Path, quota: str, limit: float, told: str | None
+) -> None:
+    offer = replace(GCP_OFFERS[1], vcpus=8)
+    document = without_bucket(cloud_document(*((f"n{index}", offer) for index in range(6)), image=None))
+    with cloud_run(Provider("gcp"), tmp_path, document=document) as run:
+        run.cloud.quotas[quota] = limit
+        found = [problem.message for problem in of("gcp").refusals(document, placed_nodes(document))]
+        assert found == ([] if told is None else [told])
+        if told is not None:
+            with pytest.raises(RequestError, match=r"console\.cloud\.google\.com/iam-admin/quotas"):
+                run.apply()
+            assert run.journal().entries() == ()
 
 
 def test_nodes_without_public_addresses_need_no_elastic_one(tmp_path: Path) -> None:

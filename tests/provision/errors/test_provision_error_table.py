@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from factories.cloud_plans import aws_document
+from factories.cloud_plans import aws_document, gcp_document
 from sailor_cloud.errors import CredentialsError, NotSoldError, ProvisionError, QuotaError, StockoutError
 from sailor_cloud.model.offer import Market, Provider
 from sailor_cloud.provision.errors.causes import Cause, Fault, classify, error_of, most_severe
@@ -195,6 +195,17 @@ def test_a_quota_on_networks_is_not_taken_for_the_one_on_instances() -> None:
         fault(Provider("aws"), VPCS), placed_nodes(aws_document()), refused, Scopes()
     )
     assert (told.fault.quota, told.limit, told.usage, told.need) == ("VpcLimitExceeded", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("quota", "whole"),
+    [("SSD_TOTAL_GB", True), ("IN_USE_ADDRESSES", True), ("A2_CPUS", False), ("NVIDIA_A100_GPUS", False)],
+)
+def test_a_quota_without_gpus_or_cpus_in_its_name_refuses_all_types_of_its_region(quota: str, whole: bool) -> None:
+    text = f"Error waiting for instance to create: Quota '{quota}' exceeded.  Limit: 1.0 in region us-central1."
+    nodes = placed_nodes(gcp_document())
+    told = of("gcp").quota_numbers(fault(Provider("gcp"), text), nodes, grouped(nodes, {"n0": text}), Scopes())
+    assert told.whole_region is whole
 
 
 @pytest.mark.parametrize(

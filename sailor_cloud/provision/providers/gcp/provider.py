@@ -20,7 +20,7 @@ from sailor_cloud.provision.providers.gcp.errors import ERRORS
 from sailor_cloud.provision.providers.gcp.machines import ATTACHABLE, image_for, is_attached
 from sailor_cloud.provision.providers.gcp.member_sweep import MEMBER, remove_gcp_members, sweep_gcp_members
 from sailor_cloud.provision.providers.gcp.policies import refusals
-from sailor_cloud.provision.providers.gcp.quota import quota_numbers
+from sailor_cloud.provision.providers.gcp.quota import quota_numbers, shortfalls
 from sailor_cloud.provision.providers.gcp.sweep import GCP, GCP_KINDS, PROJECT, is_refusal, remove_gcp, sweep_gcp
 from sailor_cloud.provision.providers.interface import MachineProvider
 from sailor_cloud.provision.rendering.data import NodeRights, named_bucket
@@ -67,7 +67,6 @@ class Gcp(MachineProvider):
     check_caller = staticmethod(account.check_caller)
     missing_permissions = staticmethod(account.missing_permissions)
     quota_numbers = staticmethod(quota_numbers)
-    refusals = staticmethod(refusals)
     delete_bucket = "gcloud storage rm --recursive gs://{name}"
     modules = {Part.CLUSTER: ("gcp-cluster", "placement"), Part.DATA: ()}  # noqa: RUF012 - a constant
 
@@ -83,6 +82,9 @@ class Gcp(MachineProvider):
                 hint = f"known: {', '.join(ATTACHABLE)}"
                 found.append(Problem(path=f"plan.nodes.{placed.node.id}", message=message, hint=hint))
         return found
+
+    def refusals(self, document: PlanDocument, nodes: Sequence[PlacedNode]) -> list[Problem]:
+        return [*refusals(document, nodes), *shortfalls(document, nodes)]
 
     def cluster(self, run: RunValues, region: str, nodes: Sequence[PlacedNode], cidr: str) -> Variables:
         chosen = run.document.job.cloud.image
