@@ -115,4 +115,5 @@ QuotaLimits = Mapping[tuple[Provider, str, str], tuple[float, float | None]]
 def load_rules(root: Path | None = None) -> tuple[QuotaRule, ...]:
     """Return the quota of every accelerator that has one. Raises DataError."""
     paths = tables("pricing", "quotas.csv", root=root or resources.data_root())
-    return tuple(rule for path in paths for rule in RowParser(QuotaRule).all(path))
+    # Data of providers from outside may lack the column.
+    return tuple(rule for path in paths for rule in RowParser(QuotaRule).all(path, {"instance_prefix": ""}))
