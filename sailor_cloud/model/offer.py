@@ -58,9 +58,9 @@ class GroupLinks:
 
 
 # Compute capabilities of architectures. NVIDIA's open kernel modules need Turing, and Blackwell needs them
-# (github.com/NVIDIA/open-gpu-kernel-modules, looked up 2026-11-27). Below Turing, nodes need the CUDA 12.6 build of torch,
-# which has no kernels for Blackwell (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90, cuda12.8
-# begins at sm_75; 2025-04).
+# (github.com/NVIDIA/open-gpu-kernel-modules, looked up 2026-11-27). Below Turing, nodes need the CUDA 12.6 build of
+# torch, which has no kernels for Blackwell (architecture lists of the pytorch 2.7.0 packages: cuda12.6 ends at sm_90,
+# cuda12.8 begins at sm_75; 2025-04).
 TURING, BLACKWELL = 7.5, 10.0
 
 

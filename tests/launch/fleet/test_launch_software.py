@@ -192,8 +192,6 @@ def test_the_default_images_have_a_driver_for_the_wheels_of_the_package_index() 
     assert old == 580
 
 
-
-
 @pytest.mark.parametrize(
     ("bought", "build", "kept"),
     [
