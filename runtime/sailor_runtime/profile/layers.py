@@ -72,9 +72,9 @@ def _train(engine: Engine, place: Place, world: World) -> dict[str, Any]:
         module.reset_times()
         done = engine.step()
         whole.append(done.update_s)
-        for layer in module.layers:
-            seconds["forward_s"][layer].append(module.forward_s[layer] / microbatches)
-            seconds["backward_s"][layer].append(module.backward_s[layer] / microbatches)
+        for name, found in zip(seconds, module.layer_times(), strict=True):
+            for layer in module.layers:
+                seconds[name][layer].append(found[layer] / microbatches)
         # Reading samples and the bookkeeping around layers count for the pipeline's ends.
         end = 0 if module.layers[0] == 0 else module.layers[-1]
         around = total_s(engine.spans, Activity.FORWARD) / microbatches

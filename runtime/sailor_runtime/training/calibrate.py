@@ -32,14 +32,15 @@ def calibrate(engine: Engine, place: Place, world: World, alive: Callable[[], No
         alive()
     microbatches = engine.spec.pipelines[place.pipeline].microbatches * _MEASURED
     layers = engine.module.layers
+    forward_s, backward_s = engine.module.layer_times()
     own = {
         "rank": world.rank,
         "pipeline": place.pipeline,
         "stage": place.stage,
         "tp_index": place.tp_index,
         "layers": list(layers),
-        "forward_s": [engine.module.forward_s[layer] / microbatches for layer in layers],
-        "backward_s": [engine.module.backward_s[layer] / microbatches for layer in layers],
+        "forward_s": [forward_s[layer] / microbatches for layer in layers],
+        "backward_s": [backward_s[layer] / microbatches for layer in layers],
         "transfer_s": _median(steps, "transfer_s"),
         "sync_s": _median(steps, "sync_s"),
         "update_s": _median(steps, "update_s"),

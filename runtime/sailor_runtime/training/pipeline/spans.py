@@ -47,15 +47,42 @@ class Span(NamedTuple):
         return self.end_s - self.start_s
 
 
-class Spans:
-    """The spans of one iteration.
+class Clock:
+    """The time of a device.
 
     On a processor a mark is a time; on a CUDA device it is an event in the stream, because the calls return long before
-    the work is done. Reading events waits for the device, so `read` belongs where the device is idle anyway.
+    the work is done. A mark never waits for the device: a receive that is posted ahead keeps it busy.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._on_device = device.type == "cuda"
+
+    def mark(self) -> Any:
+        """Return the device's present time."""
+        if not self._on_device:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, mark: Any) -> None:
+        """Wait until the device has reached a mark."""
+        if self._on_device:
+            mark.synchronize()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Return the seconds between two marks that the device has reached."""
+        return float(start.elapsed_time(end) / 1e3 if self._on_device else end - start)
+
+
+class Spans:
+    """The spans of one iteration.
+
+    Reading them waits for the device, so `read` belongs where the device is idle anyway.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._clock = Clock(device)
         self._marks: list[tuple[Activity, int, Any, Any, int]] = []
         self._shared = self._zero = self.mark()
 
@@ -69,11 +96,7 @@ class Spans:
 
     def mark(self) -> Any:
         """Return the device's present time."""
-        if not self._on_device:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
+        return self._clock.mark()
 
     def note(self, doing: Activity, microbatch: int, start: Any, chunk: int = 0) -> None:
         """Record an activity from a mark until now."""
@@ -87,13 +110,11 @@ class Spans:
 
     def read(self) -> list[Span]:
         """Return the spans so far in order of their ends."""
-        if not self._on_device:
-            zero = self._zero
-            return [Span(doing, m, start - zero, end - zero, chunk) for doing, m, start, end, chunk in self._marks]
         if self._marks:
-            self._marks[-1][3].synchronize()
+            self._clock.wait(self._marks[-1][3])
+        zero, seconds = self._zero, self._clock.seconds
         return [
-            Span(doing, m, self._zero.elapsed_time(start) / 1e3, self._zero.elapsed_time(end) / 1e3, chunk)
+            Span(doing, m, seconds(zero, start), seconds(zero, end), chunk)
             for doing, m, start, end, chunk in self._marks
         ]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from sailor_runtime.training.model.parameters import ParameterSpec
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.layout import stage_parameters
+from sailor_runtime.training.pipeline.spans import Clock
 from sailor_runtime.training.pipeline.split_backward import DeferredWeights, input_gradient
 
 # torch.compile's backend.
@@ -135,10 +135,10 @@ class StageModule:
         self.buffers = self._computed.buffers
         # Whether one pass of a whole batch would be one pass of each layer here.
         self.passes_once = not stage.recompute and len(stage.ranks) == 1 and device.kernel_runs == 1
-        self.forward_s = dict.fromkeys(self.layers, 0.0)
-        self.backward_s = dict.fromkeys(self.layers, 0.0)
-        # Timing a layer makes it wait for the device, so only calibration and profiles enable it.
+        # Timing needs a graph per layer, so only calibration and profiles enable it.
         self.times_layers = False
+        self._clock = Clock(device.torch_device)
+        self._timed: list[tuple[bool, int, Any, Any]] = []
         if compiled:
             for layer in self.layers:
                 for part in self._computed.modules(layer):
@@ -201,8 +201,15 @@ class StageModule:
         return [name for name, parameter in self.parameters.items() if parameter.requires_grad]
 
     def reset_times(self) -> None:
-        self.forward_s = dict.fromkeys(self.layers, 0.0)
-        self.backward_s = dict.fromkeys(self.layers, 0.0)
+        self._timed.clear()
+
+    def layer_times(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the seconds of all forward and of all backward passes of each layer; waits until they are done."""
+        forward_s, backward_s = dict.fromkeys(self.layers, 0.0), dict.fromkeys(self.layers, 0.0)
+        for forward, layer, start, end in self._timed:
+            self._clock.wait(end)
+            (forward_s if forward else backward_s)[layer] += self._clock.seconds(start, end)
+        return forward_s, backward_s
 
     def layer(self, layer: int, value: Tensor | None, microbatch: Microbatch) -> Tensor:
         """Run one layer alone."""
@@ -231,7 +238,7 @@ class StageModule:
                 before_layer(layer)
             if self.sharing is not None:
                 self.sharing.before_pass(layer, forward=True)
-            started = self._now()
+            started = self._clock.mark() if self.times_layers else None
             value = None if value is None else value.detach().requires_grad_()
             activation.inputs.append(value)
             for _ in range(self._device.kernel_runs):
@@ -239,7 +246,7 @@ class StageModule:
                     output = self._computed(layer, value, microbatch)
             activation.outputs.append(None if layer in self._recomputed else output)
             value = output
-            self.forward_s[layer] += self._now() - started
+            self._note_time(True, layer, started)
             if self.sharing is not None:
                 self.sharing.after_forward(layer)
         activation.result = None if value is None else value.detach()
@@ -276,11 +283,11 @@ class StageModule:
         for layer in reversed(activation.layers):
             if self.sharing is not None:
                 self.sharing.before_pass(layer, forward=False)
-            started = self._now()
+            started = self._clock.mark() if self.times_layers else None
             value, output = activation.inputs.pop(), activation.outputs.pop()
             self._layer_backward(layer, value, output, gradient, activation.microbatch)
             gradient = None if value is None else value.grad
-            self.backward_s[layer] += self._now() - started
+            self._note_time(False, layer, started)
             if self.sharing is not None:
                 self.sharing.after_backward(layer)
             if layer_done is not None:
@@ -337,7 +344,7 @@ class StageModule:
         """
         runs = self._device.kernel_runs
         for layer in reversed(activation.layers):
-            started = self._now()
+            started = self._clock.mark() if self.times_layers else None
             value, output = activation.inputs.pop(), activation.outputs.pop()
             todo: Callable[[], None] | None = None
             if value is None:
@@ -353,16 +360,16 @@ class StageModule:
                 else:
                     todo = functools.partial(self._weights_backward, layer, left)
             activation.later.append(todo)
-            self.backward_s[layer] += self._now() - started
+            self._note_time(False, layer, started)
         return gradient
 
     def backward_weights(self, activation: Activation, layer_done: Callable[[int], None] | None = None) -> None:
         """Add the gradients that `backward_input` left; layer_done: called with each layer, last layer first."""
         for layer, todo in zip(reversed(activation.layers), activation.later, strict=True):
-            started = self._now()
+            started = self._clock.mark() if self.times_layers else None
             if todo is not None:
                 todo()
-            self.backward_s[layer] += self._now() - started
+            self._note_time(False, layer, started)
             if layer_done is not None:
                 layer_done(layer)
 
@@ -370,10 +377,9 @@ class StageModule:
         left.run(self._device.kernel_runs)
         self._add_to_sums(layer)
 
-    def _now(self) -> float:
-        if self.times_layers and self._device.torch_device.type == "cuda":
-            torch.cuda.synchronize(self._device.torch_device)
-        return time.perf_counter()
+    def _note_time(self, forward: bool, layer: int, started: Any) -> None:
+        if self.times_layers:
+            self._timed.append((forward, layer, started, self._clock.mark()))
 
     @torch.no_grad()
     def _add_to_sums(self, layer: int) -> None:
