@@ -5,6 +5,7 @@ Threads stand in for ranks, and messages between them for NCCL.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import defaultdict
@@ -23,12 +24,13 @@ from sailor_runtime.training.model.layers import Microbatch
 from sailor_runtime.training.model.tensor_parallel import TensorParallel
 from sailor_runtime.training.pipeline.devices import Device
 from sailor_runtime.training.pipeline.executor import Executor
+from sailor_runtime.training.pipeline.schedule import Kind, passes, receives_ahead
 from sailor_runtime.training.pipeline.spans import Clock, Spans
 from sailor_runtime.training.pipeline.stage import StageModule
 from sailor_runtime.training.pipeline.transfers import Transfers
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-MICROBATCHES, TIMEOUT_S = 4, 10.0
+MICROBATCHES, TIMEOUT_S = 4, 20.0
 PLANS = {
     ONE_F_ONE_B: [(0, 3, 1), (3, 6, 1)],
     ZERO_BUBBLE: [(0, 3, 1), (3, 6, 1)],
@@ -50,6 +52,7 @@ class _Receive:
     key: tuple[int, int, int]
     number: int
     into: torch.Tensor
+    arrived: bool = False
 
     def wait(self) -> None:
         self.network.wait_for([self])
@@ -86,7 +89,9 @@ class _Network:
             if not self.changed.wait_for(arrived, TIMEOUT_S):
                 raise TimeoutError(f"rank {self.ranks.own} waits for {[each.key for each in receives]}")
             for each in receives:
-                each.into.copy_(self.sent[each.key][each.number])
+                if not each.arrived:
+                    each.into.copy_(self.sent[each.key][each.number])
+                    each.arrived = True
 
     def wait_for_device(self) -> None:
         """Wait for every kernel of this rank's device, also for those of posted receives."""
@@ -174,3 +179,67 @@ def test_layers_are_timed_while_receives_are_posted_ahead(network, tmp_path, sch
         forward_s, backward_s = rank.module.layer_times()
         assert forward_s.keys() == backward_s.keys() == set(rank.module.layers)
         assert all(seconds > 0.0 for seconds in [*forward_s.values(), *backward_s.values()])
+
+
+@pytest.mark.parametrize("schedule", PLANS)
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_rank_may_wait_for_its_device_in_every_pass(network, tmp_path, schedule, waiting, monkeypatch):
+    """A device also waits when it runs short of memory, or loads a kernel."""
+    spec = plan(schedule, tmp_path)
+    ranks = [_Rank(spec, rank) for rank in range(2)]
+    module = ranks[waiting].module
+
+    def waits(compute, *given, **named):
+        network.wait_for_device()
+        return compute(*given, **named)
+
+    for name in ("forward", "backward", "backward_input", "backward_weights"):
+        monkeypatch.setattr(module, name, functools.partial(waits, getattr(module, name)))
+    assert run_all(network, ranks) > 0.0
+
+
+SHAPES = [
+    *[
+        (schedule, m, stages, 1)
+        for schedule in (ONE_F_ONE_B, ZERO_BUBBLE)
+        for stages in (2, 3, 5)
+        for m in (1, 2, 4, 9)
+    ],
+    *[(INTERLEAVED, m, stages, ranges) for stages in (2, 3) for ranges in (2, 3) for m in (stages, 2 * stages)],
+]
+
+
+@pytest.mark.parametrize(("schedule", "microbatches", "stages", "ranges"), SHAPES)
+def test_no_receive_is_posted_before_a_local_pass_that_its_tensor_depends_on(schedule, microbatches, stages, ranges):
+    orders = [passes(schedule, microbatches, stages, stage, ranges) for stage in range(stages)]
+    for stage in range(stages):
+        posted = set()
+        for number, ahead in enumerate(receives_ahead(orders, stage, ranges)):
+            posted |= {(number, *key) for key in ahead}
+        for number, chunk, direction in posted:
+            # The stage never reaches pass `number`, so what others can compute must include this tensor.
+            computed = _computed_without(orders, stage, number, ranges)
+            kinds = {Kind.FORWARD} if direction > 0 else {Kind.BACKWARD, Kind.INPUT}
+            due = next(each for each in orders[stage][number + 1 :] if each.chunk == chunk and each.kind in kinds)
+            assert (direction, chunk * stages + stage - direction, due.microbatch) in computed
+
+
+def _computed_without(orders, stage, number, ranges):
+    """Return what all stages can compute if one of them stops before a pass."""
+    orders = [order[:number] if each == stage else order for each, order in enumerate(orders)]
+    at, computed = [0] * len(orders), set()
+    while True:
+        before = list(at)
+        for each, order in enumerate(orders):
+            if at[each] == len(order):
+                continue
+            step = order[at[each]]
+            direction = 1 if step.kind is Kind.FORWARD else -1
+            own = step.chunk * len(orders) + each
+            needed = (direction, own - direction, step.microbatch)
+            if step.kind is Kind.WEIGHTS or needed in computed or not 0 <= own - direction < len(orders) * ranges:
+                at[each] += 1
+                if step.kind is not Kind.WEIGHTS:
+                    computed.add((direction, own, step.microbatch))
+        if at == before:
+            return computed

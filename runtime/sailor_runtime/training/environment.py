@@ -44,6 +44,9 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     else:
         # Streams that share a queue wait for each other, and a receive waits for another stage's send.
         environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+        # When memory is short, torch frees what it caches. With cudaFree that waits for the whole device, so also for
+        # receives that are posted ahead; two neighbours would wait for each other. These segments wait for one stream.
+        environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     environ["DS_BUILD_OPS"] = "0"
     environ["DS_IGNORE_CUDA_DETECTION"] = "1"
     environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")

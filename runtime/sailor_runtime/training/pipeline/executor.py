@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sailor_runtime.spec import PipelineSpec
 from sailor_runtime.training.model.layers import Microbatch
-from sailor_runtime.training.pipeline.schedule import Kind, passes
+from sailor_runtime.training.pipeline.schedule import Kind, passes, receives_ahead
 from sailor_runtime.training.pipeline.spans import Activity, Spans
 from sailor_runtime.training.pipeline.stage import Activation, StageModule
 from sailor_runtime.training.pipeline.transfers import Transfers
@@ -28,9 +28,11 @@ class Executor:
         spans: Spans,
     ) -> None:
         """`transfers`: those of each range."""
-        ranges = len(pipeline.stages[stage].ranges)
+        ranges, stages = len(pipeline.stages[stage].ranges), len(pipeline.stages)
         self._microbatches = pipeline.microbatches
-        self._passes = passes(schedule, pipeline.microbatches, len(pipeline.stages), stage, ranges)
+        orders = [passes(schedule, pipeline.microbatches, stages, each, ranges) for each in range(stages)]
+        self._passes = orders[stage]
+        self._ahead = receives_ahead(orders, stage, ranges)
         self._halved = any(each.kind is Kind.WEIGHTS for each in self._passes)
         self._module = module
         self._transfers = transfers
@@ -64,34 +66,44 @@ class Executor:
         activations: dict[tuple[int, int], Activation] = {}
         losses: list[Tensor] = []
         for transfers in self._transfers:
-            transfers.begin(shape, dtype, self._microbatches, ahead=overlaps)
-        for kind, number, chunk in self._passes:
+            transfers.begin(shape, dtype)
+        for (kind, number, chunk), ahead in zip(self._passes, self._ahead, strict=True):
+            received = self._receive(kind, number, chunk)
+            for expecting, direction in ahead if overlaps else ():
+                self._transfers[expecting].post(direction)
             last = gradients_ready if overlaps and number == self._microbatches - 1 else None
             if kind is Kind.FORWARD:
                 ready = weights_ready if number == 0 else None
-                activations[number, chunk] = self._forward(number, chunk, microbatch, ready)
+                activations[number, chunk] = self._forward(number, chunk, received, microbatch, ready)
                 if chunk == self._last:
                     losses.append(_given(activations[number, chunk].result))
             elif kind is Kind.BACKWARD:
-                self._backward(number, chunk, activations.pop((number, chunk)), last)
+                self._backward(number, chunk, activations.pop((number, chunk)), received, last)
             elif kind is Kind.INPUT:
-                self._backward_input(number, chunk, activations[number, chunk])
+                self._backward_input(number, chunk, activations[number, chunk], received)
             else:
                 with self._spans.during(Activity.WEIGHT_GRADIENTS, number):
                     self._module.backward_weights(activations.pop((number, chunk)), last)
         return torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64)
 
+    def _receive(self, kind: Kind, number: int, chunk: int) -> Tensor | None:
+        """Wait for the tensor that a pass needs from another stage."""
+        if kind is Kind.FORWARD and chunk != self._first:
+            with self._spans.during(Activity.RECEIVE_ACTIVATION, number, chunk):
+                return self._transfers[chunk].receive(1)
+        if kind in (Kind.BACKWARD, Kind.INPUT) and chunk != self._last:
+            with self._spans.during(Activity.RECEIVE_GRADIENT, number, chunk):
+                return self._transfers[chunk].receive(-1)
+        return None
+
     def _forward(
         self,
         number: int,
         chunk: int,
+        value: Tensor | None,
         microbatch: Callable[[int, bool], Microbatch],
         ready: Callable[[int], None] | None,
     ) -> Activation:
-        value = None
-        if chunk != self._first:
-            with self._spans.during(Activity.RECEIVE_ACTIVATION, number, chunk):
-                value = self._transfers[chunk].receive(1)
         with self._spans.during(Activity.FORWARD, number, chunk):
             given = microbatch(number, chunk in (self._first, self._last))
             activation = self._module.forward(value, given, ready, halved=self._halved, chunk=chunk)
@@ -102,23 +114,22 @@ class Executor:
             activation.result = None
         return activation
 
-    def _backward(self, number: int, chunk: int, activation: Activation, ready: Callable[[int], None] | None) -> None:
-        gradient = self._gradient_of_output(number, chunk)
+    def _backward(
+        self,
+        number: int,
+        chunk: int,
+        activation: Activation,
+        gradient: Tensor | None,
+        ready: Callable[[int], None] | None,
+    ) -> None:
         with self._spans.during(Activity.BACKWARD, number, chunk):
             gradient = self._module.backward(activation, gradient, ready)
         self._hand_back(number, chunk, gradient)
 
-    def _backward_input(self, number: int, chunk: int, activation: Activation) -> None:
-        gradient = self._gradient_of_output(number, chunk)
+    def _backward_input(self, number: int, chunk: int, activation: Activation, gradient: Tensor | None) -> None:
         with self._spans.during(Activity.BACKWARD, number, chunk):
             gradient = self._module.backward_input(activation, gradient)
         self._hand_back(number, chunk, gradient)
-
-    def _gradient_of_output(self, number: int, chunk: int) -> Tensor | None:
-        if chunk == self._last:
-            return None
-        with self._spans.during(Activity.RECEIVE_GRADIENT, number, chunk):
-            return self._transfers[chunk].receive(-1)
 
     def _hand_back(self, number: int, chunk: int, gradient: Tensor | None) -> None:
         if chunk != self._first:

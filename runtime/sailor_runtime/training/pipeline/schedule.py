@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -31,7 +33,7 @@ def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: in
     """Return every pass of a stage in order; each stage has `ranges` ranges of layers.
 
     The schedules of both libraries also include sends and receives. Here these happen as early as possible: a tensor is
-    sent once it is computed, and a receive is posted before the pass that precedes the one that needs it.
+    sent once it is computed, and `receives_ahead` says when receives are posted.
     """
     # A single stage has no bubble to fill.
     if schedule == ONE_F_ONE_B or stages == 1:
@@ -39,6 +41,68 @@ def passes(schedule: str, microbatches: int, stages: int, stage: int, ranges: in
     if schedule == INTERLEAVED:
         return _interleaved(microbatches, stages, stage, ranges)
     return _zero_bubble(microbatches, stages, stage)
+
+
+def receives_ahead(orders: Sequence[Sequence[Pass]], stage: int, ranges: int = 1) -> list[list[tuple[int, int]]]:
+    """Return for each pass of a stage the receives to post before it computes, as chunk and direction.
+
+    `orders` are the passes of every stage. A receive is posted after the one before it in its direction, and never
+    before the local passes that its tensor depends on: a wait for the device would then wait for itself. What is not
+    posted ahead is posted when it is needed, such as the first gradient.
+    """
+    before = _own_passes_before(orders, stage, ranges)
+    ahead: list[list[tuple[int, int]]] = [[] for _ in before]
+    last: dict[tuple[int, int], int] = {}
+    for number, each in enumerate(orders[stage]):
+        received = _received(each, stage, len(orders), ranges)
+        if received is None:
+            continue
+        key = (each.chunk, received.direction)
+        earliest = max(last.get(key, 0 if received.direction > 0 else number), before[number])
+        if earliest < number:
+            ahead[earliest].append(key)
+        last[key] = number
+    return ahead
+
+
+class _Sent(NamedTuple):
+    """A tensor between virtual stages, by the one that sends it."""
+
+    direction: int
+    virtual_stage: int
+    microbatch: int
+
+
+def _received(each: Pass, stage: int, stages: int, ranges: int) -> _Sent | None:
+    """Return the tensor that a pass of a stage needs from another one."""
+    if each.kind is Kind.WEIGHTS:
+        return None
+    direction = 1 if each.kind is Kind.FORWARD else -1
+    source = each.chunk * stages + stage - direction
+    return _Sent(direction, source, each.microbatch) if 0 <= source < stages * ranges else None
+
+
+def _own_passes_before(orders: Sequence[Sequence[Pass]], stage: int, ranges: int) -> list[int]:
+    """Return for each pass of a stage how many of the stage's passes come before its tensor is sent, on any path."""
+    sent: dict[_Sent, int] = {}
+    most, found = [0] * len(orders), [0] * len(orders[stage])
+    left = [deque(enumerate(order)) for order in orders]
+    while any(left):
+        for number, passes_left in enumerate(left):
+            while passes_left:
+                at, each = passes_left[0]
+                received = _received(each, number, len(orders), ranges)
+                if received is not None and received not in sent:
+                    break
+                passes_left.popleft()
+                needed = 0 if received is None else sent[received]
+                most[number] = max(most[number], needed)
+                if number == stage:
+                    found[at], most[number] = needed, at + 1
+                if each.kind is not Kind.WEIGHTS:
+                    direction = 1 if each.kind is Kind.FORWARD else -1
+                    sent[_Sent(direction, each.chunk * len(orders) + number, each.microbatch)] = most[number]
+    return found
 
 
 def microbatches_per_round(microbatches: int, stages: int) -> int | None:

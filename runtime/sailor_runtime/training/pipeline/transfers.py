@@ -46,10 +46,9 @@ class Transfers:
     """Moves activations of a virtual stage to the next one, and gradients to the previous one.
 
     All ranks of a stage have the same tensor. Each receiving rank gets one part of it, so that it crosses the link
-    once. The ranks of `parallel`, the receiving stage, then gather the parts. If receives are posted ahead, there is
-    one in each direction: a tensor arrives while this stage computes, which costs one more tensor per direction. The
-    first gradient's receive is posted when it is needed, because the gradient depends on what this stage has yet to
-    send. Sends never block.
+    once. The ranks of `parallel`, the receiving stage, then gather the parts. A receive may be posted ahead, one in
+    each direction: a tensor arrives while this stage computes, which costs one more tensor per direction. Sends never
+    block.
 
     `lanes` are the groups of both directions of each cut, or of all of them. NCCL has no tags, so messages of the same
     two ranks in both directions, or for several cuts, need a communicator each. With only one, a send could wait for a
@@ -65,13 +64,11 @@ class Transfers:
         device: torch.device,
     ) -> None:
         ranks_of = [pipeline.stages[stage].ranks for stage, _ in pipeline.virtual_stages]
-        self._ahead = False
         self._virtual_stage, self._virtual_stages = virtual_stage, len(ranks_of)
         self._device = device
         self._pending: list[tuple[Any, Tensor]] = []
         self._posted: dict[int, tuple[Any, Tensor]] = {}
         self._parallel = parallel
-        self._left: dict[int, int] = {}
         self._shape: tuple[int, ...] = ()
         self._dtype = torch.float32
         self._to: dict[int, _Lane] = {}
@@ -90,24 +87,29 @@ class Transfers:
                 group = lanes[cut % len(lanes)][number]
                 self._from[direction] = _Lane(peers=peers, parts=size, tag=2 * cut + number, group=group)
 
-    def begin(self, shape: tuple[int, ...], dtype: torch.dtype, microbatches: int, *, ahead: bool) -> None:
-        """Expect one tensor per microbatch from each neighbour; earlier sends must have left."""
+    def begin(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Expect tensors of one shape from each neighbour; earlier sends must have left."""
         self.drain()
-        self._ahead = ahead
         self._shape, self._dtype = shape, dtype
-        self._left = dict.fromkeys(self._from, microbatches)
-        if ahead and 1 in self._from:
-            self._post(1)
+
+    def post(self, direction: int) -> None:
+        """Post the receive of the next tensor from a direction, before `receive` waits for it."""
+        lane = self._from[direction]
+        [(number, rank)] = lane.peers.items()
+        count = math.prod(self._shape)
+        # Every rank gathers equal parts, so the last ones are padded.
+        flat = torch.empty(-(-count // lane.parts) * lane.parts, dtype=self._dtype, device=self._device)
+        part = part_of(flat[:count], number, lane.parts)
+        work = dist.irecv(part, rank, group=lane.group, tag=lane.tag) if len(part) else None
+        self._posted[direction] = (work, flat)
 
     def receive(self, direction: int) -> Tensor:
         """Wait for the next tensor: an activation for direction 1, a gradient for -1."""
         if direction not in self._posted:
-            self._post(direction)
+            self.post(direction)
         work, flat = self._posted.pop(direction)
         if work is not None:
             work.wait()
-        if self._ahead:
-            self._post(direction)
         self._parallel.gather_parts(flat)
         return flat[: math.prod(self._shape)].view(self._shape)
 
@@ -145,29 +147,15 @@ class Transfers:
     def _round(self, value: Tensor, direction: int) -> float:
         """Do one round trip over a cut; `direction` is that of the tensors that arrive here."""
         started = time.perf_counter()
-        self._shape, self._dtype, self._left = tuple(value.shape), value.dtype, {direction: 1}
+        self._shape, self._dtype = tuple(value.shape), value.dtype
         if direction < 0:
             self.send(value, 1)
-        self._post(direction)
         self.receive(direction)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         if direction > 0:
             self.send(value, -1)
         return time.perf_counter() - started
-
-    def _post(self, direction: int) -> None:
-        if self._left[direction] == 0:
-            return
-        self._left[direction] -= 1
-        lane = self._from[direction]
-        [(number, rank)] = lane.peers.items()
-        count = math.prod(self._shape)
-        # Every rank gathers equal parts, so the last ones are padded.
-        flat = torch.empty(-(-count // lane.parts) * lane.parts, dtype=self._dtype, device=self._device)
-        part = part_of(flat[:count], number, lane.parts)
-        work = dist.irecv(part, rank, group=lane.group, tag=lane.tag) if len(part) else None
-        self._posted[direction] = (work, flat)
 
 
 def connected(
