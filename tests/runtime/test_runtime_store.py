@@ -4,9 +4,14 @@ import datetime
 import errno
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from torch.distributed import distributed_c10d
 
+from factories.run_specs import run_spec
+from sailor_runtime.training.pipeline import layout
+from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.pipeline.store import open_store
 
 TIMEOUT = datetime.timedelta(seconds=30)
@@ -50,3 +55,15 @@ def test_behind_an_address_that_the_machine_lacks_the_store_listens_on_all(monke
 def test_a_port_that_somebody_has_is_said_at_once() -> None:
     with socket.create_server(("127.0.0.2", 0)) as taken, pytest.raises(OSError, match="Address already in use"):
         open_store("127.0.0.2", taken.getsockname()[1], rank=0, size=1, timeout=TIMEOUT)
+
+
+def test_a_rank_waits_for_others_as_long_when_a_communicator_is_made_as_in_any_collective(tmp_path: Path) -> None:
+    """NCCL makes it at its first use, and ranks find each other in the store then."""
+    spec = run_spec([(12, 1, [(0, 6, 1)])], directory=tmp_path)
+    world = World(spec, 0, layout.atoms(spec), backend="gloo")
+    try:
+        # What a group looks into: the only place that torch keeps it.
+        [_, store] = distributed_c10d._world.pg_map[world.everyone]
+        assert store.timeout == datetime.timedelta(minutes=30)
+    finally:
+        world.close()

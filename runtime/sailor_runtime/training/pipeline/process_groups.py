@@ -23,15 +23,18 @@ class World:
     """All ranks of a generation and the groups among them that the plan needs."""
 
     def __init__(self, spec: RunSpec, rank: int, atoms: tuple[Atom, ...], *, backend: str) -> None:
+        store = open_store(
+            spec.master_address, spec.master_port, rank=rank, size=spec.world_size, timeout=_JOIN_TIMEOUT
+        )
         dist.init_process_group(
             backend,
-            store=open_store(
-                spec.master_address, spec.master_port, rank=rank, size=spec.world_size, timeout=_JOIN_TIMEOUT
-            ),
+            store=store,
             rank=rank,
             world_size=spec.world_size,
             timeout=_JOIN_TIMEOUT,
         )
+        # NCCL makes a communicator when it is first used. A rank that comes early waits in the store for the others.
+        store.set_timeout(_TIMEOUT)
         self.rank = rank
         self.size = spec.world_size
         # A collective: every rank creates every group, in the same order. A new group would not inherit the timeout.
