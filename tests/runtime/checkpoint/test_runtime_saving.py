@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ import torch
 
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import CheckpointSpec
-from sailor_runtime.training.checkpoint.checkpoint import Saved, Unsaved
+from sailor_runtime.training.checkpoint import checkpoint
+from sailor_runtime.training.checkpoint.checkpoint import Checkpoints, Saved, Unsaved
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.checkpoint.saving import Saver
 from sailor_runtime.training.checkpoint.staging import Staging
@@ -22,7 +25,7 @@ class Engine:
 
 
 @dataclass
-class Checkpoints:
+class Endings:
     """Stands for checkpoints whose saves end as they are told to."""
 
     endings: list[str]
@@ -47,7 +50,7 @@ class Checkpoints:
         return f"run/{name}"
 
 
-def _saver(checkpoints: Checkpoints, events: list[Any], every_s: float = 3600.0) -> Saver:
+def _saver(checkpoints: Endings, events: list[Any], every_s: float = 3600.0) -> Saver:
     spec = CheckpointSpec(directory="run", every_s=every_s, keep=2)
 
     def report(event: str, **fields: Any) -> None:
@@ -64,7 +67,7 @@ def _save(saver: Saver, step: int) -> None:
 
 
 def test_only_who_leads_looks_at_the_clock_and_nobody_while_a_save_runs():
-    checkpoints = Checkpoints([])
+    checkpoints = Endings([])
     saver = _saver(checkpoints, [], every_s=0.0)
     assert saver.save_requested(leads=True)
     assert not saver.save_requested(leads=False)
@@ -77,7 +80,7 @@ def test_the_clock_asks_for_no_save_while_the_loss_rises_but_a_request_does(tmp_
     rising = [True]
     spec = CheckpointSpec(directory="run", every_s=0.0, keep=2)
     control = Control(requests)
-    saver = Saver(spec, Checkpoints([]), control, dict, None, lambda: rising[0])
+    saver = Saver(spec, Endings([]), control, dict, None, lambda: rising[0])
     assert not saver.save_requested(leads=True)
     requests.write_text('{"checkpoint": 1, "stop": false}')
     control.poll()
@@ -89,7 +92,7 @@ def test_the_clock_asks_for_no_save_while_the_loss_rises_but_a_request_does(tmp_
 
 def test_occasional_failures_of_saves_are_reported_and_survived():
     events: list[Any] = []
-    checkpoints = Checkpoints(["failed", "failed", "saved", "failed", "failed", "saved"])
+    checkpoints = Endings(["failed", "failed", "saved", "failed", "failed", "saved"])
     saver = _saver(checkpoints, events)
     for step in range(1, 7):
         _save(saver, step)
@@ -101,7 +104,7 @@ def test_occasional_failures_of_saves_are_reported_and_survived():
 
 
 def test_the_third_failure_in_a_row_stops_the_run_and_names_the_last_good_checkpoint():
-    saver = _saver(Checkpoints(["saved", "failed", "failed", "failed"]), [])
+    saver = _saver(Endings(["saved", "failed", "failed", "failed"]), [])
     for step in (1, 2, 3):
         _save(saver, step)
     with pytest.raises(RefusedError, match=r"3 checkpoints in a row .*: disk full; the last good .* run/step-1"):
@@ -110,11 +113,11 @@ def test_the_third_failure_in_a_row_stops_the_run_and_names_the_last_good_checkp
 
 def test_the_end_is_saved_again_until_it_is_there_or_it_is_clear_that_it_can_not_be():
     events: list[Any] = []
-    saver = _saver(Checkpoints(["failed", "saved"]), events)
+    saver = _saver(Endings(["failed", "saved"]), events)
     saver.finish(Engine(9))
     assert events == [("checkpoint_failed", 9), ("checkpoint", 9)]
     with pytest.raises(RefusedError, match="there is no checkpoint yet"):
-        _saver(Checkpoints(["failed"] * 3), []).finish(Engine(9))
+        _saver(Endings(["failed"] * 3), []).finish(Engine(9))
 
 
 def test_copies_to_be_written_take_the_same_memory_each_time_and_none_is_shared():
@@ -131,3 +134,18 @@ def test_copies_to_be_written_take_the_same_memory_each_time_and_none_is_shared(
     assert again.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert other.tolist() == [0.0, 1.0, 2.0, 3.0]
     assert staging.copy(("weight", (0,)), torch.zeros(2, dtype=torch.float64)).tolist() == [0.0, 0.0]
+
+
+def test_a_save_uses_the_device_of_its_rank_in_its_own_thread(monkeypatch, tmp_path):
+    """Otherwise torch's writer waits for CUDA device 0, where this rank then takes memory."""
+    device, calls = torch.device("cuda", 3), []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda used: calls.append((threading.current_thread().name, used)))
+    checkpoints = Checkpoints.__new__(Checkpoints)
+    checkpoints._running, checkpoints._data, checkpoints._staging = None, None, Staging()
+    monkeypatch.setattr(Checkpoints, "_owned", lambda self, engine: ())
+    monkeypatch.setattr(Checkpoints, "_write", lambda *_: calls.append("written") or Saved(step=1, path="step-1"))
+    monkeypatch.setattr(checkpoint, "description", lambda *_, **__: {})
+    engine = SimpleNamespace(check_buffers=lambda: None, keeps_buffers=False, next_step=1, device=device)
+    checkpoints.begin(engine)
+    assert checkpoints.wait() == Saved(step=1, path="step-1")
+    assert calls == [("checkpoint", device), "written"]

@@ -27,6 +27,7 @@ from sailor_runtime.training.checkpoint.staging import Staging
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.weights import Piece
+from sailor_runtime.training.pipeline.devices import use_in_thread
 from sailor_runtime.training.pipeline.layout import Atom
 from sailor_runtime.training.pipeline.process_groups import World
 from sailor_runtime.training.pipeline.stage import Shard
@@ -156,7 +157,7 @@ class Checkpoints:
             state |= {f"{BUFFER}{name}": value for name, value in engine.module.buffers.changed().items()}
         self._running = running = Future[Saved | Unsaved]()
         about = description(engine, data=self._data, notes=notes or {})
-        arguments = (running, engine.next_step, state, about)
+        arguments = (running, engine.device, engine.next_step, state, about)
         # A daemon, so that a failing rank can end while its save waits for lost ranks.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
 
@@ -177,9 +178,16 @@ class Checkpoints:
         return None if running is None else running.result()
 
     def _write_into(
-        self, running: Future[Saved | Unsaved], step: int, state: dict[str, Any], about: dict[str, Any]
+        self,
+        running: Future[Saved | Unsaved],
+        device: torch.device,
+        step: int,
+        state: dict[str, Any],
+        about: dict[str, Any],
     ) -> None:
         try:
+            # torch's writer asks for the current stream.
+            use_in_thread(device)
             self._staging.wait()
             running.set_result(self._write(step, state, about))
         # Whatever prevents a save from ending, training continues; the requester decides how long to wait.

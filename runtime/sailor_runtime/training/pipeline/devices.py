@@ -40,3 +40,9 @@ def device_of(node: NodeSpec, index: int) -> Device:
         raise RefusedError(f"node {node.id} has {torch.cuda.device_count()} CUDA devices, the spec uses device {index}")
     torch.cuda.set_device(index)
     return Device(torch_device=torch.device("cuda", index), kernel_runs=1)
+
+
+def use_in_thread(device: torch.device) -> None:
+    """Make a device the current one of this thread. At first it is CUDA device 0, where any use takes memory."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
