@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -114,7 +114,11 @@ class Engine:
         samples: Samples,
         device: Device,
         precision: Precision,
+        *,
+        restored: bool = False,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`restored`: a checkpoint gives trained weights their values. alive: called while first weights are made."""
         self.spec = spec
         self.scale = LossScale(scale=FIRST_SCALE, dynamic=True) if precision.scales_loss else LossScale()
         self.next_step = 0
@@ -164,7 +168,7 @@ class Engine:
             zero_stage=spec.zero_stage,
             offload=optimizer.offloads(spec.training.optimizer),
         )
-        self.weights.fill(first_weights(spec.model, spec.training.seed))
+        self.weights.fill(first_weights(spec.model, spec.training.seed), alive, only_frozen=restored)
         self.optimizer = optimizer.build(spec.training, [piece.value for piece in self.weights.pieces])
         self.outer = None
         if len(islands) > 1:

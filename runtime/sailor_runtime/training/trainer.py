@@ -141,7 +141,15 @@ class _Rank:
             self._calibrate()
         self._train(start)
 
-    def _engine(self, precision: str, spec: RunSpec | None = None, samples: Samples | None = None) -> Engine:
+    def _engine(
+        self,
+        phase: str,
+        precision: str,
+        spec: RunSpec | None = None,
+        samples: Samples | None = None,
+        *,
+        restored: bool = False,
+    ) -> Engine:
         # The previous phase's device memory is released, and its peak does not count for this one.
         gc.collect()
         if self._device.torch_device.type == "cuda":
@@ -155,6 +163,8 @@ class _Rank:
             samples or self._samples,
             self._device,
             precision_of(precision),
+            restored=restored,
+            alive=lambda: self._progress(phase),
         )
 
     def _progress(self, phase: str) -> None:
@@ -178,7 +188,7 @@ class _Rank:
             # Islands must meet within the steps of the check.
             training = replace(training, sync_every=min(training.sync_every, max(1, steps // 2)))
         outcome = verify.verify(
-            self._engine("fp64", replace(spec, training=training), samples),
+            self._engine("verify", "fp64", replace(spec, training=training), samples),
             self._world,
             samples,
             steps=steps,
@@ -206,7 +216,7 @@ class _Rank:
 
     def _calibrate(self) -> None:
         self._progress("calibrate")
-        engine = self._engine(self._spec.training.precision)
+        engine = self._engine("calibrate", self._spec.training.precision)
         measured = calibrate(engine, self._place, self._world, lambda: self._progress("calibrate"))
         if self._world.rank == 0:
             self._events.write("calibrated", **measured)
@@ -237,7 +247,7 @@ class _Rank:
 
     def _train(self, start: str | None) -> None:
         self._progress("checkpoint")
-        engine = self._engine(self._spec.training.precision)
+        engine = self._engine("checkpoint", self._spec.training.precision, restored=start is not None)
         if start is not None:
             self._course.restore(self._checkpoints.load(engine, start))
         self._saver.start_from(engine, start)

@@ -233,25 +233,12 @@ class Checkpoints:
         optimizer.fill_state(engine.optimizer, [piece.value for piece in engine.weights.pieces])
         state: dict[str, Any] = {}
         for piece in engine.weights.pieces:
-            values = {_of_island(island, key): value for key, value in _optimizer_values(engine, piece).items()}
+            own = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
+            values = {_of_island(island, key): value for key, value in own.items()}
             for key, value in (values | ({} if met is None else met.state(piece))).items():
                 entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
                 for offsets, part in piece.boxes(shard, value):
                     entry.hold(part, offsets)
-        shards = {}
-        absent = engine.module.absent
-        for piece in engine.weights.pieces:
-            if piece.parameter in absent:
-                key = _of_island(island, f"model.{piece.parameter}")
-                entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
-                for offsets, part in piece.boxes(shard, piece.value):
-                    entry.hold(part, offsets)
-        for parameter in (name for name in engine.module.trained if name not in absent):
-            shard, value = engine.module.shards[parameter], engine.module.parameters[parameter]
-            shards[parameter] = torch.empty_like(value, dtype=engine.weights.master, requires_grad=False)
-            state[_of_island(island, f"model.{parameter}")] = entry = ShardedEntry(shard.spec.shape)
-            for offsets, part in shard.boxes(shards[parameter]):
-                entry.hold(part, offsets)
         reader = self._folder.reader(name)
         buffers = saved_buffers(reader.read_metadata()) if engine.module.buffers is not None else {}
         try:
@@ -260,8 +247,8 @@ class Checkpoints:
             raise RefusedError(f"checkpoint {self.location(name)} can't be read: {_reason(error)}") from error
         if engine.module.buffers is not None:
             engine.module.buffers.restore({key.removeprefix(BUFFER): value for key, value in buffers.items()})
-        for parameter, value in shards.items():
-            engine.weights.set_shard(parameter, value)
+        engine.weights.publish()
+        engine.weights.gather()
         if engine.outer is not None and met is None:
             engine.outer.begin()
         engine.module.clear_gradients()

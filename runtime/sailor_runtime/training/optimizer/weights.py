@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -85,13 +85,17 @@ class MasterWeights:
                 self._absent[bucket.layer].append((bucket, own))
 
     @torch.no_grad()
-    def fill(self, first: FirstWeights) -> None:
-        """Set pieces and parameters to the values before the first step."""
-        for name, shard in self._module.shards.items():
-            self.set_shard(name, shard.of(first(shard.spec, self.master)))
+    def fill(self, first: FirstWeights, alive: Callable[[], None], *, only_frozen: bool) -> None:
+        """Set pieces and parameters to the values before the first step.
 
-    @torch.no_grad()
-    def set_shard(self, name: str, shard_value: Tensor) -> None:
+        alive: called after each. only_frozen: trained ones stay as they are.
+        """
+        for name, shard in self._module.shards.items():
+            if not (only_frozen and self._module.parameters[name].requires_grad):
+                self._set_shard(name, shard.of(first(shard.spec, self.master)))
+                alive()
+
+    def _set_shard(self, name: str, shard_value: Tensor) -> None:
         """Set a parameter and its pieces from this rank's shard in the master precision."""
         if name not in self._module.absent:
             self._module.parameters[name].copy_(shard_value)
