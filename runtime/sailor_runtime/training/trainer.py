@@ -269,6 +269,10 @@ class _Rank:
             stopped = step.flags[1] > 0
             if step.flags[0] > 0 and not stopped and engine.next_step < self._spec.training.steps:
                 self._saver.begin(engine)
+                if self._checkpoints.holds_training:
+                    self._progress("checkpoint")
+                    self._saver.wait()
+                    self._progress("train")
             self._saver.poll()
             self._meter(engine)
         rows = engine.exchange()

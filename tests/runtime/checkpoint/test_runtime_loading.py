@@ -110,3 +110,21 @@ def test_frozen_weights_are_made_although_a_checkpoint_follows_since_it_lacks_th
     engine.weights.fill(first, lambda: None, only_frozen=True)
     assert made == [frozen]
     assert engine.module.parameters[frozen].unique().tolist() == [3.0]
+
+
+@pytest.mark.parametrize("scarce", [False, True])
+def test_a_save_makes_no_copies_where_memory_is_scarce_and_training_waits(spec, world, monkeypatch, scarce):
+    needed: list[int] = []
+    monkeypatch.setattr(checkpoint, "fits", lambda size: needed.append(size) or not scarce)
+    engine = engine_of(spec, world, "fp32")
+    engine.step()
+    saves = Checkpoints(spec.checkpoint.directory, 1, world, layout.atoms(spec))
+    saves.begin(engine)
+    assert saves.holds_training == scarce
+    assert isinstance(saves.wait(), Saved)
+    assert not saves.holds_training
+    assert needed == [3 * sum(piece.value.nbytes for piece in engine.weights.pieces)]
+    assert bool(saves._staging._kept) != scarce
+    other = engine_of(spec, world, "fp32", restored=True)
+    saves.load(other, saves.latest()[0])
+    assert other.step().loss == engine.step().loss

@@ -16,7 +16,7 @@ from sailor_runtime.training.checkpoint import checkpoint
 from sailor_runtime.training.checkpoint.checkpoint import Checkpoints, Saved, Unsaved
 from sailor_runtime.training.checkpoint.requests import Control
 from sailor_runtime.training.checkpoint.saving import Saver
-from sailor_runtime.training.checkpoint.staging import Staging
+from sailor_runtime.training.checkpoint.staging import Staging, fits
 
 
 @dataclass
@@ -141,7 +141,7 @@ def test_a_save_uses_the_device_of_its_rank_in_its_own_thread(monkeypatch, tmp_p
     device, calls = torch.device("cuda", 3), []
     monkeypatch.setattr(torch.cuda, "set_device", lambda used: calls.append((threading.current_thread().name, used)))
     checkpoints = Checkpoints.__new__(Checkpoints)
-    checkpoints._running, checkpoints._data, checkpoints._staging = None, None, Staging()
+    checkpoints._running, checkpoints._data, checkpoints._staging, checkpoints._scarce = None, None, Staging(), False
     monkeypatch.setattr(Checkpoints, "_owned", lambda self, engine: ())
     monkeypatch.setattr(Checkpoints, "_write", lambda *_: calls.append("written") or Saved(step=1, path="step-1"))
     monkeypatch.setattr(checkpoint, "description", lambda *_, **__: {})
@@ -149,3 +149,11 @@ def test_a_save_uses_the_device_of_its_rank_in_its_own_thread(monkeypatch, tmp_p
     checkpoints.begin(engine)
     assert checkpoints.wait() == Saved(step=1, path="step-1")
     assert calls == [("checkpoint", device), "written"]
+
+
+def test_copies_fit_if_the_node_has_memory_to_spare(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       16000000 kB\nMemAvailable:    1000 kB\nHugePages_Total:   0\n")
+    assert fits(800 * 1024, meminfo)
+    assert not fits(801 * 1024, meminfo)
+    assert fits(2**60, tmp_path / "none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from sailor_runtime.training.checkpoint.bucket import CheckpointStore
 from sailor_runtime.training.checkpoint.description import check_description, description
 from sailor_runtime.training.checkpoint.folder import CheckpointFolder
 from sailor_runtime.training.checkpoint.shards import ShardedEntry
-from sailor_runtime.training.checkpoint.staging import Staging
+from sailor_runtime.training.checkpoint.staging import Staging, fits
 from sailor_runtime.training.engine import Engine
 from sailor_runtime.training.optimizer import optimizer
 from sailor_runtime.training.optimizer.weights import Piece
@@ -67,7 +67,8 @@ class Checkpoints:
     """The checkpoints of one run in one folder, or under one URL, that every rank reaches under the same name.
 
     Tensors are copied to memory when a save begins. A thread writes them, over a separate group, while training
-    continues. A failure on one rank fails all, so that no rank waits for another that has given up.
+    continues. If the copies do not fit into some node's memory, training waits instead. A failure on one rank fails
+    all, so that no rank waits for another that has given up.
     """
 
     def __init__(
@@ -86,6 +87,8 @@ class Checkpoints:
         self._group = dist.new_group(timeout=SAVE_TIMEOUT, backend="gloo")
         self._running: Future[Saved | Unsaved] | None = None
         self._staging = Staging()
+        # Known from the first save on.
+        self._scarce: bool | None = None
         self.directory = str(directory)
         try:
             self._folder = open_folder(directory, keep)
@@ -140,13 +143,13 @@ class Checkpoints:
         notes: are saved with them, and returned by `load`.
         """
         self.wait()
+        owned = self._owned(engine)
+        if self._scarce is None:
+            self._scarce = self._is_scarce(engine, owned)
+            self._staging.scarce = self._scarce
         state: dict[str, Any] = {}
-        for piece in self._owned(engine):
-            values = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
-            values = {_of_island(engine.island, key): value for key, value in values.items()}
-            if engine.outer is not None and engine.island == 0:
-                values |= engine.outer.state(piece)
-            for key, value in values.items():
+        for piece in owned:
+            for key, value in self._values(engine, piece).items():
                 # The copy lets training change the weights meanwhile.
                 copy = self._staging.copy((key, piece.region), value)
                 entry, shard = _entry(state, engine, key, piece), engine.module.shards[piece.parameter]
@@ -160,6 +163,27 @@ class Checkpoints:
         arguments = (running, engine.device, engine.next_step, state, about)
         # A daemon, so that a failing rank can end while its save waits for lost ranks.
         threading.Thread(target=self._write_into, args=arguments, name="checkpoint", daemon=True).start()
+
+    @property
+    def holds_training(self) -> bool:
+        """Whether training must wait for the save that runs: a node lacks the memory for copies."""
+        return bool(self._scarce) and self._running is not None
+
+    def _is_scarce(self, engine: Engine, owned: Sequence[Piece]) -> bool:
+        """Whether copies of all that its ranks save do not fit into some node; a collective."""
+        needed = sum(value.nbytes for piece in owned for value in self._values(engine, piece).values())
+        node = engine.spec.node_of(self._world.rank).id
+        everyone = self._on_all_ranks(lambda: (node, needed))
+        here = sum(each for other, each in everyone if other == node)
+        return not all(self._on_all_ranks(lambda: fits(here)))
+
+    def _values(self, engine: Engine, piece: Piece) -> dict[str, Tensor]:
+        """Return what is saved of a piece, by key."""
+        values = {f"model.{piece.parameter}": piece.value, **_optimizer_values(engine, piece)}
+        values = {_of_island(engine.island, key): value for key, value in values.items()}
+        if engine.outer is not None and engine.island == 0:
+            values |= engine.outer.state(piece)
+        return values
 
     @property
     def running(self) -> bool:

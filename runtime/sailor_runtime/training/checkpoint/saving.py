@@ -72,6 +72,10 @@ class Saver:
         self._control.checkpoint_done()
         self._began = time.monotonic()
 
+    def wait(self) -> None:
+        """Wait for the save that runs, and record it. Raises RefusedError if too many in a row have failed."""
+        self._note(self._checkpoints.wait())
+
     def poll(self) -> None:
         """Record a save that has ended. Raises RefusedError if too many in a row have failed."""
         self._note(self._checkpoints.finished())
