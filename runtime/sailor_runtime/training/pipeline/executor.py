@@ -84,6 +84,8 @@ class Executor:
             else:
                 with self._spans.during(Activity.WEIGHT_GRADIENTS, number):
                     self._module.backward_weights(activations.pop((number, chunk)), last)
+            # Else it would stay in memory during the wait for the next one.
+            del received
         return torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64)
 
     def _receive(self, kind: Kind, number: int, chunk: int) -> Tensor | None:
