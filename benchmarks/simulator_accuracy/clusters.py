@@ -66,6 +66,8 @@ _VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
         },
     ),
 }
+# What drivers leave of the memory of cards like these: A100, H100, RTX 3090 (pricing/accelerators.csv).
+USABLE_SHARE = 0.98
 # Nodes of four V100 have two links per pair: Jean Zay's reach 124 GB/s of 150 over all four
 # (published_collectives.csv), so their groups are those of four GH200. Sixteen have a switch (DGX-2, NVIDIA, 2018).
 # Eight are a DGX-1 or a p3, as in the catalog.
@@ -151,7 +153,10 @@ def accelerator(name: str) -> Accelerator:
     """Return a part of the catalog, or one that it lacks. Raises DataError for others."""
     like, changes = _VARIANTS.get(name, (name, {}))
     known = _shipped()
-    return dataclasses.replace(known.accelerator(like), name=name, **changes)  # type: ignore[arg-type]
+    part = dataclasses.replace(known.accelerator(like), name=name, **changes)  # type: ignore[arg-type]
+    if "memory_gib" not in changes:
+        return part
+    return dataclasses.replace(part, usable_memory_gib=part.memory_gib * USABLE_SHARE)
 
 
 @cache

@@ -148,6 +148,7 @@ def fit(peaks: Sequence[Peak], actual: Floats, weights: Floats, *, start: Consta
                 reserve=reserve,
                 fragments=first.fragments,
                 link_bytes_per_gb_per_s=link,
+                least_framework_bytes=first.least_framework_bytes,
             ),
             gathers=gathers,
         )

@@ -302,9 +302,7 @@ def calibrated_on(runs: Published, start: ErrorModel) -> ErrorModel:
 
 def memory_error(runs: Sequence[PublishedRun], reference: Path) -> float:
     """Return what half of the errors of peak memory are below, where constants are fitted without the source."""
-    rows, _ = published_memory.published_rows(
-        [run for run in runs if published_memory.in_bars(run)], published_memory.Devices()
-    )
+    rows, _ = published_memory.published_rows([run for run in runs if published_memory.in_bars(run)])
     everything = [*rows, *published_memory.measured_rows(reference)]
     errors = published_memory.left_out_errors(everything, lambda row: row.source)[: len(rows)]
     evidence = Evidence(

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from clusters import accelerator
+from clusters import USABLE_SHARE, accelerator
 from memory_fit import SHIPPED, Constants, Peak, fit, peak_of_measured, peak_of_run
 from published import Counter as Counted
 from published import PublishedRun, Unread, read_failed, read_published
@@ -31,8 +31,6 @@ from reference import base_scenario, read_measured
 from sailor_cloud.errors import DataError
 from sailor_cloud.model.offer import Precision
 from sailor_cloud.units import GIB
-from sailor_cloud.workload.profiles import load
-from sailor_cloud.workload.stacks import DEFAULT
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Sources with fewer rows count as one.
@@ -74,17 +72,13 @@ class Summary:
     impossible: float
 
 
-class Devices:
-    """What parts hold and how they are linked, also those that the catalog lacks."""
-
-    def __init__(self) -> None:
-        self._usable = load().stacks[DEFAULT].usable_fraction
-
-    def peak(self, run: PublishedRun) -> Peak:
-        nvlink = 0.0
-        with suppress(DataError):
-            nvlink = accelerator(run.accelerator).nvlink_gb_per_s or nvlink
-        return peak_of_run(run, nvlink=nvlink, limit_bytes=device_bytes(run.accelerator) * self._usable)
+def peak_on_device(run: PublishedRun) -> Peak:
+    """Return the peak of a run, also on parts that the catalog lacks."""
+    nvlink, limit_bytes = 0.0, device_bytes(run.accelerator) * USABLE_SHARE
+    with suppress(DataError):
+        part = accelerator(run.accelerator)
+        nvlink, limit_bytes = part.nvlink_gb_per_s or nvlink, float(part.usable_bytes)
+    return peak_of_run(run, nvlink=nvlink, limit_bytes=limit_bytes)
 
 
 def device_bytes(accelerator: str) -> float:
@@ -99,13 +93,13 @@ def in_bars(run: PublishedRun) -> bool:
     return run.peak_bytes is not None and run.trust in TRUSTED and run.precision in HALF
 
 
-def published_rows(runs: Sequence[PublishedRun], devices: Devices) -> tuple[list[Row], list[Unread]]:
+def published_rows(runs: Sequence[PublishedRun]) -> tuple[list[Row], list[Unread]]:
     """Return the runs that can be predicted, small sources as one, and the others with the reason."""
     found, unread = [], []
     for run in runs:
         assert run.peak_bytes is not None
         try:
-            peak = devices.peak(run)
+            peak = peak_on_device(run)
         except ValueError as error:
             unread.append(Unread(id=run.id, source=run.source_name, reason=str(error)))
             continue
@@ -179,7 +173,7 @@ def ran_impossible(of: Mapping[str, Summary]) -> float:
     return float(np.average([each.impossible for each in of.values()], weights=[each.rows for each in of.values()]))
 
 
-def comfortable_share(failed: Sequence[PublishedRun], devices: Devices) -> float:
+def comfortable_share(failed: Sequence[PublishedRun]) -> float:
     """Return the share of failed layouts of which under 80 % of the device is said to be used.
 
     Those that the model can't have count as not comfortable.
@@ -187,7 +181,7 @@ def comfortable_share(failed: Sequence[PublishedRun], devices: Devices) -> float
     found = []
     for run in failed:
         try:
-            peak = devices.peak(run)
+            peak = peak_on_device(run)
         except ValueError:
             found.append(False)
             continue
@@ -231,8 +225,7 @@ def constants_lines(constants: Constants) -> list[str]:
 def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
     """Return the tables with all bars, whether they are met, and the figures."""
     runs, unread = read_published(reference / "published_throughput.csv")
-    devices = Devices()
-    rows, unpredicted = published_rows([run for run in runs if in_bars(run)], devices)
+    rows, unpredicted = published_rows([run for run in runs if in_bars(run)])
     everything = [*rows, *measured_rows(reference)]
     errors = {
         IN_SAMPLE: [row.error(SHIPPED) for row in everything],
@@ -244,7 +237,7 @@ def report(reference: Path) -> tuple[str, bool, dict[str, object]]:
     table_of_failed = reference / "published_failed_or_oom.csv"
     shapes = {run.decoder.name: run.decoder for run in runs}
     failed = read_failed(table_of_failed, shapes)[0] if table_of_failed.is_file() else ()
-    comfortable = comfortable_share(failed, devices) if failed else None
+    comfortable = comfortable_share(failed) if failed else None
     bars = [bar(f"mean of the sources' mean errors, {name}", mean_of_means(of[name]), LIMITS[name]) for name in LIMITS]
     bars.append(bar("runs that ran, called impossible", ran_impossible(of[IN_SAMPLE]), IMPOSSIBLE_LIMIT))
     if comfortable is not None:
@@ -288,7 +281,7 @@ def judge(path: Path, *, alone: bool = True) -> tuple[str, dict[str, object]]:
     Rows that can't be read are listed if the table is judged `alone`.
     """
     runs, unread = read_published(path)
-    rows, unpredicted = published_rows([run for run in runs if in_bars(run)], Devices())
+    rows, unpredicted = published_rows([run for run in runs if in_bars(run)])
     of = summaries(rows, [row.error(SHIPPED) for row in rows], SHIPPED)
     lines = [*(table("shipped constants", of) if of else ["no row with peak memory"])]
     if not alone:

@@ -34,6 +34,8 @@ T = TypeVar("T")
 _ZONE = RowParser(Zone, {"name": "zone"})
 _SERVICE = RowParser(ServicePrice, usd_per_unit=price)
 _GROUP_LINKS = RowParser(GroupLinks)
+# For tables that were written before these columns existed.
+_ACCELERATOR_DEFAULTS = {"node_links": "", "usable_memory_gib": ""}
 _INTERRUPTION_COLUMNS = (
     "provider",
     "region",
@@ -95,7 +97,7 @@ def load_services(*, pricing: Path | None = None) -> Services:
 
 
 def _accelerators(files: Callable[[str], Sequence[Path]]) -> list[Accelerator]:
-    """Return the accelerators with the links of their groups; older tables lack the column, and name no links."""
+    """Return the accelerators with the links of their groups."""
     groups: dict[str, list[GroupLinks]] = {"": []}
     for path in files("node_links.csv"):
         for row in _GROUP_LINKS.all(path):
@@ -107,7 +109,7 @@ def _accelerators(files: Callable[[str], Sequence[Path]]) -> list[Accelerator]:
         return tuple(groups[name])
 
     parser = RowParser(Accelerator, node_links=linked)
-    return [part for path in files("accelerators.csv") for part in parser.all(path, {"node_links": ""})]
+    return [part for path in files("accelerators.csv") for part in parser.all(path, _ACCELERATOR_DEFAULTS)]
 
 
 def _quotas(root: Path | None, pricing: Path | None) -> tuple[QuotaLimit, ...]:

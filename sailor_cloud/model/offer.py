@@ -9,7 +9,10 @@ from enum import StrEnum
 from sailor_cloud.model.market import Market as Market
 from sailor_cloud.model.market import Precision as Precision
 from sailor_cloud.model.provider import Provider as Provider
-from sailor_cloud.units import SECONDS_PER_HOUR
+from sailor_cloud.units import GIB, SECONDS_PER_HOUR
+
+# Of the listed accelerators, T4 has the least share of its nominal memory (2026-11-30).
+_LEAST_USABLE_SHARE = 0.91
 
 
 class Confidence(StrEnum):
@@ -68,6 +71,7 @@ TURING, BLACKWELL = 7.5, 10.0
 class Accelerator:
     """A GPU model with its memory, or one of the local provider's emulated ones.
 
+    `memory_gib` is the maker's figure; `usable_memory_gib` is the least total that the driver reports, None if unknown.
     Peak rates are dense, in TFLOP/s; None if the part has no such unit. `memory_bandwidth_gb_per_s` counts 10**9 bytes.
     `nvlink_gb_per_s` is the sum of both directions per device. `node_links` is empty if a switch gives every group of
     devices all links.
@@ -76,6 +80,7 @@ class Accelerator:
     name: str
     vendor: str
     memory_gib: float
+    usable_memory_gib: float | None
     peak_tflops_fp32: float | None
     peak_tflops_tf32: float | None
     peak_tflops_fp16: float | None
@@ -92,6 +97,12 @@ class Accelerator:
     def is_emulated(self) -> bool:
         """Whether this is a processor of this machine that emulates a GPU."""
         return self.vendor == "local"
+
+    @property
+    def usable_bytes(self) -> int:
+        """Return the bytes that the programs on a device share; of an unknown card, the least known share."""
+        known = self.usable_memory_gib
+        return int((self.memory_gib * _LEAST_USABLE_SHARE if known is None else known) * GIB)
 
     def ring_gb_per_s(self, devices: int) -> float | None:
         """Return NVLink's rate per device in rings over `devices` of a node, both directions; None if they use PCIe.

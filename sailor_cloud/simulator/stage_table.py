@@ -19,7 +19,6 @@ from sailor_cloud.simulator.engine import Selective
 from sailor_cloud.simulator.memory import MemoryTable, StageMemoryTable, memory_tables
 from sailor_cloud.simulator.scenario import Scenario
 from sailor_cloud.simulator.sharding import Sharding, sharding
-from sailor_cloud.units import GIB
 from sailor_cloud.workload import LayerCosts, layer_costs, tp_problem
 
 Floats = NDArray[np.float64]
@@ -245,7 +244,7 @@ def _memory(
         overheads=stack.overheads,
         outer=training.sync_every is not None and scenario.engine.zone_by_zone,
         nvlink_gb_per_s=part.nvlink_gb_per_s,
-        limit_bytes=int(part.memory_gib * GIB * stack.usable_fraction),
+        limit_bytes=part.usable_bytes,
         measured=profiles.activation_bytes(
             part.name,
             decoder,

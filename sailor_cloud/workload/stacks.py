@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sailor_cloud.catalog.files.tables import RowParser
 from sailor_cloud.errors import DataError
+from sailor_cloud.units import GIB
 
 FILE = "stacks.csv"
 DEFAULT = "default"
@@ -22,6 +23,7 @@ class MemoryOverheads:
     attention over its probabilities alone: dropout has a mask and an output. `reserve`: the share of all tensors that
     the caching allocator holds in addition; when memory runs short, `fragments` of it stay and the rest is freed
     (judgement). `link_bytes_per_gb_per_s`: of collectives, which open channels in proportion to NVLink's rate.
+    `least_framework_bytes`: of a CUDA context and communicators without NVLink.
     """
 
     activations: float
@@ -29,17 +31,34 @@ class MemoryOverheads:
     reserve: float
     fragments: float
     link_bytes_per_gb_per_s: float
+    least_framework_bytes: int
 
     def framework_bytes(self, nvlink_gb_per_s: float | None) -> int:
-        return round(self.link_bytes_per_gb_per_s * (nvlink_gb_per_s or 0.0))
+        return max(self.least_framework_bytes, round(self.link_bytes_per_gb_per_s * (nvlink_gb_per_s or 0.0)))
 
 
-# Fitted by benchmarks/simulator_accuracy/published_memory.py, 2026-11-23: results/published_memory.md.
+# Torch's out-of-memory errors show 0.13 (T4), 0.25 (L4) and 0.2 to 0.51 GiB (L40S, RTX 3090) outside its allocator
+# (public logs, 2026-11-30): half a GiB for the context. The other quarter is a judgement: the few channels that
+# communicators open over PCIe, a few MiB each.
+_WITHOUT_NVLINK = 3 * GIB // 4
+# The others are fitted by benchmarks/simulator_accuracy/published_memory.py, 2026-11-23: results/published_memory.md.
 GPU_OVERHEADS = MemoryOverheads(
-    activations=1.19, scores=2.25, reserve=0.115, fragments=0.5, link_bytes_per_gb_per_s=4.7e6
+    activations=1.19,
+    scores=2.25,
+    reserve=0.115,
+    fragments=0.5,
+    link_bytes_per_gb_per_s=4.7e6,
+    least_framework_bytes=_WITHOUT_NVLINK,
 )
 # The local provider's memory is a cap on tensor bytes.
-NO_OVERHEADS = MemoryOverheads(activations=1.0, scores=1.0, reserve=0.0, fragments=0.0, link_bytes_per_gb_per_s=0.0)
+NO_OVERHEADS = MemoryOverheads(
+    activations=1.0,
+    scores=1.0,
+    reserve=0.0,
+    fragments=0.0,
+    link_bytes_per_gb_per_s=0.0,
+    least_framework_bytes=0,
+)
 _OVERHEADS = {"gpu": GPU_OVERHEADS, "none": NO_OVERHEADS}
 
 
@@ -48,14 +67,12 @@ class Stack:
     """Constants of one accelerator under one software stack.
 
     `timing_overhead_s`: how much longer a layer's forward and backward take when timed alone than in training.
-    `usable_fraction`: the share of the nominal memory that a program can use.
     """
 
     accelerator: str
     stack: str
     overheads: MemoryOverheads
     timing_overhead_s: float
-    usable_fraction: float
     source: str
     as_of: date
 

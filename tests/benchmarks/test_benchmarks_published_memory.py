@@ -16,7 +16,6 @@ from memory_fit import SHIPPED
 from published import Counter, PublishedRun, read_published
 from published_memory import (
     POOLED,
-    Devices,
     Row,
     comfortable_share,
     device_bytes,
@@ -33,7 +32,7 @@ from sailor_cloud.units import GIB
 
 def rows_of(folder: Path, *rows: dict[str, str]) -> list[Row]:
     runs, _ = read_published(table(folder, *rows))
-    return published_rows(runs, Devices())[0]
+    return published_rows(runs)[0]
 
 
 def test_sources_under_five_rows_are_one(tmp_path: Path) -> None:
@@ -71,12 +70,12 @@ def test_failed_layouts_count_as_comfortable_under_four_fifths_of_the_device(tmp
     runs, _ = read_published(
         table(tmp_path, ROW, ROW | {"microbatch_size": "64", "recompute": "none"}, ROW | {"tp": "3"})
     )
-    assert comfortable_share(runs, Devices()) == pytest.approx(1 / 3)
+    assert comfortable_share(runs) == pytest.approx(1 / 3)
 
 
 def test_layouts_that_the_model_cant_have_or_that_arent_stated_are_reported(tmp_path: Path) -> None:
     runs, _ = read_published(table(tmp_path, ROW | {"pp": "48"}, ROW | {"tp": "3"}, ROW | {"zero_stage": ""}))
-    rows, unread = published_rows(runs, Devices())
+    rows, unread = published_rows(runs)
     assert not rows
     assert [each.reason for each in unread] == [
         "48 stages for 24 blocks",
@@ -121,7 +120,7 @@ def test_a_fit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
             SHIPPED.overheads, activations=1.4, scores=1.5, reserve=0.2, link_bytes_per_gb_per_s=2.0e6
         ),
     )
-    rows, _ = published_rows(layouts(tmp_path), Devices())
+    rows, _ = published_rows(layouts(tmp_path))
     rows = [dataclasses.replace(row, actual_bytes=row.peak.predicted_bytes(true)) for row in rows]
     found = fit_rows(rows).overheads
     assert found.activations == pytest.approx(1.4, rel=0.01)
@@ -133,7 +132,7 @@ def test_a_fit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
 
 def test_a_left_out_source_teaches_nothing(tmp_path: Path) -> None:
     """A source that is wrong by half changes neither what is predicted of it nor the error of that."""
-    rows, _ = published_rows(layouts(tmp_path), Devices())
+    rows, _ = published_rows(layouts(tmp_path))
     rows = [dataclasses.replace(row, actual_bytes=row.peak.predicted_bytes(SHIPPED)) for row in rows]
     wrong = [
         dataclasses.replace(row, actual_bytes=row.actual_bytes * (2.0 if row.source == "two" else 1.0)) for row in rows

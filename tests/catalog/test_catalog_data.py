@@ -96,7 +96,9 @@ def test_every_source_is_described(name: str) -> None:
 
 
 def test_every_described_source_is_used() -> None:
-    used = {row["source"] for name in KEYS for row in rows(name) if "source" in row} | {o.source for o in OFFERS}
+    columns = ("source", "usable_source")
+    used = {row[column] for name in KEYS for row in rows(name) for column in columns if column in row}
+    used |= {offer.source for offer in OFFERS}
     assert {row["id"] for row in rows("sources.csv")} <= used
 
 
