@@ -98,6 +98,7 @@ def peak_of_run(run: PublishedRun, *, nvlink: float, limit_bytes: float) -> Peak
             kinds=(kind,),
             zero_stage=run.zero_stage,
             overheads=overheads,
+            attention=run.engine.attention,
             nvlink_gb_per_s=None,
             limit_bytes=0,
         )[kind]

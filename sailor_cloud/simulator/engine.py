@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sailor_cloud.model.offer import Precision
+from sailor_cloud.model.offer import Accelerator, Precision
 from sailor_cloud.model.plan import PipelineSchedule, Recompute, microbatches_per_round
 from sailor_cloud.workload import Attention, Program, TorchModules
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 Floats = NDArray[np.float64]
+
+_FLASH_CAPABILITY = 8.0
 
 
 class Transfers(StrEnum):
@@ -293,6 +295,18 @@ class Engine:
     def overlaps_sync(self, zero_stage: int) -> bool:
         """Return whether gradients are reduced during the last backward pass."""
         return self.overlap_sync and (self.overlap_sharded_sync or not zero_stage)
+
+    def attention_on(self, accelerator: Accelerator, precision: Precision) -> Attention:
+        """Return the attention that runs on an accelerator; torch's modules take what torch has for it.
+
+        Torch's flash and cuDNN kernels need 16 bits and compute capability 8.0 (sdp_utils.cpp of torch 2.13). Its rate
+        elsewhere is counted as that of flash attention; error not measured.
+        """
+        capability = accelerator.compute_capability
+        if self.modules is None or self.attention is not Attention.FLASH or capability is None:
+            return self.attention
+        half = precision in (Precision.BF16, Precision.FP16)
+        return Attention.FLASH if half and capability >= _FLASH_CAPABILITY else Attention.MEMORY_EFFICIENT
 
     def program(self, *, tp: int, spread: bool) -> Program:
         """Return how it runs a layer on `tp` devices; `spread`: the pipeline is on several nodes."""

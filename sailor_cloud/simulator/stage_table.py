@@ -243,6 +243,7 @@ def _memory(
         zero_stage=zero_stage,
         overheads=stack.overheads,
         outer=training.sync_every is not None and scenario.engine.zone_by_zone,
+        attention=scenario.engine.attention_on(part, training.precision),
         nvlink_gb_per_s=part.nvlink_gb_per_s,
         limit_bytes=part.usable_bytes,
         measured=profiles.activation_bytes(

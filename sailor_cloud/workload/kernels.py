@@ -272,7 +272,7 @@ class _Work:
         passes = 2.0 if backward else 1.0
         flops = self.costs.backward_flops if backward else self.costs.forward_flops
         scored = float((flops - passes * self.costs.matmul_flops)[1]) * self.microbatch_size
-        if self.program.attention is Attention.FLASH:
+        if self.program.attention is not Attention.PLAIN:
             return scored / (self.constants.flash_share * self.flops_per_s)
         kept = float(self.costs.score_elements[1]) * self.microbatch_size * self.width
         return scored / self._matmul_rate() + passes / 3.0 * self.constants.score_passes * kept / self.bytes_per_s

@@ -12,8 +12,9 @@ from sailor_cloud.errors import RequestError
 from sailor_cloud.model.document import StageMemory
 from sailor_cloud.model.plan import Recompute
 from sailor_cloud.simulator import Engine, engine_named, evaluate, in_flight, stage_table
+from sailor_cloud.simulator.engine import SAILOR
 from sailor_cloud.simulator.memory import MemoryTable
-from sailor_cloud.workload import Attention
+from sailor_cloud.workload import Attention, layer_costs
 from sailor_cloud.workload.features import LayerKind
 from sailor_cloud.workload.measured import MeasuredLayer
 from sailor_cloud.workload.stacks import GPU_OVERHEADS
@@ -188,6 +189,35 @@ def test_plain_attention_keeps_a_dropout_mask_and_output_besides_its_probabiliti
     ]
     expected = probabilities * GPU_OVERHEADS.scores - sums * GPU_OVERHEADS.activations
     assert kept[0] - kept[1] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision", "attention"),
+    [
+        ("A100-40", "bf16", Attention.FLASH),
+        ("A100-40", "fp32", Attention.MEMORY_EFFICIENT),
+        ("V100-16", "fp16", Attention.MEMORY_EFFICIENT),
+        ("T4-16", "fp16", Attention.MEMORY_EFFICIENT),
+        ("CPU-fast", "fp32", Attention.FLASH),
+    ],
+)
+def test_shared_keys_are_copied_where_flash_attention_does_not_run(
+    accelerator: str, precision: str, attention: Attention
+) -> None:
+    scenario = gcp_scenario(precision=precision)
+    part = scenario.catalog.accelerator(accelerator)
+    assert SAILOR.attention_on(part, scenario.job.training.precision) is attention
+
+
+def test_copies_of_shared_keys_are_kept_in_linear_memory() -> None:
+    decoder = dataclasses.replace(gcp_scenario().decoder, kv_heads=4)
+
+    def kept(tokens: int, attention: Attention) -> float:
+        return float(layer_costs(decoder, tokens, 1, attention=attention).activation_elements[1])
+
+    copies = kept(2048, Attention.MEMORY_EFFICIENT) - kept(2048, Attention.FLASH)
+    assert copies == 2 * (16 - 4) * 64 * 2048
+    assert kept(4096, Attention.MEMORY_EFFICIENT) == 2 * kept(2048, Attention.MEMORY_EFFICIENT)
 
 
 def test_measured_activations_go_before_counted_ones() -> None:

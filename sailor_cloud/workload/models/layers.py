@@ -19,10 +19,14 @@ _WIDE_NORMS = (Family.GEMMA2, Family.GEMMA3, Family.OLMO2)
 
 
 class Attention(StrEnum):
-    """Whether attention scores are kept for the backward pass (plain) or recomputed in blocks (flash)."""
+    """Whether attention scores are kept for the backward pass (plain) or recomputed in blocks (the others).
+
+    The memory-efficient kernel also needs a copy of shared keys and values for each head.
+    """
 
     PLAIN = "plain"
     FLASH = "flash"
+    MEMORY_EFFICIENT = "memory-efficient"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +108,18 @@ def layer_costs(
     shared = tp if sequence_parallel else 1
     vocabulary = tokens * -(-decoder.vocab_size // tp)
     matmul, scores = _block_flops(decoder, tokens, tp)
-    if attention is Attention.FLASH:
+    if attention is not Attention.PLAIN:
         scores /= 2.0  # blocks above the causal diagonal are skipped
     score_elements = decoder.heads * tokens * tokens / _attention_tp(decoder, tp)
     plain = attention is Attention.PLAIN or decoder.keeps_scores
     kept_scores = score_elements if plain else score_elements / tokens
     kept = _block_kept(decoder, tokens, tp, shared, gate_copies) + kept_scores
     kept += _modules_kept(decoder, tokens, tp, module_bytes)
+    if attention is Attention.MEMORY_EFFICIENT:
+        kept += 2 * (decoder.heads - decoder.kv_heads) * decoder.head_size * tokens / _attention_tp(decoder, tp)
     head_flops = 2.0 * vocabulary * decoder.embedding_size + _projection_flops(decoder, tokens)
-    # Flash attention recomputes its scores in the backward pass.
-    backward_scores = scores * (2.5 if attention is Attention.FLASH else 2.0)
+    # Fused attention recomputes its scores in the backward pass.
+    backward_scores = scores * (2.0 if attention is Attention.PLAIN else 2.5)
     projected = tokens * decoder.embedding_size if _projected(decoder) else 0.0
     head_kept = _head_kept(decoder, tokens) / shared + vocabulary
     parameters = _per_layer_int(decoder, _embedding(decoder, tp), _block(decoder, tp), _head(decoder, tp))

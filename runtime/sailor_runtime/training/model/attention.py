@@ -1,7 +1,8 @@
-"""Attention in blocks of queries, for cases without a fused kernel: plan-independent dropout, and capped scores.
+"""Attention whose memory is linear in the sequence length.
 
-Its memory is linear in the sequence length: only a block's scores exist at a time, and the backward pass recomputes
-them. Keys and values that several heads share are not copied for each of them.
+Two of them: fused kernels, and blocks of queries for cases without a fused kernel, which are plan-independent dropout
+and capped scores. Of blocks only one's scores exist at a time, and the backward pass recomputes them. Keys and values
+that several heads share are not copied for each of them.
 """
 
 from __future__ import annotations
@@ -13,20 +14,50 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import Function
+from torch.backends import cuda
 
 from sailor_runtime.training.model.dropout import DropoutMode
 
 NAME = "sailor_blocks"
+FUSED = "sailor_fused"
 # The most scores of a block, of all heads and samples: about 300 MB with their dropout.
 BLOCK_ELEMENTS = 2**23
 
 
 def register() -> None:
-    """Register the attention in transformers under its name."""
+    """Register both attentions in transformers under their names."""
     from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
+    AttentionInterface.register(FUSED, _fused)
+    AttentionMaskInterface.register(FUSED, sdpa_mask)
+
+
+def _fused(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **rest: Any
+) -> tuple[Tensor, None]:
+    """Run transformers' `sdpa`, with keys and values copied for each head where torch's fused kernels need that.
+
+    Flash and cuDNN attention share them, but need 16 bits and compute capability 8.0. Elsewhere the memory-efficient
+    kernel runs, which does not share them: torch would silently take the one that keeps all scores.
+    """
+    from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward, use_gqa_in_sdpa
+
+    if use_gqa_in_sdpa(attention_mask, key, value) and not _shares_keys(query, key, value):
+        copies = query.shape[1] // key.shape[1]
+        key, value = repeat_kv(key, copies), repeat_kv(value, copies)
+    result: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, **rest)[0]
+    return result, None
+
+
+def _shares_keys(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Return whether torch has a fused kernel for heads that share keys; a CPU has none with or without copies."""
+    if query.device.type != "cuda":
+        return True
+    call = cuda.SDPAParams(query, key, value, None, 0.0, True, True)
+    return cuda.can_use_flash_attention(call) or cuda.can_use_cudnn_attention(call)
 
 
 class _Mask:

@@ -185,7 +185,7 @@ class Transformer(Architecture):
         self, values: Callable[[ParameterSpec], Tensor], dtype: torch.dtype, *, dropout: bool
     ) -> tuple[nn.Module, dict[str, Tensor]]:
         """Return the model as transformers runs it in one process, and its parameters by name."""
-        plain = dropout or self._attention() != "sdpa"
+        plain = dropout or self._attention() != attention.FUSED
         causal = self.build("eager" if plain else "sdpa", dtype)
         _give_buffers(causal, causal, torch.device("cpu"))
         parameters = {}
@@ -244,7 +244,7 @@ class Transformer(Architecture):
             # The family's modules accept no other.
             return "eager"
         capped = getattr(self.config, "attn_logit_softcapping", None) is not None
-        return attention.NAME if capped or dropout else "sdpa"
+        return attention.NAME if capped or dropout else attention.FUSED
 
     def build(self, implementation: str, dtype: torch.dtype, tp: int = 1, *, fused: bool = False) -> Any:
         """Return a new model on the meta device with an attention; `tp`: the number of shards of its experts.
