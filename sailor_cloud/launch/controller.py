@@ -58,6 +58,8 @@ class Controller:
     _failed_at: int = -1
     _recoveries: int = 0
     _checked: Plan | None = None
+    # The node of the last failure, if a broken device may be its cause.
+    _suspect: str | None = None
 
     def request_stop(self) -> None:
         """Stop the training and tear down."""
@@ -220,10 +222,15 @@ class Controller:
     async def _retry(self, result: Result) -> None:
         """Try again after a failure of the job itself, as long as each attempt gets further than the last.
 
-        Code that fails at the same step again, or before the first one, would fail until the budget is spent.
+        Code that fails at the same step again, or before the first one, would fail until the budget is spent. A node
+        with two CUDA errors in a row, which a broken device may cause, is replaced.
         """
         context = self.context
         await self._fetch_logs()
+        before, self._suspect = self._suspect, result.suspect
+        if self._suspect is not None and self._suspect == before:
+            await self._recover((before,), f"node {before} may have a broken device: {result.why}")
+            return
         self._retries += 1
         if context.runs_command:
             self._retry_command(result)

@@ -28,6 +28,14 @@ _CLEAN_REASONS = frozenset({"finished", "requested"})
 # Messages of gloo, NCCL and sockets about a lost peer.
 _LOST_NEIGHBOUR = ("Connection closed by peer", "Connection reset by peer", "remote process exited", "Broken pipe")
 
+# CUDA errors that a broken device or a program's kernel may cause.
+_MAYBE_DEVICE = (
+    "CUDA error: unspecified launch failure",
+    "CUDA error: unknown error",
+    "CUDA-capable device(s) is/are busy or unavailable",
+    "no CUDA-capable device is detected",
+)
+
 
 class End(StrEnum):
     """How a generation ended."""
@@ -54,6 +62,12 @@ class Result:
     def failure(self) -> Failure | None:
         """The first failure, as far as known: failures of the job itself come before lost connections."""
         return min(self.failures, key=lambda one: (not one.final, _lost_neighbour(one), one.at), default=None)
+
+    @property
+    def suspect(self) -> str | None:
+        """The node whose device may be broken, None if nothing points to one."""
+        first = self.failure
+        return first.node if first and any(error in first.tail for error in _MAYBE_DEVICE) else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,6 +130,8 @@ class Generation:
             lost = await self._lost_nodes()
             if lost:
                 return self._result(End.NODES_LOST, lost=lost, why=f"{_nodes(lost)} lost")
+            if self.monitor.faulty:
+                return self._without_faulty()
             if self._leaving_is_due():
                 return await self._leave()
             if self._failed() or await self._agents_are_silent():
@@ -189,6 +205,11 @@ class Generation:
         leaving = self._leaving()
         return self._result(End.NODES_LOST, lost=leaving, why=f"{_nodes(leaving)} being preempted by the provider")
 
+    def _without_faulty(self) -> Result:
+        faulty = sorted(self.monitor.faulty.items())
+        reasons = "; ".join(f"{node} has a broken device: {reason}" for node, reason in faulty)
+        return self._result(End.NODES_LOST, lost=tuple(node for node, _ in faulty), why=f"node {reasons}")
+
     def _failed(self) -> bool:
         return bool(self.monitor.failures or self.monitor.refused) or not self._all_stopped_cleanly()
 
@@ -244,6 +265,8 @@ class Generation:
             await self._poll()
         if self._finished() and len(self.monitor.stopped) == len(self.links):
             return self._result(End.FINISHED)
+        if self.monitor.faulty:
+            return self._without_faulty()
         states = await self._health()
         while any(state is Health.UNREACHABLE for state in states.values()):
             for name, state in states.items():

@@ -1,6 +1,7 @@
 """A rank program without torch that speaks the whole protocol: joins, steps in lockstep, saves, resumes, stops.
 
-What lies in the node's folder changes its behaviour: `fail_at` (a step) makes it raise there, `slow` (seconds) sets the
+What lies in the node's folder changes its behaviour: `fail_at` (a step) makes it raise there with the text of
+`mistake`, `slow` (seconds) sets the
 length of a step. Every rank of a world dies when one of the others does, as with torch.distributed.
 """
 
@@ -139,7 +140,8 @@ def _train(spec: RunSpec, world: World, home: Path, control: Path, say: Callable
     while step < spec.training.steps and not stopped:
         time.sleep(_number(home / "slow", STEP_S))
         if step + 1 == _number(home / "fail_at", -1.0):
-            raise RuntimeError("the job's own mistake")
+            mistake = home / "mistake"
+            raise RuntimeError(mistake.read_text() if mistake.is_file() else "the job's own mistake")
         wanted = json.loads(control.read_text()) if control.exists() else {"checkpoint": 0, "stop": False}
         due = world.rank == 0 and time.monotonic() - saved_at >= spec.checkpoint.every_s
         flags = world.beat((1 if due or wanted["checkpoint"] else 0) | (2 if wanted["stop"] else 0))

@@ -158,6 +158,30 @@ def test_a_lost_node_is_replaced_and_training_continues_from_the_checkpoint(
     assert_nothing_is_left(folder.path)
 
 
+@pytest.mark.parametrize(
+    ("mistake", "attempts"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", 2),
+        # A program's kernel may cause this one too, so the node gets a second chance.
+        ("CUDA error: unspecified launch failure", 3),
+    ],
+)
+def test_a_node_with_a_broken_device_is_replaced(run: QuickRun, mistake: str, attempts: int) -> None:
+    run.start(planned(steps=60))
+    folder = run.wait_for(trained(3), "training")
+    (folder.node_dir("n1") / "mistake").write_text(mistake)
+    (folder.node_dir("n1") / "fail_at").write_text("40")
+    outcome = run.end()
+    assert outcome.ending is Ending.COMPLETED, outcome.message
+    (lost,) = journal(folder, "nodes_lost")
+    assert lost["data"]["nodes"] == ["n1"]
+    assert mistake in lost["data"]["why"]
+    (choice,) = journal(folder, "replanned")
+    assert choice["data"]["lost"] == ["n1"]
+    assert len(journal(folder, "generation_started")) == attempts
+    assert_nothing_is_left(folder.path)
+
+
 def test_a_node_about_to_be_preempted_saves_a_checkpoint(run: QuickRun, monkeypatch: pytest.MonkeyPatch) -> None:
     with metadata_server() as (address, taken):
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sailor_runtime.agent.device_faults import fault_in, kernel_log
 from sailor_runtime.agent.journal import EventJournal
 from sailor_runtime.agent.ranks import Rank, Starter, kill
 from sailor_runtime.spec import CommandSpec, RunSpec
@@ -63,6 +64,8 @@ class Generation:
         self._control.unlink(missing_ok=True)
         self._checkpoints = 0
         self._stop_by: float | None = None
+        # The kernel's log has this clock.
+        self._started_s = time.monotonic()
         numbers = _numbers(spec, node)
         journal.write("generation_started", generation=spec.generation, ranks=numbers, plan_hash=spec.plan_hash)
         self._ranks: list[Rank] = []
@@ -96,6 +99,7 @@ class Generation:
         if failed:
             for rank in failed:
                 self._report_dead(rank)
+            self._report_fault("\n".join(rank.tail() for rank in failed))
             return self._end("failed")
         if not self._ranks:
             # All devices of the node are idle, so no rank can report the end. For a command, its end on this node means
@@ -117,6 +121,7 @@ class Generation:
                     silent_s=silent,
                     tail=rank.tail(),
                 )
+            self._report_fault("\n".join(rank.tail() for rank in hung))
             return self._end("hung")
         if self._stop_by is not None and time.monotonic() > self._stop_by:
             return self._end("requested")
@@ -124,13 +129,15 @@ class Generation:
 
     def end(self, reason: str) -> Outcome:
         """End the ranks now."""
-        kill(self._ranks)
+        outcome = self._end(reason)
         for rank in self._ranks:
             self._pass_on(rank)
-        return self._end(reason)
+        return replace(outcome, step=self.step)
 
     def _end(self, reason: str) -> Outcome:
-        kill(self._ranks)
+        if left := kill(self._ranks):
+            numbers = ", ".join(str(rank.number) for rank in left)
+            self._fault(f"ranks that can't be killed: {numbers}; their driver does not answer")
         return Outcome(reason=reason, step=self.step)
 
     def _is_hung(self, rank: Rank) -> bool:
@@ -161,6 +168,14 @@ class Generation:
         ending = reported or ({"signal": -code} if code < 0 else {"exit_code": code})
         fields = {"phase": rank.phase, "tail": rank.tail(), **ending}
         self._journal.write("rank_dead", generation=self.spec.generation, rank=rank.number, **fields)
+
+    def _report_fault(self, tails: str) -> None:
+        """Report a fault of a device that the ranks' logs or the kernel's show."""
+        if reason := fault_in(kernel_log(self._started_s)) or fault_in(tails):
+            self._fault(reason)
+
+    def _fault(self, reason: str) -> None:
+        self._journal.write("device_fault", generation=self.spec.generation, reason=reason)
 
     def _write_control(self, *, stop: bool) -> None:
         staged = self._control.with_suffix(".new")

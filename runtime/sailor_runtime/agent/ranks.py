@@ -23,6 +23,9 @@ TRAINING = "sailor_runtime.training"
 COMMAND = "sailor_runtime.command"
 # A supervisor ends its command within this time after the request.
 _SUPERVISOR_S = 20.0
+# The kernel frees the memory of a killed process within seconds.
+_KILLED_S = 30.0
+_LOOK_S = 0.01
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _TAIL_BYTES = 4000
 # Loaded before any fork, since few calls are safe between fork and exec.
@@ -150,19 +153,32 @@ def _end_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def kill(ranks: list[Rank]) -> None:
-    """End ranks, which leave other signals to their agent; returns when they and all their children have ended."""
+def kill(ranks: list[Rank]) -> list[Rank]:
+    """End ranks, which leave other signals to their agent, and their children; return those that can't be ended.
+
+    A process whose call to a driver never returns ignores even SIGKILL.
+    """
     for rank in ranks:
         if rank.process.poll() is None:
             rank.process.terminate() if rank.supervises else rank.process.kill()
+    until = time.monotonic() + _KILLED_S
+    left = []
     for rank in ranks:
-        if not rank.supervises:
-            rank.process.wait()
-            continue
-        try:
-            rank.process.wait(_SUPERVISOR_S)
-        except subprocess.TimeoutExpired:
-            rank.process.kill()
-            rank.process.wait()
-        # Processes of a killed supervisor are now children of the agent.
-        end_descendants(os.getpid())
+        if rank.supervises:
+            if not _ended(rank, time.monotonic() + _SUPERVISOR_S):
+                rank.process.kill()
+                until = time.monotonic() + _KILLED_S
+            # Processes of a killed supervisor are now children of the agent.
+            end_descendants(os.getpid())
+        if not _ended(rank, until):
+            left.append(rank)
+    return left
+
+
+def _ended(rank: Rank, until: float) -> bool:
+    """Wait for a rank's end until a time; return whether it has ended."""
+    while rank.process.poll() is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOOK_S)
+    return True

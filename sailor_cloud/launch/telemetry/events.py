@@ -21,6 +21,7 @@ _NEEDED = {
     "traffic": ("rank", "step", "sent"),
     "rank_dead": ("rank",),
     "rank_hung": ("rank",),
+    "device_fault": ("reason",),
     "stopped": ("reason",),
     "data": ("unigram_entropy",),
 }

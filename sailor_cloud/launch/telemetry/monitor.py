@@ -90,6 +90,8 @@ class Monitor:
     leaving: set[str] = field(default_factory=set)
     stopped: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    # Nodes with a broken device, and how that shows.
+    faulty: dict[str, str] = field(default_factory=dict)
     # What the journal says, for events that were lost.
     journaled: tuple[Saved, ...] = ()
     # The settled pace and what it was computed from, because displays ask often.
@@ -137,6 +139,8 @@ class Monitor:
             case "rank_hung":
                 how = f"has shown no sign of life for {event.get('silent_s', 0.0):.0f} s"
                 self.failures.append(_failure(node, event, how))
+            case "device_fault":
+                self.faulty[node] = event["reason"]
             case "stopped":
                 self.stopped[node] = event["reason"]
 
