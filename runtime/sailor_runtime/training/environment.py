@@ -19,6 +19,7 @@ from sailor_runtime.packages import installing, library
 from sailor_runtime.refusal import RefusedError
 from sailor_runtime.spec import RunSpec
 from sailor_runtime.stand_in import runs_on_cpu
+from sailor_runtime.training.interfaces import LOOPBACK, interface_of
 
 # The interval at which a rank reports itself alive while a node is set up.
 _LOOK_S = 1.0
@@ -53,8 +54,11 @@ def prepare(spec: RunSpec, rank: int, home: Path, environ: MutableMapping[str, s
     environ.setdefault("TORCH_EXTENSIONS_DIR", str(home / "torch_extensions"))
     environ.setdefault("SAILOR_RUNTIME_CACHE", str(home))
     environ.setdefault("TRITON_CACHE_DIR", str(home / "triton"))
-    if all(other.address.startswith("127.") for other in spec.nodes):
-        environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if interface := interface_of(spec, rank):
+        # Without the sign NCCL also takes interfaces whose names only begin like this.
+        chosen = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": f"={interface}"}
+        # A cluster's own choice stays, but nodes on one machine must use the loopback.
+        environ.update(chosen if interface == LOOPBACK else {**chosen, **environ})
 
 
 def _keep_freed_memory() -> None:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from sailor_runtime.spec import INTERLEAVED, RunSpec
+from sailor_runtime.training.interfaces import agree_on_network, fabrics
 from sailor_runtime.training.pipeline.exchange import BackgroundQueue, Exchange
 from sailor_runtime.training.pipeline.layout import Atom, atoms_of, islands
 from sailor_runtime.training.pipeline.store import open_store
@@ -26,6 +27,8 @@ class World:
         store = open_store(
             spec.master_address, spec.master_port, rank=rank, size=spec.world_size, timeout=_JOIN_TIMEOUT
         )
+        if backend == "nccl":
+            agree_on_network(store, rank, spec.world_size, fabrics())
         dist.init_process_group(
             backend,
             store=store,
