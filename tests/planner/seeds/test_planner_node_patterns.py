@@ -292,7 +292,7 @@ SMALL_DEVICES = {
 
 
 def test_patterns_too_small_for_the_model_take_no_place_of_others():
-    job = example("gcp-a100-v100.yaml", **SMALL_DEVICES, resources__0__accelerators={"T4-16": 48})
+    job = example("gcp-a100-v100.yaml", **SMALL_DEVICES, resources__0__accelerators={"T4-16": 56})
     assert NodePatterns(make_space(job).at(1), target_of(job), math.inf).best()
 
 
