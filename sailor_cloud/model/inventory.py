@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from itertools import combinations
 from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sailor_cloud.model.duration import Duration
 from sailor_cloud.model.provider import CLUSTERS, Provider
 
 # Groups are zones in a plan, and their names occur in those of nodes, jobs and pods.
@@ -25,10 +27,11 @@ class _Part(BaseModel):
 
 
 class NodeGroup(_Part):
-    """Equal nodes. `partition`, `constraint` and `gres` are for Slurm; `node_selector` and `resource` for Kubernetes.
+    """Equal nodes. `partition`, `constraint`, `gres` and `max_time` are for Slurm, the next fields for Kubernetes.
 
     `usd_per_hour` is for one node, 0 if nobody is charged. `gbit_per_s` is the network card of a node.
     `device_link_gb_per_s` counts both directions per device, as data sheets do. `gres` is without a count.
+    `max_time` is the longest that a job may have the nodes.
     """
 
     accelerator: str
@@ -44,6 +47,7 @@ class NodeGroup(_Part):
     partition: str | None = Field(default=None, pattern=r"^[\w.,-]+$")
     constraint: str | None = Field(default=None, pattern=r"^[\w.&|*\[\]()-]+$")
     gres: str | None = Field(default=None, pattern=r"^\w+(:[\w.-]+)?$")
+    max_time: Duration | None = None
     node_selector: dict[str, str] = {}
     resource: str = Field(default="nvidia.com/gpu", pattern=r"^[a-z0-9.-]+(/[A-Za-z0-9._-]+)?$")
 
@@ -69,12 +73,14 @@ class NodeRuntime(_Part):
     """How a node gets Python with torch and the runtime.
 
     `python` is the path of an interpreter on the nodes; `modules` are loaded first. `image` is a container image; on
-    Slurm it is passed to `srun --container-image`, which needs Pyxis.
+    Slurm it is passed to `srun --container-image`, which needs Pyxis. There a container also sees `mounts`, folders of
+    its node.
     """
 
     python: str = Field(default="python3", pattern=r"^[\w./+-]+$")
     modules: tuple[Annotated[str, Field(pattern=r"^[\w./+-]+$")], ...] = ()
     image: str | None = Field(default=None, pattern=r"^[\w./:@#+-]+$")
+    mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./+-]*$")], ...] = ()
 
 
 class Inventory(_Part):
@@ -109,6 +115,15 @@ class Inventory(_Part):
         seen = [frozenset(link.between) for link in self.links]
         if twice := next((pair for pair in seen if seen.count(pair) > 1), None):
             raise ValueError(f"links has two links between {' and '.join(sorted(twice))}")
+        return self
+
+    @model_validator(mode="after")
+    def _image_of_pyxis(self) -> Self:
+        registry, slash, rest = (self.runtime.image or "").partition("/")
+        if self.scheduler == "slurm" and slash and re.search(r"[.:]", registry.strip(".")) and "#" not in registry:
+            raise ValueError(
+                f"runtime.image is {self.runtime.image}, which Pyxis looks for on Docker Hub; write {registry}#{rest}"
+            )
         return self
 
     def instance_type(self, group: str) -> str:

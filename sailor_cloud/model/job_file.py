@@ -49,6 +49,7 @@ _FORMS: dict[str, str] = {
     "claim": "lower-case letters, digits, dots and hyphens",
     "image": "a container image without spaces, such as registry.example.org/sailor:1",
     "resource": "a resource of Kubernetes' nodes, such as nvidia.com/gpu",
+    "mounts": "an absolute path without spaces",
     "modules": "names of modules without spaces, such as cuda/12.6",
     "id": "the reservation's id on AWS, such as cr-0123456789abcdef0, or its name on Google Cloud",
 }

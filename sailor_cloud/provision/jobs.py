@@ -61,7 +61,8 @@ class ClusterJob:
 
     `artefact` is the JSON that agents read: the plan, its groups, and a run spec without addresses. `home` is the
     parent of each node's own folder. `runtime` is a folder with the package `sailor_runtime`, None if nodes have it
-    installed. `avoid` are lost hosts. `variables` are those of the command that agents take from their environment, not
+    installed. `checkpoints` is the place of checkpoints, and `paths` are all paths that the job reads or writes on its
+    nodes. `avoid` are lost hosts. `variables` are those of the command that agents take from their environment, not
     from the artefact.
     """
 
@@ -75,6 +76,8 @@ class ClusterJob:
     artefact: str
     home: str
     runtime: str | None = None
+    checkpoints: str = ""
+    paths: tuple[str, ...] = ()
     avoid: frozenset[str] = frozenset()
     variables: tuple[str, ...] = ()
 

@@ -124,15 +124,18 @@ def skip_without_slurm() -> None:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, groups: dict[str, tuple[int, str, int]]) -> Iterator[SlurmCluster]:
-    """Run a Slurm cluster: by feature, how many nodes, the type of their GPUs (empty: none), and how many of those."""
+def slurm_cluster(folder: Path, groups: dict[str, tuple[int, str, int]], *, conf: str = "") -> Iterator[SlurmCluster]:
+    """Run a Slurm cluster: by feature, how many nodes, the type of their GPUs (empty: none), and how many of those.
+
+    The last value of a setting counts, so `conf` may replace some.
+    """
     for name in ("state", "gpus"):
         (folder / name).mkdir(parents=True)
     host = socket.gethostname().split(".")[0]
     ports = _free_ports(1 + sum(count for count, _, _ in groups.values()))
     # Slurm's sockets lie in the spool folders, and the path of a socket has 108 bytes at most.
     spool = tempfile.mkdtemp(prefix="slurm-")
-    lines = [_CONF.format(host=host, port=ports.pop(), folder=folder, spool=spool)]
+    lines = [_CONF.format(host=host, port=ports.pop(), folder=folder, spool=spool) + conf]
     gres, nodes = ["AutoDetect=off"], {}
     most = max((devices for _, _, devices in groups.values()), default=0)
     for number in range(most):

@@ -99,6 +99,31 @@ def test_one_group_makes_a_plain_job(tmp_path: Path) -> None:
     assert '"$SLURM_JOB_NODELIST"' in script
 
 
+def test_a_batch_script_loads_modules_that_read_unset_variables(tmp_path: Path) -> None:
+    script = batch_script(exported_job(on_slurm(tmp_path)))
+    begin = script[script.index("umask") : script.index("export PYTHONDONTWRITEBYTECODE")]
+    module = 'module() { echo "$LMOD_OF_NOBODY"; }\n'
+    ran = subprocess.run(["bash", "-e", "-c", f"{module}{begin}"], env={}, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert script.index("module load") < script.index("set -u") < script.index("home=")
+
+
+def test_a_container_on_slurm_sees_the_folders_and_files_of_its_job(tmp_path: Path) -> None:
+    document = on_slurm(tmp_path)
+    data = document.job.data.model_copy(update={"source": "/datasets/corpus"})
+    saved = document.job.checkpoint.model_copy(update={"to": "/scratch/me"})
+    changed = replace(document, job=document.job.model_copy(update={"data": data, "checkpoint": saved}))
+    job = exported_job(changed)
+    assert "--container" not in batch_script(job)
+    runtime = job.inventory.runtime.model_copy(update={"image": "ghcr.io#me/sailor:1", "mounts": ("/opt/site",)})
+    script = batch_script(replace(job, inventory=job.inventory.model_copy(update={"runtime": runtime})))
+    paths = ("/datasets/corpus", "/opt/site", "/scratch/me", "/shared/checkpoints/small.nodes")
+    mounts = ",".join(f"{path}:{path}" for path in paths)
+    steps = [line for line in script.splitlines() if line.startswith("srun")]
+    assert all(f"--container-image=ghcr.io#me/sailor:1 --container-mounts={mounts} " in step for step in steps)
+    assert script.index("mkdir -p /scratch/me\n") < script.index("srun")
+
+
 def test_export_and_dry_run_show_what_the_scheduler_takes(tmp_path: Path) -> None:
     def told(command: Command, *arguments: str) -> str:
         return CliRunner().invoke(command, arguments, catch_exceptions=False, standalone_mode=False).stdout

@@ -42,6 +42,14 @@ def artefact(spec: RunSpec | CommandSpec, groups: tuple[JobGroup, ...], master: 
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
+def node_paths(spec: RunSpec | CommandSpec) -> tuple[str, ...]:
+    """Return the paths on nodes that a spec names. A command's own files are unknown."""
+    named: list[str | None] = [spec.checkpoint.directory]
+    if isinstance(spec, RunSpec):
+        named += [spec.data.source, spec.data.tokenizer, spec.model.weights]
+    return tuple(sorted({path for path in named if path is not None and path.startswith("/")}))
+
+
 def master_of(document: PlanDocument) -> str:
     assert document.plan is not None
     return document.plan.pipelines[0].stages[0].node
@@ -68,13 +76,16 @@ def without_address(document: PlanDocument, *, workdir: str = "", now: datetime)
 class Exported:
     """A plan for a job without a controller: it trains once from the newest checkpoint, for at most `seconds`.
 
-    `variables` must be set in the environment of its nodes; their values are not part of it.
+    `checkpoints` is the place of checkpoints; `paths` are those on nodes that the job names. `variables` must be set in
+    the environment of its nodes; their values are not part of it.
     """
 
     run_id: str
     groups: tuple[JobGroup, ...]
     artefact: str
     seconds: float
+    checkpoints: str
+    paths: tuple[str, ...]
     variables: tuple[str, ...]
 
 
@@ -113,7 +124,15 @@ def exported(
     groups = groups_of(document)
     text = artefact(spec, groups, master_of(document), token)
     variables = tuple(sorted(name for name, value in job.env.items() if value is None))
-    return Exported(run_id=job.name, groups=groups, artefact=text, seconds=life_s(document), variables=variables)
+    return Exported(
+        run_id=job.name,
+        groups=groups,
+        artefact=text,
+        seconds=life_s(document),
+        checkpoints=to,
+        paths=node_paths(spec),
+        variables=variables,
+    )
 
 
 def exported_job(document: PlanDocument, *, base: Path | None = None, ships: bool = False) -> ClusterJob:
@@ -139,6 +158,8 @@ def exported_job(document: PlanDocument, *, base: Path | None = None, ships: boo
         groups=export.groups,
         artefact=export.artefact,
         home=f"{folder}/{export.run_id}.nodes",
+        checkpoints=export.checkpoints,
+        paths=export.paths,
         variables=export.variables,
     )
 

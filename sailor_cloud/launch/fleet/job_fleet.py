@@ -25,7 +25,7 @@ from sailor_cloud.errors import LaunchError, ProvisionError, StockoutError, of_s
 from sailor_cloud.launch.fleet.bundle import pack_runtime
 from sailor_cloud.launch.fleet.code import Code
 from sailor_cloud.launch.fleet.fleet import Health, Link, UnreachableError
-from sailor_cloud.launch.fleet.job_artefact import artefact, master_of, without_address
+from sailor_cloud.launch.fleet.job_artefact import artefact, master_of, node_paths, without_address
 from sailor_cloud.launch.telemetry.events import AgentEvent, parse_line
 from sailor_cloud.launch.telemetry.generation_log import generations, read_plan
 from sailor_cloud.model.document import PlanDocument
@@ -215,7 +215,7 @@ class JobFleet:
         document = self._document
         assert document is not None, "nodes are created before they are started"
         groups = groups_of(document)
-        now, expires_at = self.clock.now(), self._expires_at
+        now, expires_at, told = self.clock.now(), self._expires_at, read_spec(spec)
         job = ClusterJob(
             run_id=self.folder.run_id,
             generation=generation,
@@ -224,9 +224,11 @@ class JobFleet:
             expires_at=expires_at,
             inventory=self.inventory,
             groups=groups,
-            artefact=artefact(read_spec(spec), groups, master_of(document), secrets.token_hex(16)),
+            artefact=artefact(told, groups, master_of(document), secrets.token_hex(16)),
             home=str(self.home),
             runtime=await asyncio.to_thread(self._runtime) if self.scheduler.shares_folders else None,
+            checkpoints=told.checkpoint.directory,
+            paths=node_paths(told),
             avoid=frozenset(self._avoid),
         )
         job_id = await asyncio.to_thread(self.scheduler.submit, job, self.home)
@@ -251,8 +253,8 @@ class JobFleet:
             if state.cannot_start:
                 await self._end_job()
                 raise LaunchError(
-                    f"job {current.id} can't start: {state.why}; compare partition, constraint, gres and account of "
-                    f"the inventory with the cluster's own, or write it again with 'sailor-cloud import'"
+                    f"job {current.id} can't start: {state.why}; compare partition, constraint, gres, max_time and "
+                    f"account of the inventory with the cluster's own, or write it again with 'sailor-cloud import'"
                 )
             if state.why != reported:
                 reported = state.why

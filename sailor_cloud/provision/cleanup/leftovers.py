@@ -10,7 +10,7 @@ from sailor_cloud.errors import ProvisionError
 from sailor_cloud.model.document import CostKind, PlanDocument
 from sailor_cloud.provision import providers
 from sailor_cloud.provision.bookkeeping import NODE
-from sailor_cloud.provision.jobs import unanswered
+from sailor_cloud.provision.jobs import JOB, unanswered
 from sailor_cloud.provision.live_resources import (
     ACCOUNT,
     BY_TAG,
@@ -121,13 +121,25 @@ class Leftovers:
         here = sweep_this_machine(self.folder)
         cloud = sweep_scopes(self.places.scopes, run_id=self.folder.run_id, other_kinds=self.places.other_kinds)
         kept = tuple(resource for resource in cloud.found if is_kept(self.folder, resource))
-        found = (resource for resource in cloud.found if resource not in kept)
+        found = self._by_node(resource for resource in cloud.found if resource not in kept)
         mine = tuple(self._silent())
         # For a job that waits for silent machines, the journal names their nodes.
         silent = (*mine, *(one for one in cloud.unconfirmed if one.node or one.name not in {own.name for own in mine}))
         return CloudSweep(
             found=(*here.found, *found), searched=(*here.searched, *cloud.searched), kept=kept, unconfirmed=silent
         )
+
+    def _by_node(self, found: Iterable[LiveResource]) -> Iterator[LiveResource]:
+        """Yield found resources; a job that does not name its nodes once for each node that the journal names."""
+        rows = [row for row in fold(read(self.folder.journal_file)).resources if row.resource == NODE]
+        for one in found:
+            if one.type != JOB or one.node:
+                yield one
+                continue
+            mine = [row for row in rows if row.data.get("provider") == one.provider and _may_have(one.name, row)]
+            yield from (replace(one, node=row.key) for row in mine)
+            if not mine:
+                yield one
 
     def _silent(self) -> Iterator[LiveResource]:
         """Yield nodes on machines that don't answer; their scheduler may report the job as ended anyway."""
@@ -247,6 +259,11 @@ def is_kept(folder: RunFolder, resource: LiveResource) -> bool:
         return True
     unfetched = bool(damage(folder.journal_file)) or not is_fetched(folder.run_id, entries)
     return resource.detail == HOLDS_OBJECTS and unfetched
+
+
+def _may_have(job: str, row: ResourceState) -> bool:
+    """Whether a journaled node is a job's; a node that was never seen running may be any job's."""
+    return row.data.get("cloud_id", job if row.live else "") == job
 
 
 def provider_of(row: ResourceState) -> str | None:

@@ -6,6 +6,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --partition=all
 #SBATCH --constraint=a100
 #SBATCH --gres=gpu:a100:2
@@ -18,11 +19,12 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
+#SBATCH --mem=0
 #SBATCH --gres=gpu:v100:1
 #SBATCH --account=physics
-set -u
 umask 077
 module load cuda/12.6
+set -u
 export PYTHONDONTWRITEBYTECODE=1
 home=/shared/checkpoints/small.nodes
 mkdir -p "$home"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from sailor_cloud.catalog.clusters import with_inventory
 from sailor_cloud.clock import SystemClock
 from sailor_cloud.errors import ProvisionError
 from sailor_cloud.launch.down import take_down
+from sailor_cloud.launch.fleet.job_artefact import exported_job
 from sailor_cloud.model.document import PlanDocument
 from sailor_cloud.model.job_file import parse_job
+from sailor_cloud.provision.providers.slurm.batch import batch_script
 from sailor_cloud.run.folder import RunFolder
 from sailor_cloud.run.journal import Event, read
 from sailor_cloud.run.options import Ending
@@ -101,6 +104,25 @@ def test_a_run_over_three_groups_loses_a_node_continues_and_ends(
     assert "--no-requeue" in exclude
     assert list((folder.logs_dir / "n0").glob("g1-rank0.log"))
     assert script.count("\n") <= 1
+
+
+def test_slurm_takes_a_script_for_many_nodes_and_gives_it_whole_nodes_within_its_limits(tmp_path: Path) -> None:
+    skip_without_slurm()
+    job = exported_job(spread(tmp_path))
+    (group, *_) = job.groups
+    many = replace(group, nodes=tuple(f"a100-a100-40-{number}" for number in range(200)))
+    limited = job.inventory.groups[group.name].model_copy(update={"max_time": 1800.0})
+    inventory = job.inventory.model_copy(update={"groups": {group.name: limited}})
+    script = batch_script(replace(job, groups=(many,), seconds=86400.0, inventory=inventory))
+    options = script[: script.index("umask")].replace("--nodes=200", "--nodes=2")
+    path = tmp_path / "job.sh"
+    path.write_text(f"{options}scontrol show job $SLURM_JOB_ID\n")
+    memory = "SelectTypeParameters=CR_Core_Memory\nDefMemPerNode=16\n"
+    with slurm_cluster(tmp_path / "slurm", {"a100": (2, "a100", 1)}, conf=memory) as cluster:
+        shown = tmp_path / "shown"
+        cluster.run("sbatch", "--wait", f"--output={shown}", str(path))
+    assert "mem=128M," in shown.read_text()
+    assert "TimeLimit=00:30:00" in shown.read_text()
 
 
 def test_without_a_scheduler_on_path_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

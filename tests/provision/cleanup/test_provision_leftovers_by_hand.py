@@ -186,6 +186,22 @@ def test_nodes_on_machines_that_do_not_answer_may_still_run(
     assert swept.unconfirmed == (*mine, other, named)
 
 
+def test_a_job_that_names_no_nodes_has_those_that_the_journal_names(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.of(folder, FixedClock(AT))
+    for key in ("n0", "n1", "n2", "n3"):
+        journal.append(Event.CREATE_INTENDED, resource=NODE, key=key, provider="slurm", region="rack")
+    for key, job in (("n0", "7"), ("n1", "8"), ("n2", "7")):
+        journal.append(Event.CREATED, resource=NODE, key=key, cloud_id=job)
+    journal.append(Event.GONE, resource=NODE, key="n2")
+    unnamed, other = (live("job", name, provider="slurm") for name in ("7", "9"))
+    swept = looked(folder, monkeypatch, CloudSweep(found=(unnamed, replace(unnamed, name="6", node="n8"), other)))
+    # Nobody has seen n3 run: it may be of any job.
+    named = [(one.name, one.node) for one in swept.found if one.type == "job"]
+    assert named == [("7", "n0"), ("7", "n2"), ("7", "n3"), ("6", "n8"), ("9", "n3")]
+
+
 def confirms(
     folder: RunFolder,
     one: ResourceState,

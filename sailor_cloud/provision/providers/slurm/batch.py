@@ -8,6 +8,9 @@ import shlex
 from sailor_cloud.errors import RequestError
 from sailor_cloud.provision.jobs import JOB_TOKEN, RENDEZVOUS_PORT, ClusterJob, JobGroup
 
+# The longest comment that sbatch accepts (Slurm 22.05, tried with longer ones).
+_MOST_COMMENT = 1024
+
 
 def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None = None) -> str:
     """Return the script for `sbatch`. Without the path of a `plan` file it includes the plan.
@@ -15,16 +18,21 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
     It disables Slurm's own requeue, which would repeat the old shape: whoever submitted the job plans again.
     """
     components = [_component(job, group, output if number == 0 else None) for number, group in enumerate(job.groups)]
-    lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "set -u", "umask 077"]
+    lines = ["#!/bin/bash", "\n#SBATCH hetjob\n".join(components), "umask 077"]
     if job.variables:
         source = "from the environment of sbatch (--export=ALL, its default); their values are not in this script"
         lines.append(f"# The command takes {', '.join(job.variables)} {source}.")
         lines += [f': "${{{name}?is not set where sbatch was started}}"' for name in job.variables]
     nodes = "SLURM_JOB_NODELIST" if len(job.groups) == 1 else "SLURM_JOB_NODELIST_HET_GROUP_0"
     lines += [f"module load {shlex.quote(module)}" for module in job.inventory.runtime.modules]
+    # Lmod reads variables that may be unset.
+    lines.append("set -u")
     if job.runtime is not None:
         lines.append(f"export PYTHONPATH={shlex.quote(job.runtime)}${{PYTHONPATH:+:$PYTHONPATH}}")
     lines += ["export PYTHONDONTWRITEBYTECODE=1", f"home={shlex.quote(job.home)}", 'mkdir -p "$home"']
+    if job.inventory.runtime.image is not None and job.checkpoints.startswith("/"):
+        # A folder must exist before a container can mount it.
+        lines.append(f"mkdir -p {shlex.quote(job.checkpoints)}")
     if plan is None:
         lines += ['plan="$home/plan-$SLURM_JOB_ID.json"', "cat > \"$plan\" <<'PLAN'", job.artefact.rstrip("\n"), "PLAN"]
         # Others may read a script; only its owner can read its job's environment.
@@ -48,15 +56,16 @@ def batch_script(job: ClusterJob, *, plan: str | None = None, output: str | None
 def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
     """Return the options of one component. `--nodes` are whole nodes, since plans use whole nodes."""
     has, cluster = job.inventory.groups[group.name], job.inventory
-    comment = " ".join(f"{name}={value}" for name, value in job.labels(group.nodes).items())
     options = [
         f"--job-name={job.name}",
-        f'--comment="{comment}"',
+        f'--comment="{_comment(job, group)}"',
         "--no-requeue",
-        f"--time={max(1, math.ceil(job.seconds / 60))}",
+        f"--time={_minutes(job)}",
         f"--nodes={len(group.nodes)}",
         "--ntasks-per-node=1",
         "--exclusive",
+        # Without it a job gets a partition's default memory, also on a node of its own.
+        "--mem=0",
     ]
     optional = (
         ("partition", has.partition),
@@ -71,6 +80,27 @@ def _component(job: ClusterJob, group: JobGroup, output: str | None) -> str:
     return "\n".join(f"#SBATCH {option}" for option in options)
 
 
+def _minutes(job: ClusterJob) -> int:
+    """Return the time limit: the run's own, or the shortest that a group's nodes have."""
+    groups = (job.inventory.groups[group.name] for group in job.groups)
+    limits = [math.floor(group.max_time / 60) for group in groups if group.max_time is not None]
+    return max(1, min([math.ceil(job.seconds / 60), *limits]))
+
+
+def _mounts(job: ClusterJob) -> list[str]:
+    """Return the paths of a node that its container needs: the run's folders, the job's files, and the user's own."""
+    return sorted({job.home, *job.paths, *job.inventory.runtime.mounts})
+
+
+def _comment(job: ClusterJob, group: JobGroup) -> str:
+    """Return the labels of a component, without the names of its nodes if they are too long for a comment."""
+    full, short = (
+        " ".join(f"{name}={value}" for name, value in labels.items())
+        for labels in (job.labels(group.nodes), job.labels())
+    )
+    return full if len(full) <= _MOST_COMMENT else short
+
+
 def _step(job: ClusterJob, group: JobGroup, number: int) -> str:
     """Return the step that starts the agents of a group; SLURM_NODEID is a node's index in it."""
     step = ["srun"]
@@ -78,6 +108,8 @@ def _step(job: ClusterJob, group: JobGroup, number: int) -> str:
         step.append(f"--het-group={number}")
     if job.inventory.runtime.image is not None:
         step.append(f"--container-image={job.inventory.runtime.image}")
+        # Pyxis shows a container nothing of its node but what is named here.
+        step.append(f"--container-mounts={shlex.quote(','.join(f'{path}:{path}' for path in _mounts(job)))}")
     step += ["--kill-on-bad-exit=0", "--cpu-bind=none"]
     # Quoted for the batch script, which expands $plan, $home and $first, and then for the node, which expands its
     # index.

@@ -29,12 +29,14 @@ _RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT
 _HOPELESS = frozenset(
     {
         "AccountNotAllowed",
+        "AssocMaxWallDurationPerJobLimit",
         "BadConstraints",
         "InvalidAccount",
         "InvalidQOS",
         "JobHeldAdmin",
         "PartitionNodeLimit",
         "PartitionTimeLimit",
+        "QOSMaxWallDurationPerJobLimit",
         "QOSNotAllowed",
         "QOSTimeLimit",
     }
